@@ -13,7 +13,7 @@ import logging
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -101,6 +101,12 @@ class Logged(WholeTables):
     ) -> tuple[Lookup, ...]:
         """The entry that wins for each address."""
         return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
+
+    def sources(
+        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        """The sources that packets by each entry get."""
+        return self.inner.sources(entries, is_tcp=is_tcp)
 
     def wait_for_change(self, scope: phases.CancelScope) -> None:
         """Return when something may have changed."""

@@ -20,7 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Any
@@ -101,6 +101,21 @@ class IpCommandBackend(WholeTables):
             Lookup(address, None, refused[line]) if line in refused else Lookup(address, next(entries))
             for line, address in enumerate(addresses, 1)
         )
+
+    def sources(
+        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        """For each entry the sources that packets by it get; a look-up tells the one of the hop that it takes."""
+        protocol = " ipproto tcp" if is_tcp else ""
+        found: dict[Route, tuple[IPv4Address, ...]] = {}
+        for entry, addresses in entries.items():
+            ports = [f" dport {50_000 + n}" for n in range(len(addresses))] if len(addresses) > 1 else [""]
+            flows = zip(addresses, ports, strict=True)
+            batch = "".join(f"route get {address} uid 0{protocol}{port}\n" for address, port in flows)
+            answers = _run(*_READ, "-force", "-batch", "-", text=batch, check=False).stdout.splitlines()
+            told = (json.loads(line)[0].get("prefsrc") for line in answers)
+            found[entry] = tuple(sorted({IPv4Address(source) for source in told if source}))
+        return found
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes; one whose ``key`` is taken fails with EEXIST."""

@@ -253,7 +253,7 @@ class Fib:
         if int(flow.source):
             if flow.source.is_multicast or flow.source == BROADCAST:
                 return errnos.EINVAL
-            if not self._is_own(flow.source):
+            if not self.is_own(flow.source):
                 return errnos.ENETUNREACH
             # Such a packet leaves by the device of its source without any look-up, so there is no entry to show.
             if flow.address.is_multicast or flow.address == BROADCAST:
@@ -261,8 +261,8 @@ class Fib:
         # 0.0.0.0 is this host without any look-up too.
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
-    def _is_own(self, source: IPv4Address) -> bool:
-        """Whether an address is this host's: one of a device, or else one that table local calls so (ip_dev_find)."""
+    def is_own(self, source: IPv4Address) -> bool:
+        """Tell whether an address is this host's: of a device, or else one that table local calls so (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True
@@ -274,7 +274,7 @@ class Fib:
             return False
         source = flow.source if int(flow.source) else route.source
         if source is None and route.scope >= self.sources().loopback_scope:
-            source = self.sources().by_hop(hop, route.scope)
+            source = self.sources().by_hop(route, hop)
         return source is not None and source.is_loopback
 
     # --- what the kernel would do ------------------------------------------------------------------------------

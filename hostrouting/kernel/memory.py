@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Interface
@@ -98,6 +98,17 @@ class FakeKernel(WholeTables):
         """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
         with self._lock:
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
+
+    def sources(
+        self,
+        entries: Mapping[Route, Sequence[IPv4Address]],
+        *,
+        is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
+    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        """Return for each entry which sources packets that have none get by it."""
+        with self._lock:
+            chosen = self._net.sources()
+            return {entry: chosen.of(entry) for entry in entries}
 
     # --- writing -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from ipaddress import IPv4Address
@@ -32,6 +32,9 @@ T = TypeVar("T")
 
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
 _CALM_ATTEMPTS = 4
+
+# Of the ports that are tried; no service has one of those that follow.
+_FIRST_PORT = 50_000
 
 # What fib_lookup answers instead of an entry; anything else is a failure to answer.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
@@ -177,6 +180,37 @@ class NetlinkBackend:
                     yield Lookup(address, None, answer.errno)
                 else:
                     raise answer
+
+    def sources(
+        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        """Ask which sources the kernel chooses for packets that have none, by the entries that win for them.
+
+        A look-up tells of the hop that it takes: by a hash of the address or, as a sysctl says, of the port too.
+        """
+        owners = [entry for entry, addresses in entries.items() for _ in addresses]
+        flows = [
+            (address, port if len(addresses) > 1 else 0)
+            for addresses in entries.values()
+            for port, address in enumerate(addresses, _FIRST_PORT)
+        ]
+
+        def pack(flow: tuple[IPv4Address, int], sequence: int) -> bytes:
+            address, port = flow
+            return wire.look_up(None, is_tcp, 0, port)(address, sequence)
+
+        def ask(talk: Conversation) -> dict[Route, tuple[IPv4Address, ...]]:
+            answers = chain.from_iterable(answers for _, answers in talk.ask(flows, pack))
+            found: dict[Route, set[IPv4Address]] = {entry: set() for entry in entries}
+            for owner, answer in zip(owners, answers, strict=True):
+                if isinstance(answer, RefusedError):
+                    if answer.errno not in _NO_ROUTE:
+                        raise answer
+                elif (source := wire.chosen_source(answer)) is not None:
+                    found[owner].add(source)
+            return {entry: tuple(sorted(sources)) for entry, sources in found.items()}
+
+        return self._read("ask for sources", ask) if flows else {}
 
     # --- writing -----------------------------------------------------------------------------------------------
 

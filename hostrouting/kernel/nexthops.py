@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from ipaddress import IPv4Address
-from itertools import chain
+from ipaddress import IPv4Address, IPv6Address
+from itertools import chain, cycle, islice, product
 
 import attrs
 
+from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Scope, Table
 
@@ -48,13 +49,43 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
+# The part of an entry that decides about the sources of what goes by it.
+Way = tuple[object, ...]
+
+
+def way_of(route: Route) -> Way:
+    """Return what the entries have in common whose packets get the same sources."""
+    hops = tuple(hop.path for hop in route.hops if not hop.is_dead)
+    return route.type, route.scope, route.source, route.nexthop_id, hops
+
+
+# A hop that has its share of so many flows is taken by none of them once in e**16 times.
+_FLOWS_A_SHARE, _FLOWS_MAX = 16, 4096
+
+
+def flows_through(route: Route) -> int:
+    """Return how many flows by an entry take all its hops."""
+    weights = [hop.weight for hop in route.hops]
+    if len(weights) < 2 or route.source is not None:
+        return 1
+    return min(_FLOWS_A_SHARE * -(-sum(weights) // min(weights)), _FLOWS_MAX)
+
+
+def spread(route: Route, addresses: Iterable[IPv4Address]) -> list[IPv4Address]:
+    """Return as many of some addresses as flows take all hops of an entry, the same again where there are fewer."""
+    return list(islice(cycle(addresses), flows_through(route)))
+
+
 class Sources:
-    """The sources that a host's packets get where nobody chooses one.
+    """The sources that a host's packets get where nobody chooses one, as far as addresses and entries tell.
+
+    The kernel is asked where it can be. Three things that decide are not in any dump: the order in which interfaces
+    were registered, the sysctl route_localnet, and which route has last had the source of a nexthop object chosen.
 
     ``loopback_scope`` is the least scope that an entry must have to get a source of 127.0.0.0/8.
 
     Args:
-        addresses: of the host, in the kernel's order, which is that of the interfaces.
+        addresses: of the host; those of an interface in the kernel's order.
     """
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -65,41 +96,73 @@ class Sources:
         loopbacks = (each.scope for each in addresses if each.local.is_loopback)
         # Most hosts have 127.0.0.0/8 for themselves alone.
         self.loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
-        self.by_hop = cache(self._by_hop)
+        self._by_hop = cache(self._by_way)
 
     def of(self, route: Route) -> tuple[IPv4Address, ...]:
-        """The sources that packets by an entry get: of several hops each has its own (fib_result_prefsrc).
+        """Return the sources that packets by an entry get, the least first: of several hops each has its own.
 
-        A look-up would tell of one of them only: that of the hop which it happens to choose.
+        Interfaces are thought to be registered in the order of their indexes, and the rest to be as it mostly is.
+        """
+        return tuple(sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead)))
+
+    def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IPv4Address, ...]:
+        """Return all sources that packets by an entry may get, each once; none if there is no doubt.
 
         Args:
-            route: the entry that wins.
+            route: the entry.
+            scopes: of the entries that use nexthop objects.
+        """
+        if route.source is not None:
+            return ()
+        shared = {route.scope, *scopes} if route.nexthop_id is not None else {route.scope}
+        cases = list(product(shared, (Scope.HOST, Scope.LINK)))
+        hops = [(hop.dev, _compared_gateway(route, hop)) for hop in route.hops if not hop.is_dead]
+        by_hop = [_each_once(chain.from_iterable(self._by_hop(*hop, *case) for case in cases)) for hop in hops]
+        return _each_once(chain.from_iterable(by_hop)) if any(len(sources) > 1 for sources in by_hop) else ()
+
+    def by_hop(self, route: Route, hop: NextHop) -> IPv4Address | None:
+        """Return the source of packets that take a hop of an entry (fib_result_prefsrc); None: none is found."""
+        if route.source is not None:
+            return route.source
+        return next(iter(self._by_hop(hop.dev, _compared_gateway(route, hop), route.scope, Scope.HOST)), None)
+
+    def _by_way(
+        self, dev: str | None, gateway: IPv4Address | None, scope: int, local_scope: int
+    ) -> tuple[IPv4Address, ...]:
+        """Return the source that a hop gives (inet_select_addr): of its interface, the gateway's subnet first.
+
+        Args:
+            dev: its interface.
+            gateway: of the hop, if any.
+            scope: of the entry.
+            local_scope: the farthest that counts of an address of scope host; route_localnet makes it link.
 
         Returns:
-            Each once; none if it isn't a unicast entry, or there is no address to choose.
+            An interface without any takes that of the first interface that has one: one for each that may be the first.
         """
-        if route.type is not RouteType.UNICAST:
-            return ()
-        if route.source is not None:
-            return (route.source,)
-        found = (self.by_hop(hop, route.scope) for hop in route.hops if not hop.is_dead)
-        return tuple(dict.fromkeys(source for source in found if source is not None))
+        own = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
+        near = (each for each in own if gateway is not None and gateway in each.network)
+        if (found := next(chain(near, own), None)) is not None:
+            return (found.local,)
+        firsts = {
+            name: next((each.local for each in those if each.scope != Scope.LINK and each.scope <= scope), None)
+            for name, those in self._primary.items()
+        }
+        # The loopback is registered first, always.
+        first = firsts.get(LOOPBACK)
+        return (first,) if first is not None else _each_once(firsts.values())
 
-    def _by_hop(self, hop: NextHop, scope: int) -> IPv4Address | None:
-        """The source by a hop (inet_select_addr): of its interface, the gateway's subnet first; else of any other.
 
-        Args:
-            hop: of an entry that names no source itself.
-            scope: the entry's.
-        """
-        own = [address for address in self._primary.get(hop.dev or "", ()) if address.scope <= scope]
-        if isinstance(hop.gateway, IPv4Address):
-            for address in own:
-                if hop.gateway in address.network:
-                    return address.local
-        primary = chain.from_iterable(self._primary.values())
-        others = (each for each in primary if each.scope != Scope.LINK and each.scope <= scope)
-        return next((each.local for each in chain(own, others)), None)
+def _compared_gateway(route: Route, hop: NextHop) -> IPv4Address | None:
+    """Return what the kernel compares with subnets (fib_info_update_nhc_saddr): of IPv6 the first four bytes."""
+    if isinstance(hop.gateway, IPv6Address):
+        number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96
+        return IPv4Address(number) if number else None
+    return hop.gateway
+
+
+def _each_once(sources: Iterable[IPv4Address | None]) -> tuple[IPv4Address, ...]:
+    return tuple(dict.fromkeys(source for source in sources if source is not None))
 
 
 # --- the default route ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ addresses can be changed too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Protocol
@@ -93,6 +93,21 @@ class RouteBackend(Protocol):
                 in a packet: none is chosen yet.
             is_tcp: whether it is TCP's; else it is UDP's, for which the kernel takes one that doesn't say
                 (inet_rtm_getroute in net/ipv4/route.c).
+        """
+
+    def sources(
+        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        """Ask which sources the kernel chooses for packets that have none, by the entries that win for them.
+
+        Args:
+            entries: answers of ``lookup``, each with addresses that it wins for: one, or of an entry with several hops
+                so many that each hop is taken for some of them, on ports of their own. The kernel itself is asked
+                about the addresses; a backend without one computes by the entries.
+            is_tcp: as for ``lookup``.
+
+        Returns:
+            For each entry the sources, each once, the least first.
         """
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
+from itertools import chain
 
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import default_route
+from hostrouting.kernel.nexthops import Sources, Way, default_route, flows_through, spread, way_of
 from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
-from hostrouting.model.prefixes import numbers, own_addresses
+from hostrouting.model.prefixes import ends, numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
+
+# Of the entries by one way that many are looked for where they win: others may come first in the tables that rules ask.
+_TRIED_ENTRIES = 16
 
 
 def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
@@ -40,14 +44,15 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
         RouteError: the kernel can't be asked.
     """
     kernel = os.uname()
-    addresses, routes = backend.addresses(), backend.routes()
+    addresses, rules, routes = backend.addresses(), backend.rules(), backend.routes()
     return Snapshot(
         links=backend.links(),
         addresses=addresses,
-        rules=backend.rules(),
+        rules=rules,
         routes=routes,
-        is_merged=_are_merged(addresses, backend),
+        is_merged=are_merged(addresses, backend),
         default=_chosen_default(routes, backend),
+        sources=_asked_sources(addresses, rules, routes, backend),
         nameservers=tuple(nameservers),
         host=kernel.nodename,
         time=rfc_3339(time.time()),
@@ -55,8 +60,12 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
     )
 
 
-def _are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
-    """Whether the kernel finds an own address in table main: then that and table local are one trie."""
+def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
+    """Ask whether the kernel finds an own address in table main: then that and table local are one trie.
+
+    Returns:
+        None where it finds none.
+    """
     for found in backend.lookup([address.local for address in addresses[:1]]):
         if found.route is not None and found.route.type is RouteType.LOCAL:
             return found.route.table == Table.MAIN
@@ -72,6 +81,41 @@ def _chosen_default(routes: Sequence[Route], backend: RouteBackend) -> Route | N
         return None
     (found,) = backend.lookup([IPv4Address(max(free, 1))])
     return found.route if found.route in tied else None
+
+
+def _asked_sources(
+    addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], backend: RouteBackend
+) -> tuple[tuple[Route, tuple[IPv4Address, ...]], ...]:
+    """Ask for the sources that matter and don't follow from addresses and entries.
+
+    Returns:
+        An entry of each way with its sources. Of an entry that no first look-up ends at nobody needs them.
+    """
+    if not any(rule.source is not None for rule in rules):
+        return ()
+    chosen, scopes = Sources(addresses), _scopes_of_objects(routes)
+    by_way: dict[Way, list[Route]] = {}
+    for route in routes:
+        by_way.setdefault(way_of(route), []).append(route)
+    doubts = {way: entries for way, entries in by_way.items() if chosen.doubtful(entries[0], scopes)}
+    free = own_addresses(numbers(route.destination) for route in routes) if doubts else {}
+    tried: list[IPv4Address] = []
+    for route in chain.from_iterable(entries[:_TRIED_ENTRIES] for entries in doubts.values()):
+        prefix = numbers(route.destination)
+        if (first := free[prefix]) is not None:
+            first = max(first, 1)  # 0.0.0.0 is this host
+            tried += map(IPv4Address, range(first, min(first + flows_through(route), ends(prefix)[1] + 1)))
+    asked: dict[Way, tuple[Route, list[IPv4Address]]] = {}
+    for found in backend.lookup(tried):
+        if found.route is not None and way_of(found.route) in doubts:
+            asked.setdefault(way_of(found.route), (found.route, []))[1].append(found.address)
+    entries = {entry: spread(entry, addresses) for entry, addresses in asked.values()}
+    return tuple(backend.sources(entries).items())
+
+
+def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
+    """Return the scopes of the entries by nexthop objects: any of them may have chosen the source of an object."""
+    return {route.scope for route in routes if route.nexthop_id is not None}
 
 
 def _tied_with(route: Route, routes: Iterable[Route]) -> tuple[Route, ...]:
@@ -155,6 +199,29 @@ class SnapshotBackend(WholeTables):
         if self.snapshot.default not in tied:
             raise _untold(f"which of {len(tied)} default routes of metric {route.metric} is taken", address, _RECORD)
         return found._replace(route=self.snapshot.default)
+
+    def sources(
+        self,
+        entries: Mapping[Route, Sequence[IPv4Address]],
+        *,
+        is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
+    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        """Return for each entry which sources packets that have none get by it."""
+        return {entry: self._sources(entry, addresses[0]) for entry, addresses in entries.items()}
+
+    def _sources(self, entry: Route, address: IPv4Address) -> tuple[IPv4Address, ...]:
+        if (recorded := self._recorded_sources.get(way_of(entry))) is not None:
+            return recorded
+        chosen = self._fib.sources()
+        doubtful = chosen.doubtful(entry, _scopes_of_objects(self.snapshot.routes))
+        selectors = [rule.source for rule in self.snapshot.rules if rule.source is not None]
+        if len({tuple(source in selector for selector in selectors) for source in doubtful}) > 1:
+            raise _untold(f"which source connections by {entry} get", address, _RECORD)
+        return chosen.of(entry)
+
+    @cached_property
+    def _recorded_sources(self) -> dict[Way, tuple[IPv4Address, ...]]:
+        return {way_of(entry): sources for entry, sources in self.snapshot.sources}
 
     @cached_property
     def _fib(self) -> Fib:

@@ -10,9 +10,10 @@
      "nexthops":       `ip -j -N -d nexthop show`,
      "nameservers": ["10.0.0.10"],
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
-     "default": {...}}                of several default routes of one metric that which the kernel takes
+     "default": {...},                of several default routes of one metric that which the kernel takes
+     "sources": [{...}, ...]}         routes, each with the sources of connections by it, where no other list tells them
 
-Only links, addresses, rules and routes must be there. The last two are the kernel's to tell, and ip doesn't. We write
+Only links, addresses, rules and routes must be there. The last three are the kernel's to tell, and ip doesn't. We write
 the keys that our values come from, and nothing else.
 """
 
@@ -76,6 +77,8 @@ class Snapshot:
         kernel: name and release; None: not known.
         is_merged: whether tables local and main are one trie; None: not known.
         default: which of several default routes of one metric packets take; None: not known, or there is one at most.
+        sources: entries with the sources that connections by them, and by any that lead the same way, get; those that
+            follow from addresses and entries aren't recorded.
     """
 
     links: tuple[Link, ...]
@@ -88,6 +91,7 @@ class Snapshot:
     kernel: str | None = None
     is_merged: bool | None = None
     default: Route | None = None
+    sources: tuple[tuple[Route, tuple[IPv4Address, ...]], ...] = ()
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
@@ -111,6 +115,7 @@ class Snapshot:
             fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
             if fields["default"] is not None:
                 fields["default"] = with_hops(fields["default"], lambda: nexthops)
+            fields["sources"] = tuple((with_hops(route, lambda: nexthops), own) for route, own in fields["sources"])
         fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
         return cls(**fields)
 
@@ -211,6 +216,18 @@ def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], def
     return Key(key, key, parse_list, lambda values: [*map(show, values)], default, True)
 
 
+_SOURCES = Keys(_list("sources", parse_address, str))
+
+
+def _read_sources(value: object) -> tuple[Route, tuple[IPv4Address, ...]]:
+    return read_route(value), _SOURCES.read(value)["sources"]
+
+
+def _write_sources(found: tuple[Route, tuple[IPv4Address, ...]]) -> dict[str, Any]:
+    route, sources = found
+    return write_route(route) | _SOURCES.write({"sources": sources})
+
+
 _KEYS = Keys(
     Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
     Key("host", "host", _name, str, None),
@@ -224,4 +241,5 @@ _KEYS = Keys(
     _list("routes", read_route, write_route),
     _list("nexthops", read_nexthop, str, ()),
     _list("nameservers", parse_address, str, ()),
+    _list("sources", _read_sources, _write_sources, ())._replace(is_always=False),
 )

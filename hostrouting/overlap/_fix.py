@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from operator import itemgetter
 
 import attrs
@@ -53,6 +53,17 @@ _OWNERS = (
 
 # Where a rule passes over short routes, a wide CIDR would take more than anybody wants to install.
 _ROUTES_MAX = 4096
+
+
+def _is_named_in_config(route: Route) -> bool:
+    """Tell whether a static route can name the next hop of another."""
+    if len(route.hops) != 1 or isinstance(route.hops[0].gateway, IPv6Address):
+        return False
+    try:
+        parse_device(route.hops[0].dev or "")
+    except ValueError:  # the kernel allows $(reboot)
+        return False
+    return True
 
 
 @attrs.frozen
@@ -216,7 +227,7 @@ class Remedies:
         if subnet is None:
             return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
         dev = self._own_subnets[subnet]
-        if len(self._reading.default.devs) > 1:
+        if len(self._reading.default.devs) > 1 or self._has_lost_source:
             try:
                 parse_device(dev)
             except ValueError:  # the kernel allows $(reboot)
@@ -243,9 +254,17 @@ class Remedies:
         return Obstacle.of_rule(f"{decided_by(last)} before table main is asked", last, self._reading.default)
 
     @cached_property
+    def _has_lost_source(self) -> bool:
+        """Tell whether the default route names a src that isn't this host's; the kernel refuses a route with it."""
+        source = self._reading.default.source
+        return source is not None and not self._fib.is_own(source)
+
+    @cached_property
     def _lost_gateway(self) -> str:
         """Why the kernel would refuse entries by the default route's gateways; "" if it wouldn't."""
         default = self._reading.default
+        if self._has_lost_source and not _is_named_in_config(default):
+            return f"the kernel would refuse entries with the src of {default}: it is no address of this host"
         for hop in default.hops:
             gateway, dev = hop.gateway, hop.dev
             if hop.is_dead or dev is None or not isinstance(gateway, IPv4Address):
@@ -270,10 +289,16 @@ class Remedies:
     # --- the entries -------------------------------------------------------------------------------------------
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
-        subnet = self._subnet_of(network)
+        subnet, default = self._subnet_of(network), self._reading.default
+        if self._has_lost_source:
+            # What names gateway and device inherits nothing, so no src.
+            if subnet is not None:
+                return StaticRoute(network, ONLINK, self._own_subnets[subnet])
+            (hop,) = default.hops
+            return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
         if subnet is None:
             return StaticRoute(network)
-        return StaticRoute(network, ONLINK, self._own_subnets[subnet] if len(self._reading.default.devs) > 1 else None)
+        return StaticRoute(network, ONLINK, self._own_subnets[subnet] if len(default.devs) > 1 else None)
 
     def _tables_with(self, entries: Sequence[StaticRoute], mended: Iterable[IPv4Address]) -> Fib | str:
         """The tables as they would be, by the planner; or why the entries don't do what they shall."""

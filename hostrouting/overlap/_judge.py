@@ -64,6 +64,13 @@ class Outcome(NamedTuple):
     is_lost: bool = False
 
     @property
+    def discarded_by(self) -> RouteType | None:
+        """The type of what discards; to a connection a broadcast or a multicast entry does so too."""
+        if self.kind is FindingKind.BLACKHOLE and self.answer.lookup.route is not None:
+            return self.answer.lookup.route.type
+        return self.answer.lookup.discarded_by
+
+    @property
     def is_failure(self) -> bool:
         """Whether it is none that is only noted."""
         return isinstance(self.kind, FindingKind)
@@ -89,11 +96,19 @@ def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[ExpectedCidr, 
         reading: the host.
 
     Returns:
-        For each CIDR and question what its first answer means, and then each failure of the other answers that this
-        one doesn't tell of. What holds for a CIDR holds for all that expect the same interfaces.
+        For each CIDR and question what its first answer means, and then each failure of the other answers, and each
+        own address, that this one doesn't tell of. What holds for a CIDR holds for all that expect the same interfaces.
     """
     sorters = {expected.devs: _Sorter(overlap, reading, expected) for expected in overlap.expected_cidrs}
     return {expected: sorters[expected.devs] for expected in overlap.expected_cidrs}
+
+
+def sort_each(overlap: RouteOverlap, reading: Reading, question: int) -> list[Outcome]:
+    """Return what each answer to a question means: to the first expected CIDR that it fails for, or else to any."""
+    answers = reading.answers[question]
+    by_cidr = [_Sorter(overlap, reading, expected).each(answers) for expected in overlap.expected_cidrs]
+    of_each = zip(*by_cidr, strict=True)
+    return [next((each for each in outcomes if each.is_failure), outcomes[0]) for outcomes in of_each]
 
 
 class _Sorter(dict[int, "tuple[Outcome, ...]"]):
@@ -114,15 +129,26 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         connects = any(answer.is_tcp and answer.source is not None for answer in answers)
         # TCP's first look-up only chooses the source where a second follows: it sends nothing unconnected.
         judged = (answer for answer in answers if not (answer.is_tcp and answer.source is None and connects))
-        first, *others = map(self._sort, judged)
+        first, *others = self.each(tuple(judged))
         unconnected = {each.group for each in (first, *others) if each.answer.source is None}
         yield first
         more: dict[Hashable, Outcome] = {first.group: first}
         for outcome in others:
             is_told = outcome.answer.source is not None and (outcome.kind, outcome.devs, None) in unconnected
-            if outcome.is_failure and not is_told:
+            if (outcome.is_failure or outcome.is_own) and not is_told:
                 more.setdefault(outcome.group, outcome)
         yield from sorted([*more.values()][1:], key=lambda outcome: int(outcome.answer.source or 0))
+
+    def each(self, answers: Sequence[Answer]) -> list[Outcome]:
+        """Return what each answer to a question means."""
+        outcomes = list(map(self._sort, answers))
+        if outcomes[0].is_own:
+            return outcomes
+        # Datagrams that aren't connected go elsewhere, and TCP doesn't connect at all (tcp_v4_connect).
+        return [
+            outcome._replace(kind=FindingKind.BLACKHOLE, devs=()) if outcome.kind is NoteKind.BROADCAST else outcome
+            for outcome in outcomes
+        ]
 
     def _sort(self, answer: Answer) -> Outcome:
         route = answer.lookup.route
@@ -135,6 +161,8 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         if is_own:
             kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
             return Outcome(kind, answer, devs, route, is_lost=bool(set(foreign) - {"lo"}))
+        if devs and not foreign and route.type in (RouteType.BROADCAST, RouteType.MULTICAST):
+            return Outcome(FindingKind.BLACKHOLE, answer, (), route)
         if devs and not foreign:
             return Outcome(None, answer, devs, route)
         if devs and all(map(self._belongs_to_pods, foreign)):
@@ -222,7 +250,7 @@ def judge(
 
 def _finding(expected: ExpectedCidr, group: _Group, reading: Reading, part: Sequence[IPv4Network]) -> Finding:
     tile, outcome = group[0]
-    types = {each.answer.lookup.discarded_by for _, each in group}
+    types = {each.discarded_by for _, each in group}
     return Finding(
         kind=FindingKind(str(outcome.kind)),
         cidr=expected.cidr,

@@ -2,26 +2,28 @@
 
 The look-ups are those that a socket of this host makes, and all of them are to go right. A datagram of no connection
 goes by the first look-up. Whatever connects is looked up again, from the source that the first answer chose
-(ip_route_connect in include/net/route.h), which matters where a policy rule asks for a source.
+(ip_route_connect in include/net/route.h), which matters where a policy rule asks for a source, and where an entry names
+one that isn't this host's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import attrs
 
 from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.nexthops import Sources, default_route
+from hostrouting.kernel.nexthops import Way, default_route, spread, way_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Lookup, Route
+from hostrouting.model.routes import Lookup, Route, RouteType
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._coverage import Coverage, Tile
 from phases import CancelScope
@@ -139,24 +141,32 @@ def _coverage(overlap: RouteOverlap, default: Route, rules: Sequence[Rule], besi
 def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
     default, addresses, rules, routes = tables
     tiles = _coverage(overlap, default, rules).tiles(routes, borders=own_subnets(addresses, default.devs))
-    questions = dict.fromkeys(tile.question for tile in tiles)
-    answers = ask(questions, rules, addresses, backend.lookup)
+    answers = ask(tiles, rules, backend)
     return Reading(default, backend.links(), addresses, rules, routes, tiles, answers)
 
 
-def ask(
-    questions: Iterable[int],
-    rules: Sequence[Rule],
-    own: Sequence[Address],
-    look_up: Callable[..., Sequence[Lookup]],
-) -> dict[int, tuple[Answer, ...]]:
-    """Make every look-up that a socket may make, and none that the rules have no use for.
+class Asked(Protocol):
+    """What is asked: a ``RouteBackend``, or a model of one."""
+
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> Sequence[Lookup]:
+        """As ``RouteBackend.lookup``."""
+
+    def sources(
+        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
+    ) -> Mapping[Route, tuple[IPv4Address, ...]]:
+        """As ``RouteBackend.sources``."""
+
+
+def ask(tiles: Sequence[Tile], rules: Sequence[Rule], asked: Asked) -> dict[int, tuple[Answer, ...]]:
+    """Make every look-up that a socket may make, and none whose answer is known.
 
     Args:
-        questions: the addresses to send to, as numbers.
-        rules: of the host; without any for a source there is no second look-up, without any for a protocol none of TCP.
-        own: the host's addresses.
-        look_up: ``RouteBackend.lookup``, or a model of it.
+        tiles: the addresses to send to.
+        rules: of the host; without any for a source a second look-up can only differ where the entry names a source
+            that isn't this host's, and without any for a protocol there is none of TCP.
+        asked: the kernel.
 
     Returns:
         For each question the answers: those of UDP first, of a protocol first the one without a source.
@@ -166,20 +176,41 @@ def ask(
     """
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
-    sources = Sources(own)
-    found: dict[int, list[Answer]] = {question: [] for question in questions}
+    found: dict[int, list[Answer]] = {tile.question: [] for tile in tiles}
     addresses = [IPv4Address(question) for question in found]
     for is_tcp in (False, True) if has_protocol else (False,):
-        by_source: dict[IPv4Address, list[IPv4Address]] = {}
-        for lookup in look_up(addresses, is_tcp=is_tcp):
-            found[int(lookup.address)].append(Answer(lookup, None, is_tcp))
-            if has_source and lookup.route is not None:
-                for source in sources.of(lookup.route):
-                    by_source.setdefault(source, []).append(lookup.address)
-        for source, asked in by_source.items():
-            for lookup in look_up(asked, source=source, is_tcp=is_tcp):
+        by_way: dict[Way, tuple[Route, list[int]]] = {}
+        for lookup in asked.lookup(addresses, is_tcp=is_tcp):
+            number, route = int(lookup.address), lookup.route
+            found[number].append(Answer(lookup, None, is_tcp))
+            # What is local has its own address for a source.
+            if route is not None and route.type is not RouteType.LOCAL and (has_source or route.source is not None):
+                by_way.setdefault(way_of(route), (route, []))[1].append(number)
+        for source, numbers_ in sorted(_by_source(by_way.values(), tiles, asked, is_tcp=is_tcp).items()):
+            from_it = [IPv4Address(number) for number in numbers_]
+            if not has_source and asked.lookup(from_it[:1], source=source, is_tcp=is_tcp)[0].route is not None:
+                continue
+            for lookup in asked.lookup(from_it, source=source, is_tcp=is_tcp):
                 found[int(lookup.address)].append(Answer(lookup, source, is_tcp))
     return {question: tuple(answers) for question, answers in found.items()}
+
+
+def _by_source(
+    ways: Iterable[tuple[Route, list[int]]], tiles: Sequence[Tile], asked: Asked, *, is_tcp: bool
+) -> dict[IPv4Address, list[int]]:
+    """Return for each source the questions to ask from it, by entries with the questions that go their way."""
+    ranges = {tile.question: range(tile.first, tile.last + 1) for tile in tiles if tile.first == tile.question}
+    unnamed = {
+        route: spread(route, map(IPv4Address, chain.from_iterable(map(ranges.__getitem__, questions))))
+        for route, questions in ways
+        if route.source is None
+    }
+    chosen = asked.sources(unnamed, is_tcp=is_tcp)
+    found: dict[IPv4Address, list[int]] = {}
+    for route, questions in ways:
+        for source in chosen[route] if route.source is None else (route.source,):
+            found.setdefault(source, []).extend(questions)
+    return found
 
 
 def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_devs: Sequence[str]) -> tuple[str, ...]:

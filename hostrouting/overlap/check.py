@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.nexthops import Way, default_route, missing_default_route, unicast_defaults, way_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import Deadlines, look_until
@@ -154,16 +155,12 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
     A mended address has another first answer, so its connections have another source, and may meet other rules. Static
     routes are for the first look-up of a datagram.
     """
-
-    def look_up(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
-        return [mended.lookup(address, **flow) for address in addresses]
-
-    answers = ask(reading.answers, reading.rules, reading.addresses, look_up)
+    answers = ask(reading.tiles, reading.rules, _Mended(mended, _told_sources(reading)))
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
     left: dict[tuple[tuple[str, ...], Obstacle], dict[Tile, None]] = {}
     for expected, outcomes in sort_answers(overlap, after).items():
         for tile in tiles_in(reading.tiles, numbers(expected.cidr)):
-            for outcome in outcomes[tile.question][1:]:
+            for outcome in filter(attrgetter("is_failure"), outcomes[tile.question][1:]):
                 obstacle = _obstacle(outcome, mended, reading.default)
                 left.setdefault((outcome.devs, obstacle), {})[tile] = None
     return tuple(
@@ -172,8 +169,46 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
     )
 
 
+def _told_sources(reading: Reading) -> dict[Way, tuple[IPv4Address, ...]]:
+    """Return the sources that the kernel has told, by ways."""
+    told: dict[Way, dict[IPv4Address, None]] = {}
+    for answers in reading.answers.values():
+        way: Way = ()
+        for answer in answers:
+            if answer.source is not None:
+                told.setdefault(way, {})[answer.source] = None
+            elif answer.lookup.route is not None:
+                way = way_of(answer.lookup.route)
+    return {way: tuple(sources) for way, sources in told.items()}
+
+
+@attrs.frozen
+class _Mended:
+    """The kernel with the remedy: tables that may be, and sources that were told."""
+
+    fib: Fib
+    told: Mapping[Way, tuple[IPv4Address, ...]]
+
+    def lookup(
+        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+    ) -> list[Lookup]:
+        return [self.fib.lookup(address, source, is_tcp=is_tcp) for address in addresses]
+
+    def sources(
+        self,
+        entries: Mapping[Route, Sequence[IPv4Address]],
+        *,
+        is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
+    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        return {entry: self.told.get(way_of(entry)) or self.fib.sources().of(entry) for entry in entries}
+
+
 def _obstacle(outcome: Outcome, fib: Fib, default: Route) -> Obstacle:
     answer = outcome.answer
+    if answer.source is not None and not fib.is_own(answer.source):
+        return Obstacle(
+            f"{answer.source}, the src of its route, is no address of this host: add it, or change the route"
+        )
     rule = fib.decide(answer.lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).rule
     whose = "TCP" if answer.source is None else f"connections from {answer.source}"
     if rule is None:

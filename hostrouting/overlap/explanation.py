@@ -6,7 +6,7 @@ and that is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
@@ -14,14 +14,15 @@ import attrs
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.nexthops import spread
 from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.recording import are_merged
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._judge import Outcome, sort_answers
-from hostrouting.overlap._reading import Answer, ask, read_host
+from hostrouting.overlap._judge import Outcome, sort_each
+from hostrouting.overlap._reading import read_host
 from phases import CancelScope
 
 
@@ -123,21 +124,23 @@ def explain(
     if reading is None:
         return None
     fib = attrs.evolve(reading, routes=backend.routes()).fib
+    merged = are_merged(reading.addresses, backend)
+    if merged is not None:
+        fib = attrs.evolve(fib, is_merged=merged)
 
-    def way(answer: Answer) -> LookupWay:
-        sorted_ = sort_answers(alone, attrs.evolve(reading, answers={int(address): (answer,)}))
-        outcomes = [found[int(address)][0] for found in sorted_.values()]
-        outcome = next((each for each in outcomes if each.is_failure), outcomes[0])
-        told, source = answer.lookup, answer.source
+    def way(outcome: Outcome) -> LookupWay:
+        told, source, is_tcp = outcome.answer
+        own: Sequence[IPv4Address] = ()
+        if told.route is not None and source is None:
+            own = backend.sources({told.route: spread(told.route, [address])}, is_tcp=is_tcp)[told.route]
         return LookupWay(
             outcome,
-            steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if answer.is_tcp else UDP))),
-            sources=Sources(reading.addresses).of(told.route) if told.route is not None and source is None else (),
-            is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,
+            steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))),
+            sources=tuple(own),
+            is_modelled=fib.lookup(address, source, is_tcp=is_tcp) == told,
         )
 
-    answers = ask([int(address)], reading.rules, reading.addresses, backend.lookup)[int(address)]
-    return Explanation(address, around, reading.default.devs, tuple(map(way, answers)))
+    return Explanation(address, around, reading.default.devs, tuple(map(way, sort_each(alone, reading, int(address)))))
 
 
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:

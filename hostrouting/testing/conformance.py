@@ -55,7 +55,7 @@ from hostrouting.kernel.namespace import NamespaceKernel as NamespaceKernel
 from hostrouting.kernel.namespace import enter_namespace as enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import Route, RouteFailure, Table
+from hostrouting.model.routes import Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing.strategies import (
     DESTINATIONS,
@@ -255,6 +255,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
             ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)
             self._compare(f"look-ups from {source}, by TCP: {is_tcp}", ask)
+        self._compare("sources", _chosen_sources)
 
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
         self._compare("refusals", act)
@@ -278,6 +279,17 @@ def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
         for entry, prefixes in kernel.routes_by_way(table)
         for prefix in prefixes
     ]
+
+
+def _chosen_sources(kernel: Kernel) -> list[object]:
+    """Return the source by each entry with one hop that a look-up ends at; of several, chance takes one."""
+    entries = {
+        found.route: [found.address]
+        for found in kernel.lookup(DESTINATIONS)
+        if found.route is not None and found.route.type is not RouteType.LOCAL and len(found.route.hops) == 1
+    }
+    found = kernel.sources(entries)
+    return [(entry, found[entry]) for entry in entries]
 
 
 def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -> list[object]:

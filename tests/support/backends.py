@@ -33,6 +33,7 @@ class Wrapper:
         self.routes_except = inner.routes_except
         self.noticing_changes = inner.noticing_changes
         self.lookup = inner.lookup
+        self.sources = inner.sources
         self.wait_for_change = inner.wait_for_change
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:

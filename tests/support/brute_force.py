@@ -124,6 +124,10 @@ def default_route(routes: Iterable[Route]) -> Route | None:
     return best
 
 
+# To these TCP connects never.
+_UNCONNECTED = (RouteType.BROADCAST, RouteType.MULTICAST)
+
+
 class Judge:
     """What the tables and rules of a host say, and what is expected of it.
 
@@ -163,6 +167,8 @@ class Judge:
         """Return what the check must say of one answer."""
         self.answers += 1
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
+        if source is not None and not self.is_own(source):
+            decision = errnos.ENETUNREACH
         if not _is_same(answer, decision):
             if not self._is_odd:
                 raise LookupError(
@@ -186,7 +192,7 @@ class Judge:
     def sources(self, answer: Lookup) -> list[IPv4Address]:
         """Which sources the packets get that are sent as an answer says; of no other use than for what connects."""
         route = answer.route
-        if route is None or route.type is not RouteType.UNICAST:
+        if route is None or route.type is RouteType.LOCAL:
             return []
         if route.source is not None:
             return [route.source]
@@ -199,6 +205,11 @@ class Judge:
             found += [address.local for address in (*on_link, *near, *elsewhere)[:1]]
         return found
 
+    def is_own(self, source: IPv4Address) -> bool:
+        """Tell whether it is an address of this host."""
+        local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
+        return any(source in network for network in local) or any(each.local == source for each in self.addresses)
+
     def _sort(self, answer: Lookup, decision: Route | int) -> Sort:
         if answer.route is None:
             return self._sort_without_route(answer, decision)
@@ -209,8 +220,12 @@ class Judge:
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
         if self._patterns is not None:
             is_fine = devs and all(_is_like(dev, self._patterns) for dev in devs)
+            if is_fine and answer.route.type in _UNCONNECTED:
+                return Sort("BLACKHOLE", (), answer.route, answer.route.type.name.lower())
             return Sort(FINE if is_fine else "OVERLAP", devs, answer.route)
         foreign = tuple(dev for dev in devs if dev not in self.expected)
+        if devs and not foreign and answer.route.type in _UNCONNECTED:
+            return Sort("BLACKHOLE", (), answer.route, answer.route.type.name.lower())
         if devs and not foreign:
             return Sort(FINE, devs, answer.route)
         if devs and all(self._is_container(dev) for dev in foreign):
@@ -358,7 +373,7 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
     for is_tcp, answers in rounds:
         from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
         for answer in answers:
-            sources = set(judge.sources(answer)) if has_source else ()
+            sources = {source for source in judge.sources(answer) if has_source or not judge.is_own(source)}
             for source in sources:
                 from_source[source].append(answer.address)
             if is_tcp and not sources:
@@ -372,7 +387,9 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
 def _with_failures(first: Sort, others: list[Sort]) -> Sort:
     told = {(first.kind, first.devs, None): first}
     for other in sorted(others, key=lambda sort: int(sort.source or 0)):
-        if other.is_failure and (other.kind, other.devs, None) not in told:
+        if other.kind == "BROADCAST" and first.kind not in ("LOCAL", "BROADCAST"):
+            other = attrs.evolve(other, kind="BLACKHOLE", devs=(), discarded_by="broadcast")
+        if (other.is_failure or other.kind == "LOCAL") and (other.kind, other.devs, None) not in told:
             told.setdefault((other.kind, other.devs, other.source), other)  # type: ignore[arg-type]
     return first if len(told) == 1 else attrs.evolve(first, more=tuple(told.values())[1:])
 

@@ -45,7 +45,7 @@ section == "kernel" {
   else if (/^[0-9]+:\t/)
     read_rule()
   else if (/ inet /)
-    read_address()
+    has_address[$2] = 1
   else if (/ link\/(\[32\]|infiniband) /) {
     sub(/[@:].*/, "", $2)
     infiniband[++infinibands] = $2
@@ -101,20 +101,6 @@ function read_rule(    line) {
     rule_discards[substr(line, 2) + 0] = 1
 }
 
-function read_address() {
-  has_address[$2] = 1
-  # A secondary address is never chosen as a source.
-  if (/ scope [0-9]+ (.* )?secondary /)
-    return
-  source_dev[++sources] = $2
-  source[sources] = substr($4, 1, index($4 "/", "/") - 1)
-  place($5 == "peer" ? $6 : $4)
-  source_first[sources] = first
-  source_last[sources] = last
-  match($0, / scope [0-9]+/)
-  source_scope[sources] = substr($0, RSTART + 7, RLENGTH - 7) + 0
-}
-
 # Sets the places, in order: each stands for the addresses up to the next, to which the kernel's answers are the same.
 function find_places(    i, plain, plains, covered, suspected) {
   sorter = "exec sort -n >\"$SCRATCH\""
@@ -159,8 +145,11 @@ function find_places(    i, plain, plains, covered, suspected) {
     if ($2 == "suspect" && $3 > suspected)
       suspected = $3
     if ($1 <= covered && !($1 in place_at) && ($2 != "plain" || $1 <= suspected)) {
+      if (places && place_last[places] >= $1)
+        place_last[places] = $1 - 1
       place_at[$1] = ++places
       place_first[places] = $1 + 0
+      place_last[places] = covered
       address_at[places] = dotted($1)
     }
   }
@@ -175,17 +164,30 @@ function print_suspect(begin, end,    octet) {
 }
 
 # A look-up counts as one of UDP. Whatever connects is looked up again, with the source that the first answer gave it.
-function look_up(    i) {
+function look_up(    i, firsts) {
   for (i = 1; i <= places; i++) {
     first_at[i] = add_question(i, "", "")
     if (treats_tcp_apart)
       tcp_at[i] = add_question(i, "", " ipproto tcp")
   }
+  firsts = questions
+  # Where no rule asks for a source, a second look-up can only differ if the one that a route names is no address of this host.
+  for (i in src_of)
+    if (src_of[i] != "" && !has_sources && !is_named[src_of[i]]++)
+      add_question(1, src_of[i], "")
   ask()
-  if (has_sources) {
-    add_connections()
+  for (i = firsts + 1; i <= questions; i++)
+    if (i in failed)
+      is_suspect[source_of[i]] = 1
+  questions = firsts
+  add_probes()
+  if (questions > firsts) {
     ask()
+    read_probes(firsts)
   }
+  add_connections()
+  if (questions > firsts)
+    ask()
 }
 
 function add_question(p, from, as_tcp) {
@@ -196,17 +198,71 @@ function add_question(p, from, as_tcp) {
   return questions
 }
 
-# By their sources, in order as numbers: busybox would take one that begins with 0 for octal, so none is made of words.
-function add_connections(    i, k, list, count, n, from, sources_asked, asked_by, name_of, p) {
-  for (i = 1; i <= questions; i++) {
+# Asks for the sources that the kernel gives where routes name none, once for each class.
+function add_probes(    i, ids, id, asked_by, firsts) {
+  firsts = questions
+  for (i = 1; i <= firsts; i++) {
     if (i in failed)
       continue
     parse(text_of[i])
-    if (type_of[class] != 1)
+    # What is local has its own address for a source.
+    if (type_of[class] == 2 || !(has_sources || src_of[class] in is_suspect))
       continue
-    if (!(class in sources_of))
-      sources_of[class] = find_sources(class)
-    count = split(sources_of[class], list, " ")
+    way_of[i] = class is_tcp[i]
+    if (!(way_of[i] in asked_by))
+      id[++ids] = way_of[i]
+    asked_by[way_of[i]] = asked_by[way_of[i]] " " i
+  }
+  for (i = 1; i <= ids; i++)
+    add_probes_of(id[i], asked_by[id[i]])
+}
+
+# A look-up tells the source of the hop that it takes, by a hash of the address or also of the port.
+function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, n, p) {
+  count = split(asked_by, list, " ")
+  parse(text_of[list[1]])
+  if (src_of[class] != "") {
+    sources_of[id] = src_of[class]
+    return
+  }
+  take_apart(type_of[class], class)
+  for (h = 1; h <= hops; h++) {
+    share = weight[h] == "" ? 1 : substr(weight[h], 9) + 0
+    least = h == 1 || share < least ? share : least
+    flows += share
+  }
+  # A hop that has its share of so many flows is taken by none of them once in e^16 times.
+  flows = hops < 2 ? 1 : 16 * int((flows + least - 1) / least)
+  for (h = 0; h < flows && h < 4096;)
+    for (k = 1; k <= count && h < flows && h < 4096; k++) {
+      p = place_of[list[k]]
+      for (n = place_first[p]; n <= place_last[p] && h < flows && h < 4096; n++) {
+        probed_by[add_question(p, "", is_tcp[list[k]])] = id
+        question[questions] = "route get " dotted(n) " uid 0" is_tcp[list[k]] (flows > 1 ? " dport " 50000 + h : "")
+        h++
+      }
+    }
+}
+
+function read_probes(firsts,    i) {
+  for (i = firsts + 1; i <= questions; i++) {
+    if (i in failed)
+      discards_by(failed[i])
+    else {
+      parse(text_of[i])
+      if (!index(sources_of[probed_by[i]] " ", " " src_of[class] " "))
+        sources_of[probed_by[i]] = sources_of[probed_by[i]] " " src_of[class]
+    }
+  }
+  questions = firsts
+}
+
+# By their sources, in order as numbers: busybox would take one that begins with 0 for octal, so none is made of words.
+function add_connections(    i, k, list, count, n, from, sources_asked, asked_by, name_of, p) {
+  for (i = 1; i <= questions; i++) {
+    if (i in failed || !(i in way_of))
+      continue
+    count = split(sources_of[way_of[i]], list, " ")
     for (k = 1; k <= count; k++) {
       n = sprintf("%010.0f", number(list[k]))
       if (!(n in asked_by))
@@ -240,33 +296,6 @@ function ask(    i, given) {
       trouble = "again"
 }
 
-# Each live hop's own, unless the route has one.
-function find_sources(c,    h, out) {
-  take_apart(type_of[c], c)
-  if ("src" in field)
-    return field["src"]
-  for (h = 1; h <= hops; h++)
-    if (!is_dead[h] && dev[h] != "")
-      out = out " " chosen_source(dev[h], via[h] ~ /[.]/ ? number(via[h]) : "", scope_of[c])
-  return out
-}
-
-# inet_select_addr() in the kernel's net/ipv4/devinet.c: the device's first address in whose subnet the gateway is, its
-# first one, or that of another device.
-function chosen_source(name, gateway, scope,    i, other) {
-  for (i = 1; i <= sources; i++)
-    if (source_dev[i] == name && source_scope[i] <= scope) {
-      if (gateway == "" || (source_first[i] <= gateway && gateway <= source_last[i]))
-        return source[i]
-      if (other == "")
-        other = source[i]
-    }
-  for (i = 1; i <= sources && other == ""; i++)
-    if (source_scope[i] <= scope && source_scope[i] != 253)
-      other = source[i]
-  return other
-}
-
 function print_verdict(    i) {
   if (!ranges || expected == "") {
     print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
@@ -275,6 +304,7 @@ function print_verdict(    i) {
   find_places()
   look_up()
   devs_of["lo"] = "lo"
+  type_of["shut"] = 3
   any_pattern = pattern_of["container"] "|" pattern_of["allowed"]
   for (i = 1; i <= questions && trouble == ""; i++)
     if (i in failed)
@@ -284,6 +314,9 @@ function print_verdict(    i) {
       # somebody makes a rule. What is local by another table stays here.
       parse(text_of[i])
       class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 ? "lo" : class
+      # Where datagrams that aren't connected go elsewhere, TCP doesn't connect to a broadcast address at all.
+      if (class_of[i] == "own" && type_of[class] == 3 && class_of[first_at[place_of[i]]] != "own")
+        class_of[i] = "shut"
     }
   for (i = 1; i <= ranges && trouble == ""; i++)
     judge(i)
@@ -326,7 +359,7 @@ function judge(r,    p, k, said, said_of_tcp, list, count) {
 
 # Returns what is wrong with the answer to a question, and tells of it unless one of two has said that already. What is
 # alike but for the route is told of once, at its first address.
-function consider(r, i, said, also_said,    what, id, c, pattern) {
+function consider(r, i, said, also_said,    what, id, c, pattern, kind) {
   pattern = own_pattern[r]
   if (!(i in failed)) {
     c = class_of[i]
@@ -346,13 +379,17 @@ function consider(r, i, said, also_said,    what, id, c, pattern) {
     told_at[id] = address_at[place_of[i]]
     told_by[id] = i in failed ? discarder : text_of[i]
   }
-  if (i in failed && !index("," discards[id] ",", "," type_name[discarded_by[i]] ","))
-    discards[id] = discards[id] (discards[id] == "" ? "" : ",") type_name[discarded_by[i]]
+  kind = type_name[i in failed ? discarded_by[i] : type_of[c]]
+  if (what ~ /^B/ && !index("," discards[id] ",", "," kind ","))
+    discards[id] = discards[id] (discards[id] == "" ? "" : ",") kind
   return what
 }
 
 # What is wrong with a class, a kind and the words of its message; "" if nothing is.
 function fault(c, pattern) {
+  # TCP connects to nothing of types broadcast and multicast.
+  if (c == "shut" || (type_of[c] ~ /^[35]$/ && !(pattern == "" ? strangers(c, expected, "/") : strangers(c, "", pattern))))
+    return "BLACKHOLE is discarded by"
   if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
     return ""
   return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"

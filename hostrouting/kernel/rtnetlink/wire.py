@@ -46,13 +46,13 @@ from ipaddress import IPv4Address
 
 from hostrouting.kernel.refusals import WEIGHT_MAX, refuse_unwritable
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.messages import attribute, number
+from hostrouting.kernel.rtnetlink.messages import attribute, attributes, number
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import NextHop, Route, Scope
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
-RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_NH_ID = 15, 18, 25, 27, 30
+RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_DPORT, RTA_NH_ID = 15, 18, 25, 27, 29, 30
 RTAX_MTU = 2
 
 _IPV4 = socket.AF_INET
@@ -69,17 +69,28 @@ _LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
 _FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
 
 
-def look_up(source: IPv4Address | None, is_tcp: bool) -> Callable[[IPv4Address, int], bytes]:
-    """What asks which entry wins for root's packets: without RTA_UID the kernel answers for the uid of the caller."""
+def look_up(
+    source: IPv4Address | None, is_tcp: bool, flags: int = _FOR_AN_ENTRY, port: int = 0
+) -> Callable[[IPv4Address, int], bytes]:
+    """Return what asks which entry wins for root's packets: without RTA_UID the kernel answers for the caller's uid.
+
+    Args:
+        source: of the packets; None: none is chosen yet.
+        is_tcp: whether they are TCP's.
+        flags: 0: the answer has the source that the kernel chooses (RTA_PREFSRC), and not the entry.
+        port: to which they are sent; 0: that isn't said.
+    """
     more = b"" if source is None else attribute(RTA_SRC, source.packed)
     if is_tcp:
         more += attribute(RTA_IP_PROTO, bytes((socket.IPPROTO_TCP,)))
+    if port:
+        more += attribute(RTA_DPORT, port.to_bytes(2, "big"))
     size, source_bits = _LOOK_UP.size + len(more), 0 if source is None else 32
 
     def pack(address: IPv4Address, sequence: int) -> bytes:
         return _LOOK_UP.pack(
             size, rtnl.RTM_GETROUTE, rtnl.GET, sequence, 0,
-            _IPV4, 32, source_bits, 0, 0, 0, 0, 0, _FOR_AN_ENTRY,
+            _IPV4, 32, source_bits, 0, 0, 0, 0, 0, flags,
             8, RTA_DST, socket.htonl(int(address)), 8, RTA_UID, 0,
         ) + more  # fmt: skip
 
@@ -90,6 +101,12 @@ def dump_routes(table: int | None, protocol: int = 0) -> bytes:
     """The body that asks for the entries of a table, or of all; the kernel filters (a strict socket is needed)."""
     body = BODY.pack(_IPV4, 0, 0, 0, 0, protocol, 0, 0, 0)
     return body if table is None else body + number(RTA_TABLE, table)
+
+
+def chosen_source(answer: bytes) -> IPv4Address | None:
+    """Return the source in an answer to ``look_up`` without flags; None: it has none."""
+    source = attributes(answer, rtnl.HEADER_BYTES + BODY.size).get(RTA_PREFSRC)
+    return None if source is None else IPv4Address(source)
 
 
 PackHops = Callable[[tuple[NextHop, ...]], tuple[int, bytes]]
