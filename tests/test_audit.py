@@ -29,7 +29,7 @@ DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 @pytest.fixture(scope="module")
 def figures() -> Figures:
-    return audit(600, 1, lambda _: None)
+    return audit(600, 26, lambda _: None)
 
 
 @pytest.mark.kernel

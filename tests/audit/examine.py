@@ -165,17 +165,15 @@ class Examination:
         elif is_unknown(lines):
             self._doubt("boot", lines[0])
         else:
-            truth: set[tuple[str, str, str, str]] = set()
-            for there in sorts.values():
-                groups = by_kind(there)
-                # Where several tables discard an address alike, it may say BLACKHOLE of what is a CNI's own.
-                mute = {"BLACKHOLE"} if any(kind == "CNI-DISCARD" for kind, *_ in groups) else set()
-                truth |= {
-                    (kind, ",".join(devs), str(some[0][0]), str(source or ""))
-                    for (kind, devs, source), some in groups.items()
-                    if kind in {*FAILURES} - mute
-                }
-            told = {line for line in told_by(lines) if line in truth or not (mute and line[0] == "BLACKHOLE")}
+            groups = [group for there in sorts.values() for group in by_kind(there).items()]
+            # Where several tables discard an address alike, it may say BLACKHOLE of what is a CNI's own.
+            mute = {"BLACKHOLE"} if any(kind == "CNI-DISCARD" for (kind, *_), _ in groups) else set[str]()
+            truth = {
+                (kind, ",".join(devs), str(some[0][0]), str(source or ""))
+                for (kind, devs, source), some in groups
+                if kind in {*FAILURES} - mute
+            }
+            told = {line for line in told_by(lines) if line[0] not in mute}
             self._say(
                 "boot", [f"it says {line}" for line in told - truth] + [f"it says no {line}" for line in truth - told]
             )
