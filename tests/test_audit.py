@@ -12,7 +12,7 @@ import connecting
 import pytest
 from audit import __main__ as program
 from audit import examine, sockets
-from audit.features import CHURN, SEEN_FEATURES
+from audit.features import SEEN_FEATURES
 from audit.figures import WAYS, Figures
 from audit.hosts import FEATURES, hosts
 from audit.page import as_table, rows, write_docs
@@ -116,4 +116,4 @@ def test_the_page_in_docs_is_what_its_figures_say_and_knows_every_feature(tmp_pa
         assert (tmp_path / name).read_text() == (DOCS / name).read_text(), "written by hand? ./run audit --docs docs"
     assert figures.look_ups >= program.MILLION
     had = {name for share in figures.shares for name in share.features}
-    assert {*FEATURES, *SEEN_FEATURES, *CHURN} <= had
+    assert {*FEATURES, *SEEN_FEATURES} <= had

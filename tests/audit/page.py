@@ -9,7 +9,7 @@ import platform
 import subprocess
 from typing import TYPE_CHECKING
 
-from audit.features import CHURN, SEEN_FEATURES
+from audit.features import SEEN_FEATURES
 from audit.figures import WAYS, Figures
 from audit.hosts import FEATURES
 from hostrouting.cli.output import bad, dim, good, head
@@ -111,9 +111,7 @@ def _row(words: str, counts: Iterable[int]) -> str:
 def _page(figures: Figures) -> str:
     table = [_row(words, counts) for words, counts in rows(figures)]
     why = "\n".join(f"- {reason}: {hosts:,} {kind}" for kind, reason, hosts in reasons(figures))
-    features = [
-        _row(name, (share.features[name] for share in figures.shares)) for name in (*FEATURES, *SEEN_FEATURES, *CHURN)
-    ]
+    features = [_row(name, (share.features[name] for share in figures.shares)) for name in (*FEATURES, *SEEN_FEATURES)]
     heading = f"| {' | '.join(_KINDS)} |\n|---|---:|---:|---:|"
     return f"""# The audit
 

@@ -226,7 +226,8 @@ def _claims_at_boot(lines: list[str], cidr: IPv4Network) -> Iterator[Claim]:
         if f" expected CIDR {cidr} " in line:
             first = IPv4Address(probe)
             rest = tuple(summarize_address_range(first, cidr[-1]))
-            yield Claim(kind, tuple(devs.split(",")), source, (IPv4Network(first),), rest)
+            # A name may hold a comma, which the line can't tell.
+            yield Claim(kind, (devs, *devs.split(",")), source, (IPv4Network(first),), rest)
 
 
 def _own(report: OverlapReport) -> list[tuple[IPv4Network, ...]]:
