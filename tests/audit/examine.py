@@ -256,7 +256,7 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 
 
 def is_unknown(lines: list[str]) -> bool:
-    """Whether the boot script has judged nothing."""
+    """Return whether the boot script has judged nothing."""
     return lines == ["no-default-route"] or any(line.startswith("check-failed") for line in lines)
 
 

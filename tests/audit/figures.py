@@ -100,7 +100,7 @@ class Figures:
 
     @property
     def mistaken(self) -> int:
-        """How often anything was wrong."""
+        """Count everything that was wrong."""
         return sum(share.mistakes for share in self.shares)
 
     @property

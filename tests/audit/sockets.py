@@ -17,7 +17,7 @@ from scripts import told_by
 
 from audit.examine import Examination, booted, is_unknown
 from audit.making import flapping, make
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import RouteType, Table
 from hostrouting.report import NoteKind
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Moment:
         more_devs: likewise, with the hops that the kernel shows as dead: some of these it takes.
         devs: all interfaces.
         own: what table local holds.
+        loud: where routes are of type broadcast or multicast, for which an ordinary socket fails.
     """
 
     seen: dict[IPv4Address, frozenset[str | None]]
@@ -53,9 +54,10 @@ class Moment:
     more_devs: tuple[str, ...]
     devs: tuple[str, ...]
     own: tuple[IPv4Network, ...]
+    loud: tuple[IPv4Network, ...]
 
     def fine(self, expected: ExpectedCidr, allowed: Sequence[str]) -> set[str]:
-        """The interfaces by which nothing fails."""
+        """Return the interfaces by which nothing fails."""
         if expected.devs is None:
             return {*self.more_devs, *allowed}
         return {dev for dev in self.devs if any(fnmatchcase(dev, like) for like in expected.devs)}
@@ -110,7 +112,9 @@ class SeenExamination(Examination):
         self._hold("live", first, moments)
         for way, record in self._recordings():
             self._hold(way, record, moments)
-        self._hold("boot", booted(self.config, self.host.steps), moments)
+        lines = booted(self.config, self.host.steps)
+        self._hold("boot", lines, moments)
+        self._compare_lines(lines, first, moments[0])
         if first.verdict != "unknown":
             self._say("live", list(self._changeable(first, moments[0])))
             self._mend_seen(first, moments[0])
@@ -135,10 +139,11 @@ class SeenExamination(Examination):
         self.share.sockets += len(addresses) * len(ways) * len(ports)
         own = tuple(route.destination for route in routes if route.table == Table.LOCAL)
         devs = tuple(link.name for link in self._kernel.links())
+        loud = tuple(r.destination for r in routes if r.type in (RouteType.BROADCAST, RouteType.MULTICAST))
         if default is None:
-            return Moment(seen, (), (), devs, own)
+            return Moment(seen, (), (), devs, own, loud)
         more = tuple(hop.dev for hop in default.hops if hop.dev is not None)
-        return Moment(seen, live(default), more, devs, own)
+        return Moment(seen, live(default), more, devs, own, loud)
 
     # --- the one beside the other ------------------------------------------------------------------------------
 
@@ -177,14 +182,24 @@ class SeenExamination(Examination):
             for claim in claims:
                 if _holds(claim.reach, address):
                     told |= {*claim.devs} if claim.kind == "OVERLAP" else {None}
-                if _holds(claim.sure, address) and not claim.is_seen(devs, fine):
+                is_refused = None in devs and _holds(moment.loud, address)
+                if _holds(claim.sure, address) and not (claim.is_seen(devs, fine) or is_refused):
                     yield f"{address} of {expected} leaves by {_words(devs)}, and is said to be {claim.kind} {claim.devs} {claim.source}"
             left = devs - fine - told
             if left - {"lo", None} if _holds(own, address) else left:
                 yield f"{address} of {expected} leaves by {_words(devs)}, and that isn't said"
 
+    def _compare_lines(self, lines: list[str], live: OverlapReport, moment: Moment) -> None:
+        """Hold the boot script to the live verdict, where that one is right: a line doesn't tell where it ends."""
+        if is_unknown(lines) or live.verdict == "unknown" or self._wrong(live, moment):
+            return
+        of_cni = any(note.kind == NoteKind.CNI_DISCARD for note in live.notes)
+        told = {line for line in told_by(lines) if not (of_cni and line[0] == "BLACKHOLE")}
+        truth = {(str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in live.findings}
+        self._say("boot", [f"it says no {line}, and check does" for line in truth - told])
+
     def _changeable(self, report: OverlapReport, before: Moment) -> Iterator[str]:
-        """Addresses that no route can change, as notes say, and one does."""
+        """Yield addresses that notes call this host's own whatever a route says, and that a route takes."""
         for address in [ranges[0][0] for ranges in _own(report)][:_NOTES]:
             words = f"{address}/32 dev {report.default_devs[0]} table main"
             subprocess.run(["ip", "route", "add", *words.split()], capture_output=True, check=False)
@@ -221,7 +236,7 @@ def _reason(said: OverlapReport | list[str]) -> str | None:
 
 
 def _claims_at_boot(lines: list[str], cidr: IPv4Network) -> Iterator[Claim]:
-    """What the boot script says: of each kind of failure only where it begins."""
+    """Yield the boot script's lines on a CIDR, which tell of each kind of failure only where it begins."""
     for line, (kind, devs, probe, source) in zip(lines, told_by(lines), strict=True):
         if f" expected CIDR {cidr} " in line:
             first = IPv4Address(probe)
@@ -231,7 +246,7 @@ def _claims_at_boot(lines: list[str], cidr: IPv4Network) -> Iterator[Claim]:
 
 
 def _own(report: OverlapReport) -> list[tuple[IPv4Network, ...]]:
-    """What each note says no route can change."""
+    """Return the ranges of each note on addresses that no route can change."""
     return [note.ranges for note in report.notes if note.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)]
 
 
