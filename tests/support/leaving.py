@@ -6,6 +6,7 @@ import errno as errnos
 import fcntl
 import socket
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 # linux/if_ether.h, linux/if_packet.h, linux/sockios.h, linux/if.h
-_ETH_P_ALL, _ETH_P_IP, _PACKET_OUTGOING = 0x0003, 0x0800, 4
+_ETH_P_ALL, _ETH_P_IP, _ETH_P_IPV6, _PACKET_OUTGOING = 0x0003, 0x0800, 0x86DD, 4
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_NOARP = 0x8913, 0x8914, 0x80
 
 
@@ -35,6 +36,7 @@ class Leaving:
             request = struct.pack("16sH14x", dev.encode(), 0)
             _, flags = struct.unpack("16sH14x", fcntl.ioctl(self._wires, _SIOCGIFFLAGS, request))
             fcntl.ioctl(self._wires, _SIOCSIFFLAGS, struct.pack("16sH14x", dev.encode(), flags | _IFF_NOARP))
+        self._dropped = _dropped()
 
     def __enter__(self) -> Leaving:
         return self
@@ -45,7 +47,7 @@ class Leaving:
         self._wires.close()
 
     def by_tcp(self, address: IPv4Address, port: int) -> str | None:
-        """The interface by which the first packet of a connection leaves; None: the socket fails."""
+        """The interface by which the first packet of a connection leaves; None: the socket fails, or nothing leaves."""
 
         def connect() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
@@ -56,7 +58,7 @@ class Leaving:
         return self._seen(connect, address)
 
     def by_connected_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """The interface by which a datagram of a connected socket leaves; None: the socket fails."""
+        """The interface by which a datagram of a connected socket leaves; None: the socket fails, or nothing leaves."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -66,7 +68,7 @@ class Leaving:
         return self._seen(send, address)
 
     def by_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """The interface by which a datagram of a socket that isn't connected leaves; None: the socket fails."""
+        """The interface by which a datagram of a socket that isn't connected leaves; None: the socket fails, or nothing leaves."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -83,15 +85,27 @@ class Leaving:
             assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
             return None
         # By lo, the answer that refuses it is one to the same address.
-        first, *_ = self._leaving_for(address)
-        return first
+        return next(iter(self._leaving_for(address) or self._newly_dropped()), None)
+
+    def _newly_dropped(self) -> list[str]:
+        """The interfaces that threw a packet away: an interface without carrier does, and shows none to listeners."""
+        before, self._dropped = self._dropped, _dropped()
+        return [dev for dev, count in self._dropped.items() if count > before.get(dev, 0)]
 
     def _leaving_for(self, address: IPv4Address) -> list[str]:
         devs: list[str] = []
         while True:
             try:
-                header, (dev, protocol, kind, *_) = self._wires.recvfrom(20)
+                header, (dev, protocol, kind, *_) = self._wires.recvfrom(128)
             except BlockingIOError:
                 return devs
-            if protocol == _ETH_P_IP and kind == _PACKET_OUTGOING and header[16:20] == address.packed:
+            is_plain = protocol == _ETH_P_IP and header[16:20] == address.packed
+            is_wrapped = protocol == _ETH_P_IPV6 and address.packed in header[40:]
+            if kind == _PACKET_OUTGOING and (is_plain or is_wrapped):
                 devs.append(dev)
+
+
+def _dropped() -> dict[str, int]:
+    """How many packets each interface didn't send."""
+    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+    return {name.strip(): int(counts.split()[11]) for name, _, counts in (line.rpartition(":") for line in lines)}
