@@ -115,6 +115,7 @@ class Examination:
         cut = [*cidrs, *(route.destination for route in self._kernel.routes())]
         cut += [rule.destination for rule in self._kernel.rules() if rule.destination is not None]
         ends = {end for prefix in cut for end in (int(prefix[0]), int(prefix[-1]))}
+        ends |= {1 << 24, 127 << 24, 128 << 24, 224 << 24}  # what is judged begins and ends there
         numbers = {number + beside for number in ends for beside in (-1, 0, 1)}
         chance = random.Random(len(self.host.steps))
         for cidr in cidrs:
@@ -229,7 +230,7 @@ class Examination:
     def _say(self, way: str, wrong: list[str]) -> None:
         self.share.wrong[way] += len(wrong)
         if wrong:
-            self.share.blamed.update(f"{way}: {feature}" for feature in self.host.odd_features)
+            self.share.blamed |= Counter({f"{way}: {feature}" for feature in self.host.odd_features})
         self._tell(way, wrong)
 
     def _tell(self, way: str, wrong: list[str]) -> None:
