@@ -199,15 +199,14 @@ def _run_command(command: str, invocation: str, said: IO[bytes], watched: Watche
     except OSError as error:
         said.write(f"{command}: {error}\n".encode())
         return False
-    end = time.monotonic() + _START_SECONDS
+    end, naps = time.monotonic() + _START_SECONDS, _Naps()
     pidfd = os.pidfd_open(process.pid)
     try:
         while not select.select([pidfd], [], [], _POLL_SECONDS)[0]:
             if time.monotonic() >= end:
                 said.write(f"{command}: it takes longer than {_START_SECONDS:g} s\n".encode())
                 raise _TimeOut
-            if _sleeps(process.pid):
-                # A gate that has refused once waits to look again: the time-out comes now.
+            if naps.are_in_vain(process.pid):
                 raise _TimeOut
             if is_waited_for(*LOCKS):
                 watched.when_waiting()
@@ -220,13 +219,13 @@ def _run_command(command: str, invocation: str, said: IO[bytes], watched: Watche
 
 
 def _run_traced(argv: Sequence[str], environment: dict[str, str], said: IO[bytes], watched: Watched, stop: int) -> bool:
-    end, is_over = time.monotonic() + _START_SECONDS, False
+    end, is_over, naps = time.monotonic() + _START_SECONDS, False, _Naps()
     with Traced(argv, environment, said, max(0, stop - len(watched.calls))) as traced:
         while not isinstance(state := traced.poll(_POLL_SECONDS), Exited):
             if state is not None:
                 watched.when_stopped()
                 traced.go()
-            elif not is_over and (time.monotonic() >= end or _sleeps(traced.program)):
+            elif not is_over and (time.monotonic() >= end or naps.are_in_vain(traced.program)):
                 is_over = True
                 traced.end()
             elif is_waited_for(*LOCKS):
@@ -237,12 +236,19 @@ def _run_traced(argv: Sequence[str], environment: dict[str, str], said: IO[bytes
     return state.status == 0
 
 
-def _sleeps(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if Path(f"/proc/{child}/comm").read_text() == "sleep\n":
-                return True
-    return False
+class _Naps(dict[str, bool]):
+    """By process the naps between two looks of a gate that has refused, and whether a trial stood at their beginning."""
+
+    def are_in_vain(self, pid: int) -> bool:
+        """Tell whether the gate naps and would find the same again, so that the time-out may come now.
+
+        A trial is ended at its next look.
+        """
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                if Path(f"/proc/{child}/comm").read_text() == "sleep\n":
+                    self.setdefault(child, LAYOUT.trial.exists() or LAYOUT.confirmed.exists())
+        return len(self) > 1 or not all(self.values())
 
 
 def is_waited_for(*locks: Path) -> bool:
