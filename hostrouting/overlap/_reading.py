@@ -199,13 +199,12 @@ def _by_source(
     ways: Iterable[tuple[Route, list[int]]], tiles: Sequence[Tile], asked: Asked, *, is_tcp: bool
 ) -> dict[IPv4Address, list[int]]:
     """Return for each source the questions to ask from it, by entries with the questions that go their way."""
-    ranges = {tile.question: range(tile.first, tile.last + 1) for tile in tiles if tile.first == tile.question}
-    unnamed = {
-        route: spread(route, map(IPv4Address, chain.from_iterable(map(ranges.__getitem__, questions))))
-        for route, questions in ways
-        if route.source is None
-    }
-    chosen = asked.sources(unnamed, is_tcp=is_tcp)
+    chosen: Mapping[Route, tuple[IPv4Address, ...]] = {}
+    if unnamed := [way for way in ways if way[0].source is None]:
+        ranges = {tile.question: range(tile.first, tile.last + 1) for tile in tiles if tile.first == tile.question}
+        inside = {route: chain.from_iterable(map(ranges.__getitem__, questions)) for route, questions in unnamed}
+        flows = {route: spread(route, map(IPv4Address, addresses)) for route, addresses in inside.items()}
+        chosen = asked.sources(flows, is_tcp=is_tcp)
     found: dict[IPv4Address, list[int]] = {}
     for route, questions in ways:
         for source in chosen[route] if route.source is None else (route.source,):

@@ -131,7 +131,7 @@ def explain(
     def way(outcome: Outcome) -> LookupWay:
         told, source, is_tcp = outcome.answer
         own: Sequence[IPv4Address] = ()
-        if told.route is not None and source is None:
+        if told.route is not None and told.route.type is not RouteType.LOCAL and source is None:
             own = backend.sources({told.route: spread(told.route, [address])}, is_tcp=is_tcp)[told.route]
         return LookupWay(
             outcome,
