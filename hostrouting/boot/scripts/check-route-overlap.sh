@@ -296,7 +296,7 @@ function print_verdict(    i) {
     for (i = 1; i <= findings; i++)
       print message(finding[i])
     if (!findings)
-      print "every expected CIDR leaves by " expected
+      print "every expected CIDR leaves by " with_commas(expected)
   }
 }
 
@@ -355,15 +355,20 @@ function consider(r, i, said, also_said,    what, id, c, pattern) {
 function fault(c, pattern) {
   if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
     return ""
-  return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"
+  return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : with_commas(devs_of[c])) ", expected"
+}
+
+function with_commas(devs) {
+  gsub("/", ",", devs)
+  return devs
 }
 
 # How many interfaces of a class are neither among some nor like a pattern; 1 if it has none at all.
 function strangers(c, devs, pattern,    list, count, i, found) {
-  count = split(devs_of[c], list, ",")
+  count = split(devs_of[c], list, "/")
   found = !count
   for (i = 1; i <= count; i++)
-    found += !index("," devs ",", "," list[i] ",") && list[i] !~ ("^(" pattern ")$")
+    found += !index("/" devs "/", "/" list[i] "/") && list[i] !~ ("^(" pattern ")$")
   return found
 }
 
@@ -375,7 +380,7 @@ function message(id,    part, list, count, kind, text) {
     count = split(discards[id], list, ",")
     text = text " " sorted(list, count, ",") "; expected via"
   }
-  text = text " " (part[2] == "" ? expected : part[2])
+  text = text " " (part[2] == "" ? with_commas(expected) : part[2])
   if (part[4] != "")
     text = text " for connections from " part[4]
   return text (kind == "NO-ROUTE" ? "" : "; by " in_words(told_by[id]))
@@ -396,7 +401,7 @@ function in_words(text,    word, count, i) {
 # The InfiniBand interfaces without an address, " ib0, ib1": their connected routes may still come.
 function pending_devs(    list, count, i) {
   for (i = 1; i <= infinibands; i++)
-    if (!(infiniband[i] in has_address) && !index("," expected ",", "," infiniband[i] ","))
+    if (!(infiniband[i] in has_address) && !index("/" expected "/", "/" infiniband[i] "/"))
       list[++count] = infiniband[i]
   return count ? " " sorted(list, count, ", ") : ""
 }

@@ -1,0 +1,173 @@
+"""Hosts on which packets leave otherwise than a check once said: sockets, library, recordings and boot script beside."""
+
+from __future__ import annotations
+
+import subprocess
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from asking import BY_HAND, recorded, recorded_by
+from leaving import Leaving
+from scripts import AWKS, Sandbox, awk_or_skip, told_by
+
+import phases
+from hostrouting import Config
+from hostrouting.boot.render import render_check_route_overlap_script
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.model.errors import RouteError
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.explanation import explain
+from hostrouting.overlap.findings import Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting import OverlapReport
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.kernel.port import RouteBackend
+
+pytestmark = pytest.mark.kernel
+
+# eth0 has the default route, ib0 is a second interface.
+NODE = """
+    link add eth0 type veth peer name p0
+    link add ib0 type veth peer name p1
+    link set p0 up
+    link set eth0 up arp off
+    link set p1 up
+    link set ib0 up arp off
+    addr add 10.1.0.4/24 dev eth0
+    addr add 10.2.0.4/24 dev ib0
+"""
+DEFAULT = "route add default via 10.1.0.1 dev eth0"
+
+
+@attrs.frozen
+class Case:
+    """What is done to a node, what sockets do then, and what is to be said.
+
+    Args:
+        does: commands of ip.
+        seen: the interfaces by which packets leave; None: the socket fails.
+        told: of each failure the kind, the interfaces, the first address and the source.
+        unknown: the reason's kind; empty: the verdict is known.
+        by_ip: what a recording by ip says, if it says something else.
+        cidr: what is expected.
+        address: to which packets are sent.
+    """
+
+    does: str
+    seen: frozenset[str | None]
+    told: tuple[tuple[str, str, str, str], ...] = ()
+    unknown: str = ""
+    by_ip: str = ""
+    cidr: Any = "10.5.0.0/16"
+    address: str = "10.5.0.9"
+
+
+def seen(*devs: str | None) -> frozenset[str | None]:
+    return frozenset(devs)
+
+
+def overlap(devs: str, probe: str = "10.5.0.0") -> tuple[tuple[str, str, str, str], ...]:
+    return (("OVERLAP", devs, probe, ""),)
+
+
+CASES: dict[str, Case] = {
+    "an interface with commas in its name": Case(
+        f"{DEFAULT}\nlink add eth0,eth0 type veth peer name px\nlink set px up\nlink set eth0,eth0 arp off up\n"
+        "addr add 10.5.0.1/24 dev eth0,eth0",
+        seen("eth0,eth0"),
+        overlap("eth0,eth0"),
+        cidr="10.5.0.0/24",
+    ),
+}
+
+
+def run_ip(commands: str) -> None:
+    lines = "\n".join(filter(None, map(str.strip, commands.splitlines())))
+    subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+
+
+def checked(backend: RouteBackend, cidr: Any) -> OverlapReport:
+    section = {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}
+    return check_overlap(Config.from_mapping({"hostRouting": section}).route_overlap, backend, phases.CancelScope())
+
+
+def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
+    """Whether ``explain`` finds that all is well; None: it can't tell."""
+    section = {"routeOverlap": {"expectedCidrs": [case.cidr]}, "waitSeconds": 0}
+    config = Config.from_mapping({"hostRouting": section})
+    try:
+        found = explain(IPv4Address(case.address), config.route_overlap, backend, phases.CancelScope())
+    except RouteError:
+        return None
+    assert found is not None
+    return found.is_as_expected
+
+
+def told(report: OverlapReport) -> tuple[tuple[str, str, str, str], ...]:
+    return tuple((str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings)
+
+
+def all_say(case: Case, tmp_path: Path) -> None:
+    """Have the library, both recordings and the boot script judge, each as it should."""
+    by_ip = SnapshotBackend(recorded_by(BY_HAND))
+    live = NetlinkBackend()
+    for backend in (live, SnapshotBackend(recorded(live)), by_ip):
+        report, unknown = checked(backend, case.cidr), case.unknown
+        if backend is by_ip and case.by_ip:
+            unknown = case.by_ip
+        if unknown:
+            assert (report.verdict, report.reason_kind) == ("unknown", unknown), report
+            assert is_explained_as_expected(backend, case) is None
+            continue
+        assert (report.verdict, told(report)) == ("overlap" if case.told else "ok", case.told), report.reason
+        assert is_explained_as_expected(backend, case) is not bool(case.told)
+    script = render_check_route_overlap_script([case.cidr], "STRICT", wait_seconds=0)
+    for name in AWKS:
+        root = tmp_path / name
+        root.mkdir()
+        sandbox = Sandbox(root, awk_or_skip(name))
+        done = sandbox.run(script)
+        assert done.returncode == bool(case.told or case.unknown), done.stderr
+        marker = sandbox.root / "run/aks-flex-node" / f"route-overlap.{'detected' if done.returncode else 'ok'}"
+        if case.unknown:
+            assert marker.read_text().startswith(f"{case.unknown}: ")
+        else:
+            assert told_by(marker.read_text().splitlines()) == case.told
+
+
+def left_by(address: str, *, count: int = 1) -> frozenset[str | None]:
+    """Return the interfaces by which packets to an address leave; None: a socket failed."""
+    with Leaving() as leaving:
+        ways = (leaving.by_tcp, leaving.by_connected_datagram, leaving.by_datagram)
+        return frozenset(way(IPv4Address(address), 9 + port) for way in ways for port in range(count))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_all_say_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    run_ip(NODE + case.does)
+    all_say(case, tmp_path)
+    assert left_by(case.address, count=16) == case.seen
+
+
+# --- the fix ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_entry_is_proposed_that_the_kernel_refuses_where_a_rule_is_for_vrfs(kernel: NamespaceKernel) -> None:
+    """The rule stays when the last VRF is gone, and changes nothing then."""
+    run_ip(f"""{NODE}
+        addr add 10.5.0.1/24 dev ib0
+        {DEFAULT}
+        rule add pref 1000 l3mdev
+        rule add pref 20 not to 10.5.0.0/16 unreachable
+    """)
+    report = checked(kernel, "10.5.0.0/24")
+    assert (report.verdict, report.remedy.routes) == (Verdict.OVERLAP, ())
+    assert [str(each.ranges[0]) for each in report.remedy.unmendable] == ["10.5.0.0/32"]
+    refused = subprocess.run("ip route add 10.5.0.0/25 via 10.1.0.1".split(), capture_output=True, check=False)
+    assert refused.returncode != 0
