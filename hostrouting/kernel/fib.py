@@ -291,10 +291,15 @@ class Fib:
         Returns:
             Whether it finds a route. What VRFs change isn't known here: where there are any, it is thought to.
         """
-        if any(rule.is_l3mdev for rule in self.rules):
+        if self._has_vrf:
             return True
         found = self.decide_flow(Flow.to_gateway(gateway, dev)).route
         return found is not None and found.type in (RouteType.UNICAST, RouteType.LOCAL)
+
+    @cached_property
+    def _has_vrf(self) -> bool:
+        """Return whether a rule sends packets to the table of a VRF; the rule stays when the last VRF is deleted."""
+        return any(rule.is_l3mdev for rule in self.rules) and any(link.kind == "vrf" for link in self.links)
 
     def claims_gateway(self, gateway: IPv4Address) -> Route | None:
         """The entry of table local because of which the kernel would refuse an onlink gateway (fib_check_nh_v4_gw).
@@ -305,7 +310,7 @@ class Fib:
         Returns:
             None if the kernel takes it. VRFs are thought to have it taken, as above.
         """
-        found = None if any(rule.is_l3mdev for rule in self.rules) else self.find(Table.LOCAL, Flow(gateway))
+        found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
         # What discards or throws is no address of this host.
         is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
         return found if is_claimed else None
