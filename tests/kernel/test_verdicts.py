@@ -228,10 +228,16 @@ CASES = {
         f"{GROUP}\n{BEHIND.format(group=0)}", (("OVERLAP", "e1", "172.16.0.0", ""),), cidr="172.16.0.0/24"
     ),
     "a rule came and went": Case(
-        f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}", cidr="172.16.0.0/22", is_told_by_ip=False
+        f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}",
+        (("OVERLAP", "lo", "172.16.0.0", ""),),
+        cidr="172.16.0.0/22",
+        is_told_by_ip=False,
     ),
     "no rule ever came": Case(
-        LOCAL_AROUND, (("OVERLAP", "e1", "172.16.2.0", ""),), cidr="172.16.0.0/22", is_told_by_ip=False
+        LOCAL_AROUND,
+        (("OVERLAP", "lo", "172.16.0.0", ""), ("OVERLAP", "e1", "172.16.2.0", "")),
+        cidr="172.16.0.0/22",
+        is_told_by_ip=False,
     ),
     "only one trie or two tell what discards": Case(
         "route add unreachable 172.16.0.0/16 table local\nroute add blackhole 172.16.1.0/24",

@@ -74,8 +74,8 @@ section == "config" { pattern_of[$1] = $2 }
 
 function read_route() {
   route[++routes] = $0
-  if (/^[23] .* table 255 /)
-    is_own[$1 " " ($2 == "default" ? "0.0.0.0/0" : index($2, "/") ? $2 : $2 "/32")] = 1
+  if (/^[23] [0-9.]+ .* table 255 /)
+    is_own[$1 " " $2 "/32"] = 1
   if (!/^([0-9]+ )?default /)
     return
   parse($0)
@@ -280,8 +280,8 @@ function print_verdict(    i) {
     if (i in failed)
       discarded_by[i] = discards_by(failed[i])
     else {
-      # An own or a broadcast address is nobody's fault, if it is one by table local, which the kernel calls main until
-      # somebody makes a rule. What is local by another table stays here.
+      # No route changes an own or a broadcast address, if it is one by table local, which the kernel calls main until
+      # somebody makes a rule. What else is local stays here.
       parse(text_of[i])
       class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 ? "lo" : class
     }
