@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import attrs
@@ -34,7 +34,7 @@ from hostrouting.model.routes import (
     Table,
     destination_words,
 )
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 from hostrouting.model.text import shown
 
 _BYTE, _UINT32, _INT32 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF
@@ -312,11 +312,12 @@ _RULE = Keys(
     Key("action", "action", _action, _digits, RuleAction.TO_TABLE),
     Key("protocol", "protocol", _protocol, _digits, Protocol.KERNEL, True),
 )
-_PORTS = ("sport", "sport_start", "dport", "dport_start", "ports")
+# An end's ports in the two forms that ip has for them; "ports" is our own.
+_PORT, _PORT_RANGES = ("sport", "dport", "ports"), (("sport_start", "sport_end"), ("dport_start", "dport_end"))
 # Other keys may be selectors; of these "flow_from" and "flow_to" are realms, given and not asked for.
 _RULE_KEYS = {
     *(key.key for key in _RULE.keys),
-    *("iif_detached", "oif_detached", *_PORTS, "sport_end", "dport_end", "sport_mask", "dport_mask"),
+    *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
     *("unresolved", "flow_from", "flow_to"),
 }
 
@@ -345,7 +346,8 @@ def read_rule(value: object) -> Rule:
             "table": fields["table"] if has_table else Table.MAIN,
             "tos": fields["tos"] if dscp is None else dscp << 2,
             "uid_range": uids if None not in uids else None,
-            "has_ports": any(is_set(item.get(key, False)) for key in _PORTS),
+            "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
+            or any(tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES),
             "has_unknown": not item.keys() <= _RULE_KEYS or uids.count(None) == 1,
         }
     )

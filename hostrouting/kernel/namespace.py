@@ -244,7 +244,7 @@ class NamespaceKernel(NetlinkBackend):
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
     """The fields and attributes that name all of a rule.
 
-    ``has_ports`` doesn't tell which ports; it stands for every destination port here.
+    ``has_ports`` doesn't tell which ports; it stands for a destination port here.
     """
     fields = {
         "family": socket.AF_INET,
@@ -267,7 +267,7 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
         ("FRA_OIFNAME", os.fsencode(rule.oif) if rule.oif is not None else None),
         ("FRA_UID_RANGE", f"{rule.uid_range[0]}:{rule.uid_range[1]}" if rule.uid_range is not None else None),
         ("FRA_IP_PROTO", rule.ip_protocol or None),
-        ("FRA_DPORT_RANGE", "1:65534" if rule.has_ports else None),
+        ("FRA_DPORT_RANGE", "443:443" if rule.has_ports else None),
         ("FRA_SUPPRESS_PREFIXLEN", rule.suppress_prefix_length),
         ("FRA_SUPPRESS_IFGROUP", rule.suppress_group),
         ("FRA_L3MDEV", 1 if rule.is_l3mdev else None),

@@ -160,6 +160,8 @@ class NetlinkBackend:
 
         Until the first policy rule is added, tables local and main are one trie, and the kernel names main
         (254) for the entries of both (fib_trie_unmerge).
+
+        A rule for all ports applies to every packet; the kernel finds that it does for one that has ports.
         """
         if not addresses:
             return ()
@@ -169,7 +171,9 @@ class NetlinkBackend:
         self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool
     ) -> Iterator[Lookup]:
         reader = self._reader()
-        for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp)):
+        _, kind, body, _ = values.RULES
+        port = values.port_of_any(talk.messages(kind, body))
+        for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp, port)):
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, RefusedError):
                     yield Lookup(address, reader.entry(answer))

@@ -9,6 +9,9 @@ import attrs
 
 from hostrouting.model.routes import Protocol, Table, word_of
 
+# No rule can ask for port 65535 (fib_rule_port_range_valid).
+ALL_PORTS = (1, 65534)
+
 
 class RuleAction(IntEnum):
     """FR_ACT_* of linux/fib_rules.h."""
@@ -43,7 +46,7 @@ class Rule:
         oif: the interface that the socket is bound to.
         uid_range: first and last user id.
         ip_protocol: 6 for TCP…; 0: any.
-        has_ports: whether it selects by source or destination port.
+        has_ports: whether it selects by source or destination port, and not by ranges of all that a client may use.
         suppress_prefix_length: results this short or shorter are passed over; None: none are.
         suppress_group: results over interfaces of this group are passed over; None: none are.
         is_inverted: it matches what its selectors do *not* match.

@@ -86,8 +86,13 @@ function read_route() {
 
 # Of the rules this program needs the prefixes. What they do is the kernel's business, but where somebody discards an
 # address, which it doesn't name. A rule with words that aren't known here is thought not to match.
-function read_rule(    line) {
+function read_rule(    line, i) {
   rules++
+  # What holds all ports that a client may use asks for none.
+  has_all_ports += gsub(/ [sd]port 1-65534/, "")
+  for (i = 2; i < NF; i++)
+    if ($i ~ /^[sd]port$/)
+      ports[++port_ranges] = $(i + 1)
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
   has_sources = has_sources || /from [0-9]/
   treats_tcp_apart = treats_tcp_apart || (/ ipproto / && !/ [sd]port /)
@@ -176,6 +181,7 @@ function print_suspect(begin, end,    octet) {
 
 # A look-up counts as one of UDP. Whatever connects is looked up again, with the source that the first answer gave it.
 function look_up(    i) {
+  with_ports = has_all_ports ? free_ports() : ""
   for (i = 1; i <= places; i++) {
     first_at[i] = add_question(i, "", "")
     if (treats_tcp_apart)
@@ -192,8 +198,22 @@ function add_question(p, from, as_tcp) {
   place_of[++questions] = p
   source_of[questions] = from
   is_tcp[questions] = as_tcp
-  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" as_tcp
+  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" as_tcp with_ports
   return questions
+}
+
+# Ports that stand for any: a rule for some ports alone asks for none of them.
+function free_ports(    port, i, range) {
+  for (port = 1; port < 65534; port++) {
+    for (i = 1; i <= port_ranges; i++) {
+      split(ports[i] "-" ports[i], range, "-")
+      if (range[1] <= port && port <= range[2])
+        break
+    }
+    if (i > port_ranges)
+      break
+  }
+  return " sport " port " dport " port
 }
 
 # By their sources, in order as numbers: busybox would take one that begins with 0 for octal, so none is made of words.

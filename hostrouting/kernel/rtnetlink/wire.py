@@ -52,7 +52,7 @@ from hostrouting.model.routes import NextHop, Route, Scope
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
-RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_NH_ID = 15, 18, 25, 27, 30
+RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT, RTA_NH_ID = 15, 18, 25, 27, 28, 29, 30
 RTAX_MTU = 2
 
 _IPV4 = socket.AF_INET
@@ -69,11 +69,13 @@ _LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
 _FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
 
 
-def look_up(source: IPv4Address | None, is_tcp: bool) -> Callable[[IPv4Address, int], bytes]:
+def look_up(source: IPv4Address | None, is_tcp: bool, port: int | None) -> Callable[[IPv4Address, int], bytes]:
     """What asks which entry wins for root's packets: without RTA_UID the kernel answers for the uid of the caller."""
     more = b"" if source is None else attribute(RTA_SRC, source.packed)
     if is_tcp:
         more += attribute(RTA_IP_PROTO, bytes((socket.IPPROTO_TCP,)))
+    if port is not None:
+        more += b"".join(attribute(kind, port.to_bytes(2, "big")) for kind in (RTA_SPORT, RTA_DPORT))
     size, source_bits = _LOOK_UP.size + len(more), 0 if source is None else 32
 
     def pack(address: IPv4Address, sequence: int) -> bytes:
