@@ -24,6 +24,7 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.parsing import parse_address, parse_any_address
 from hostrouting.model.routes import (
+    BY_DEVICE,
     DEFAULT_DESTINATION,
     NextHop,
     NexthopObject,
@@ -194,6 +195,11 @@ def _mtu(value: object) -> int | None:
     return next((mtu for mtu in each(value, _inside("mtu", _uint32)) if mtu is not None), None)
 
 
+def _encap(value: object) -> str:
+    word = _text(value)
+    return "" if word in BY_DEVICE else word
+
+
 _NO_HOP = NextHop()
 _HOP = Keys(
     Key("flags", "flags", _texts, list, (), True),
@@ -201,6 +207,7 @@ _HOP = Keys(
     Key("via", "via", _inside("host", parse_any_address, NEEDED), _show_via, None),
     Key("dev", "dev", _text, str, None),
     Key("weight", "weight", _uint32, int, 1),
+    Key("encap", "encap", _encap, str, ""),
 )
 _ROUTE = Keys(
     *_HOP.keys,
@@ -258,13 +265,13 @@ def write_route(route: Route) -> dict[str, Any]:
 
 
 def _take_hop(fields: dict[str, Any]) -> NextHop:
-    dev, gateway, via, flags, weight = map(fields.pop, ("dev", "gateway", "via", "flags", "weight"))
-    return NextHop(dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags)
+    dev, gateway, via, flags, weight, encap = map(fields.pop, ("dev", "gateway", "via", "flags", "weight", "encap"))
+    return NextHop(dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags, encap)
 
 
 def _hop_fields(hop: NextHop) -> dict[str, Any]:
     way = "via" if isinstance(hop.gateway, IPv6Address) else "gateway"
-    fields: dict[str, Any] = {"dev": hop.dev, "gateway": None, "via": None, "weight": hop.weight}
+    fields: dict[str, Any] = {"dev": hop.dev, "gateway": None, "via": None, "weight": hop.weight, "encap": hop.encap}
     return {**fields, way: hop.gateway, "flags": tuple(hop.flag_words().split())}
 
 

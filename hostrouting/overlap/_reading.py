@@ -94,7 +94,8 @@ def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) 
         The reading; None without a default route.
 
     Raises:
-        RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
+        RouteError: the kernel can't be asked, what matters of the tables changed each time that it was read, or an
+            encapsulation decides where packets leave.
     """
     for _ in range(_ATTEMPTS):
         scope.check()
@@ -141,6 +142,10 @@ def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) ->
     tiles = _coverage(overlap, default, rules).tiles(routes, borders=own_subnets(addresses, default.devs))
     questions = dict.fromkeys(tile.question for tile in tiles)
     answers = ask(questions, rules, addresses, backend.lookup)
+    for lookup in (answer.lookup for found in answers.values() for answer in found):
+        if lookup.route is not None and lookup.route.encap:
+            reason = f"what is sent to {lookup.address} is encapsulated as {lookup.route.encap} (by {lookup.route})"
+            raise RouteError(f"{reason}, and where that leaves is decided by other tables")
     return Reading(default, backend.links(), addresses, rules, routes, tiles, answers)
 
 

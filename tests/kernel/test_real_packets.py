@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,8 +25,6 @@ from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import Verdict
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hostrouting import OverlapReport
     from hostrouting.kernel.namespace import NamespaceKernel
     from hostrouting.kernel.port import RouteBackend
@@ -43,6 +43,12 @@ NODE = """
     addr add 10.2.0.4/24 dev ib0
 """
 DEFAULT = "route add default via 10.1.0.1 dev eth0"
+# IPv6 leaves by ib0.
+WRAPPED = f"""
+    {DEFAULT}
+    addr add fd00:2::4/64 dev ib0 nodad
+    route add fc00::/16 dev ib0
+"""
 # Table 100 leads by ib0.
 AWAY = f"{DEFAULT}\nroute add default via 10.2.0.1 dev ib0 table 100"
 
@@ -124,6 +130,24 @@ CASES: dict[str, Case] = {
     "a rule for all ports of TCP": Case(
         f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", seen("eth0", "ib0"), overlap("ib0")
     ),
+    "packets that a tunnel is given addresses for": Case(
+        f"{DEFAULT}\nroute add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", seen("ib0"), overlap("ib0")
+    ),
+    "packets that are wrapped in IPv6": Case(
+        f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0",
+        seen(),
+        unknown="check-failed",
+    ),
+    "packets of a hop that are wrapped in IPv6": Case(
+        f"{WRAPPED}\nroute add 10.5.0.0/24 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0",
+        seen("eth0"),
+        unknown="check-failed",
+    ),
+    "packets of a nexthop object that are wrapped in IPv6": Case(
+        f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\nroute add 10.5.0.0/24 nhid 5",
+        seen(),
+        unknown="check-failed",
+    ),
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100", seen("eth0")),
 }
 
@@ -184,17 +208,29 @@ def all_say(case: Case, tmp_path: Path) -> None:
 
 
 def left_by(address: str, *, count: int = 1) -> frozenset[str | None]:
-    """Return the interfaces by which packets to an address leave; None: a socket failed."""
+    """Return the interfaces by which packets to an address leave, as such; None: a socket failed."""
     with Leaving() as leaving:
         ways = (leaving.by_tcp, leaving.by_connected_datagram, leaving.by_datagram)
-        return frozenset(way(IPv4Address(address), 9 + port) for way in ways for port in range(count))
+        return frozenset(way(IPv4Address(address), 9 + port) for way in ways for port in range(count)) - {""}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_all_say_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    # So that ports decide about the hop, and a few of them try all hops.
+    Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
     run_ip(NODE + case.does)
     all_say(case, tmp_path)
     assert left_by(case.address, count=16) == case.seen
+
+
+def test_what_is_wrapped_in_ipv6_leaves_where_ipv6_leads(kernel: NamespaceKernel) -> None:
+    run_ip(f"{NODE}\n{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0")
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)) as wires:
+        wires.bind(("ib0", 3))
+        wires.settimeout(10)
+        assert left_by("10.5.0.9") == seen()
+        while wires.recv(100)[6] != 43:  # until the header behind IPv6's is one of routing
+            pass
 
 
 # --- the fix ---------------------------------------------------------------------------------------------------------

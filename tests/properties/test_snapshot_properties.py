@@ -55,6 +55,7 @@ hops = st.builds(
     weight=st.just(1) | st.integers(1, 256),
     is_dead=st.booleans(),
     is_linkdown=st.booleans(),
+    encap=st.sampled_from(("", "", "seg6")),
 )
 
 

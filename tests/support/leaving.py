@@ -82,9 +82,8 @@ class Leaving:
                 raise
             assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
             return None
-        # By lo, the answer that refuses it is one to the same address.
-        first, *_ = self._leaving_for(address)
-        return first
+        # By lo, the answer that refuses it is one to the same address. What leaves encapsulated isn't seen.
+        return next(iter(self._leaving_for(address)), "")
 
     def _leaving_for(self, address: IPv4Address) -> list[str]:
         devs: list[str] = []

@@ -139,7 +139,7 @@ function find_places(    i, plain, plains, covered, suspected) {
   for (i = 1; i <= routes; i++) {
     parse(route[i])
     if (!(class in is_plain))
-      is_plain[class] = type_of[class] == 1 && !strangers(class, expected, "/")
+      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strangers(class, expected, "/")
     if (is_for_tos[class])
       continue
     if (is_plain[class])
@@ -303,6 +303,8 @@ function print_verdict(    i) {
       # No route changes an own or a broadcast address, if it is one by table local, which the kernel calls main until
       # somebody makes a rule. What else is local stays here.
       parse(text_of[i])
+      if (encap_of[class] != "")
+        trouble = "what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class] " (by " in_words(text_of[i]) "), and where that leaves is decided by other tables"
       class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 ? "lo" : class
     }
   for (i = 1; i <= ranges && trouble == ""; i++)
@@ -310,7 +312,7 @@ function print_verdict(    i) {
   if (trouble == "again")
     print "again"
   else if (trouble != "")
-    print "unknown\ncheck-failed: can\047t look up routes: " trouble
+    print "unknown\ncheck-failed: " trouble
   else {
     print (findings ? "overlap" : "ok") pending_devs()
     for (i = 1; i <= findings; i++)
@@ -324,7 +326,7 @@ function print_verdict(    i) {
 function discards_by(text) {
   sub(/^RTNETLINK answers: /, "", text)
   if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
-    trouble = text
+    trouble = "can\047t look up routes: " text
   return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
 }
 

@@ -64,7 +64,7 @@ _UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
 _RANGE, _PORTS = struct.Struct("=II"), struct.Struct("=HH")
 
 # linux/nexthop.h
-_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
+_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
 # struct nexthop_grp: id, weight - 1. Since 6.12 the next byte is its high one; routes know the low one alone, and that
 # is what the kernel shows of them (fib_add_nexthop), and what a boot script reads.
 _MEMBER = struct.Struct("=IBxH")
@@ -188,7 +188,8 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
     oif, gateway = to_number(found.get(_NHA_OIF, b"")), found.get(_NHA_GATEWAY)
     if not oif and gateway is None:
         return NexthopObject(id_)
-    hop = decode_hop(flags, 1, oif, None if gateway is None else ip_address(gateway), names)
+    address = None if gateway is None else ip_address(gateway)
+    hop = decode_hop(flags, 1, oif, address, found.get(_NHA_ENCAP_TYPE), names)
     return NexthopObject(id_, hop)
 
 
