@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address
 from itertools import chain
+from typing import Any
 
 import attrs
 
 from hostrouting.model.links import Address
-from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Scope, Table
+from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Route, RouteType, Scope, Table
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
@@ -117,6 +118,47 @@ def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | No
     """
     candidates = [route for route in unicast_defaults(routes) if (dev in route.devs if dev else route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
+
+
+def contested_defaults(routes: Iterable[Route]) -> list[Route]:
+    """Return the default routes that share the lowest metric; an empty list if they leave by the same interfaces."""
+    live = [route for route in unicast_defaults(routes) if route.devs]
+    lowest = min((route.metric for route in live), default=0)
+    tied = [route for route in live if route.metric == lowest]
+    return tied if len({route.devs for route in tied}) > 1 else []
+
+
+def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
+    """Return a look-up that gives each default route that the kernel may take where it gives one of several.
+
+    Of default routes of one table and metric by one gateway each, the kernel chooses by the state of these gateways,
+    anew for each look-up (fib_select_default).
+
+    Args:
+        look_up: ``RouteBackend.lookup``, or a model of it.
+        routes: the entries of every table, in the kernel's order.
+    """
+    alternatives: dict[tuple[object, ...], list[Route]] = {}
+    for route in filter(_is_alternative, routes):
+        alternatives.setdefault((route.key, route.scope), []).append(route)
+
+    def each(lookup: Lookup) -> Iterable[Lookup]:
+        route = lookup.route
+        if route is None or not _is_alternative(route):
+            return (lookup,)
+        found = alternatives.get((route.key, route.scope), [])
+        return [lookup._replace(route=other) for other in (found if route in found else (route, *found))]
+
+    def look_up_each(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
+        return list(chain.from_iterable(map(each, look_up(addresses, **flow))))
+
+    return look_up_each
+
+
+def _is_alternative(route: Route) -> bool:
+    """Return whether a route is one among which the kernel chooses by the state of their gateways."""
+    is_default = route.destination.prefixlen == 0 and route.type is RouteType.UNICAST and not route.is_dead
+    return is_default and len(route.hops) == 1 and route.hops[0].gateway is not None
 
 
 def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> str:

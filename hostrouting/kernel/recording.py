@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
@@ -13,14 +13,12 @@ from ipaddress import IPv4Address
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import default_route
 from hostrouting.kernel.port import RouteBackend, WholeTables
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
-from hostrouting.model.prefixes import numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -40,14 +38,13 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
         RouteError: the kernel can't be asked.
     """
     kernel = os.uname()
-    addresses, routes = backend.addresses(), backend.routes()
+    addresses = backend.addresses()
     return Snapshot(
         links=backend.links(),
         addresses=addresses,
         rules=backend.rules(),
-        routes=routes,
+        routes=backend.routes(),
         is_merged=_are_merged(addresses, backend),
-        default=_chosen_default(routes, backend),
         nameservers=tuple(nameservers),
         host=kernel.nodename,
         time=rfc_3339(time.time()),
@@ -61,34 +58,6 @@ def _are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | N
         if found.route is not None and found.route.type is RouteType.LOCAL:
             return found.route.table == Table.MAIN
     return None
-
-
-def _chosen_default(routes: Sequence[Route], backend: RouteBackend) -> Route | None:
-    """Which of several default routes of table main the kernel takes."""
-    first = default_route(routes)
-    tied = _tied_with(first, routes) if first is not None else ()
-    free = own_addresses(numbers(route.destination) for route in routes)[0, 0] if tied else None
-    if free is None:
-        return None
-    (found,) = backend.lookup([IPv4Address(max(free, 1))])
-    return found.route if found.route in tied else None
-
-
-def _tied_with(route: Route, routes: Iterable[Route]) -> tuple[Route, ...]:
-    """The default routes among which the kernel chooses by the state of their gateways (fib_select_default).
-
-    Returns:
-        An empty tuple if there is no choice.
-    """
-    if route.destination.prefixlen or not _has_one_gateway(route):
-        return ()
-    place = (route.key, route.scope)
-    tied = tuple(each for each in routes if (each.key, each.scope) == place and _has_one_gateway(each))
-    return tied if len({(each.hops, each.source) for each in tied}) > 1 else ()
-
-
-def _has_one_gateway(route: Route) -> bool:
-    return route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is not None
 
 
 _RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
@@ -147,14 +116,7 @@ class SnapshotBackend(WholeTables):
         for what, advice, other in self._others:
             if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
                 raise _untold(what, address, advice)
-        route = found.route
-        if route is None or route.destination.prefixlen:
-            return found
-        if not (tied := _tied_with(route, self._fib.tables.get(route.table, {}).get(0, {}).get(0, ()))):
-            return found
-        if self.snapshot.default not in tied:
-            raise _untold(f"which of {len(tied)} default routes of metric {route.metric} is taken", address, _RECORD)
-        return found._replace(route=self.snapshot.default)
+        return found
 
     @cached_property
     def _fib(self) -> Fib:

@@ -9,11 +9,10 @@
      "routes":         `ip -j -N -d -4 route show table all`,
      "nexthops":       `ip -j -N -d nexthop show`,
      "nameservers": ["10.0.0.10"],
-     "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
-     "default": {...}}                of several default routes of one metric that which the kernel takes
+     "isMerged": true}                whether tables local and main are one, as they are until the first custom rule
 
-Only links, addresses, rules and routes must be there. The last two are the kernel's to tell, and ip doesn't. We write
-the keys that our values come from, and nothing else.
+Only links, addresses, rules and routes must be there. The last is the kernel's to tell, and ip doesn't. We write the
+keys that our values come from, and nothing else.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class Snapshot:
         time: RFC 3339, UTC, in seconds; None: not known.
         kernel: name and release; None: not known.
         is_merged: whether tables local and main are one trie; None: not known.
-        default: which of several default routes of one metric packets take; None: not known, or there is one at most.
     """
 
     links: tuple[Link, ...]
@@ -87,7 +85,6 @@ class Snapshot:
     time: str | None = None
     kernel: str | None = None
     is_merged: bool | None = None
-    default: Route | None = None
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
@@ -109,8 +106,6 @@ class Snapshot:
         del fields["schema"]
         if nexthops := {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}:
             fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
-            if fields["default"] is not None:
-                fields["default"] = with_hops(fields["default"], lambda: nexthops)
         fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
         return cls(**fields)
 
@@ -217,7 +212,6 @@ _KEYS = Keys(
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
     Key("isMerged", "is_merged", parse_boolean, bool, None),
-    Key("default", "default", read_route, write_route, None),
     _list("links", read_link, write_link),
     _list("addresses", read_addresses, str)._replace(show=write_addresses),
     _list("rules", read_rule, write_rule),

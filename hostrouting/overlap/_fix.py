@@ -22,6 +22,7 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
 from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.nexthops import in_turn
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import is_like
@@ -122,6 +123,7 @@ class Remedies:
                 if not is_default:
                     self._elsewhere[question] = expected
         self._fib, self._tiles = reading.fib, tiles
+        self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), reading.routes)
         self._own_subnets = own_subnets(reading.addresses, devs)
         self._nested_subnets = PrefixIndex(self._own_subnets)
         # The gateways behind all other interfaces, each with a route by it.
@@ -199,7 +201,7 @@ class Remedies:
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(int(address))) is not None:
             return f"{expected} is expected, and the default route leaves by {','.join(self._reading.default.devs)}"
-        if self._fib.lookup(address) != outcome.answer.lookup:
+        if outcome.answer.lookup not in self._look_up([address]):
             return f"the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch {address}"
         return ""
 

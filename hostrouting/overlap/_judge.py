@@ -96,6 +96,11 @@ def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[ExpectedCidr, 
     return {expected: sorters[expected.devs] for expected in overlap.expected_cidrs}
 
 
+def _rank(outcome: Outcome) -> tuple[bool, bool]:
+    is_later = outcome.answer.is_tcp or outcome.answer.source is not None
+    return is_later, not (is_later or outcome.is_failure)
+
+
 class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
 
@@ -114,7 +119,8 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         connects = any(answer.is_tcp and answer.source is not None for answer in answers)
         # TCP's first look-up only chooses the source where a second follows: it sends nothing unconnected.
         judged = (answer for answer in answers if not (answer.is_tcp and answer.source is None and connects))
-        first, *others = map(self._sort, judged)
+        # Of default routes that are taken by turns any may carry the first packet: a failing one comes first.
+        first, *others = sorted(map(self._sort, judged), key=_rank)
         unconnected = {each.group for each in (first, *others) if each.answer.source is None}
         yield first
         more: dict[Hashable, Outcome] = {first.group: first}

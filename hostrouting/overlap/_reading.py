@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import attrs
 
 from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.nexthops import Sources, default_route
+from hostrouting.kernel.nexthops import Sources, contested_defaults, default_route, in_turn
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
 _ATTEMPTS = 16
+
+
+class ContestedDefaultError(RouteError):
+    """Default routes of one metric by several interfaces, so that nobody knows which interface is expected."""
+
 
 # What a reading is made of: default route, addresses, rules and entries.
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
@@ -94,6 +99,7 @@ def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) 
         The reading; None without a default route.
 
     Raises:
+        ContestedDefaultError: the default route doesn't tell which interface an expected CIDR should leave by.
         RouteError: the kernel can't be asked, what matters of the tables changed each time that it was read, or an
             encapsulation decides where packets leave.
     """
@@ -113,6 +119,13 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     default = default_route(defaults)
     if default is None:
         return None
+    if any(each.devs is None for each in overlap.expected_cidrs) and (tied := contested_defaults(defaults)):
+        named = "; ".join(map(str, tied))
+        raise ContestedDefaultError(
+            f"table main has {len(tied)} default routes of metric {default.metric} by several interfaces, and which the"
+            f" kernel takes may change with each packet: {named}",
+            hint="give one of them a lower metric, or name the interfaces of each expected CIDR (devs)",
+        )
     addresses, rules = backend.addresses(), backend.rules()
     if any(rule.source is not None or rule.ip_protocol for rule in rules):
         # Where connections would go once all is mended only whole tables tell.
@@ -141,7 +154,7 @@ def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) ->
     default, addresses, rules, routes = tables
     tiles = _coverage(overlap, default, rules).tiles(routes, borders=own_subnets(addresses, default.devs))
     questions = dict.fromkeys(tile.question for tile in tiles)
-    answers = ask(questions, rules, addresses, backend.lookup)
+    answers = ask(questions, rules, addresses, in_turn(backend.lookup, routes))
     for lookup in (answer.lookup for found in answers.values() for answer in found):
         if lookup.route is not None and lookup.route.encap:
             reason = f"what is sent to {lookup.address} is encapsulated as {lookup.route.encap} (by {lookup.route})"

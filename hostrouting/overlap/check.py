@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.nexthops import default_route, in_turn, missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import Deadlines, look_until
@@ -21,7 +21,7 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap._judge import Outcome, judge, sort_answers
-from hostrouting.overlap._reading import Reading, ask, pending_devs, read_host
+from hostrouting.overlap._reading import ContestedDefaultError, Reading, ask, pending_devs, read_host
 from hostrouting.overlap.findings import Obstacle, OverlapReport, UnknownReason, Unmendable, Verdict
 from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
@@ -82,8 +82,8 @@ def check_overlap(
         host: the name of a host that was recorded; None: it is this one.
 
     Returns:
-        The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with or the
-        kernel can't be asked.
+        The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several
+        that the kernel takes by turns, or the kernel can't be asked.
     """
     if not overlap.expected_cidrs:
         return without_findings(overlap, Verdict.OK, host=host)
@@ -94,6 +94,8 @@ def check_overlap(
         if reading is None:
             missing = _no_default_route(backend.routes())
             return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing, host=host)
+    except ContestedDefaultError as error:
+        return unjudged(overlap, UnknownReason.CONTESTED_DEFAULT, str(error), host=host)
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
     outcomes = sort_answers(overlap, reading)
@@ -147,7 +149,7 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
     def look_up(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
         return [mended.lookup(address, **flow) for address in addresses]
 
-    answers = ask(reading.answers, reading.rules, reading.addresses, look_up)
+    answers = ask(reading.answers, reading.rules, reading.addresses, in_turn(look_up, mended.routes))
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
     left: dict[tuple[tuple[str, ...], Obstacle], dict[Tile, None]] = {}
     for expected, outcomes in sort_answers(overlap, after).items():

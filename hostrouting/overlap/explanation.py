@@ -6,7 +6,7 @@ and that is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
@@ -14,11 +14,11 @@ import attrs
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.nexthops import Sources, in_turn
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
-from hostrouting.model.routes import Route, RouteType, Table, word_of
+from hostrouting.model.routes import Lookup, Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._judge import Outcome, sort_answers
 from hostrouting.overlap._reading import Answer, ask, read_host
@@ -124,6 +124,9 @@ def explain(
         return None
     fib = attrs.evolve(reading, routes=backend.routes()).fib
 
+    def model(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
+        return [fib.lookup(address, **flow) for address in addresses]
+
     def way(answer: Answer) -> LookupWay:
         sorted_ = sort_answers(alone, attrs.evolve(reading, answers={int(address): (answer,)}))
         outcomes = [found[int(address)][0] for found in sorted_.values()]
@@ -133,10 +136,11 @@ def explain(
             outcome,
             steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if answer.is_tcp else UDP))),
             sources=Sources(reading.addresses).of(told.route) if told.route is not None and source is None else (),
-            is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,
+            is_modelled=told in in_turn(model, fib.routes)([address], source=source, is_tcp=answer.is_tcp),
         )
 
-    answers = ask([int(address)], reading.rules, reading.addresses, backend.lookup)[int(address)]
+    look_up = in_turn(backend.lookup, fib.routes)
+    answers = ask([int(address)], reading.rules, reading.addresses, look_up)[int(address)]
     return Explanation(address, around, reading.default.devs, tuple(map(way, answers)))
 
 

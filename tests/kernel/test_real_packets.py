@@ -51,6 +51,14 @@ WRAPPED = f"""
 """
 # Table 100 leads by ib0.
 AWAY = f"{DEFAULT}\nroute add default via 10.2.0.1 dev ib0 table 100"
+# As long as the first gateway's neighbour isn't known to be reachable, the kernel takes them by turns.
+BY_TURNS = """
+    link set eth0 arp on
+    route add default via 10.1.0.1 metric 1024 table {table}
+    route append default via 10.2.0.1 metric 1024 table {table}
+    neigh replace 10.1.0.1 dev eth0 lladdr 02:00:00:00:00:01 nud stale
+    neigh replace 10.2.0.1 dev ib0 lladdr 02:00:00:00:00:02 nud permanent
+"""
 
 
 @attrs.frozen
@@ -147,6 +155,24 @@ CASES: dict[str, Case] = {
         f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\nroute add 10.5.0.0/24 nhid 5",
         seen(),
         unknown="check-failed",
+    ),
+    "two default routes of one metric": Case(
+        BY_TURNS.format(table="main"), seen("eth0", "ib0"), unknown="contested-default"
+    ),
+    "two default routes of one metric, and the CIDR names its interfaces": Case(
+        BY_TURNS.format(table="main"),
+        seen("eth0", "ib0"),
+        overlap("ib0"),
+        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
+    ),
+    "two default routes of one metric, and the CIDR may use both": Case(
+        BY_TURNS.format(table="main"), seen("eth0", "ib0"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "ib0"]}
+    ),
+    "two default routes of one metric, and another rule decides": Case(
+        f"{DEFAULT} metric 9\n{BY_TURNS.format(table=100)}\nrule add lookup 100", seen("eth0", "ib0"), overlap("ib0")
+    ),
+    "two default routes of one metric by one interface": Case(
+        f"{DEFAULT} metric 9\nroute append default via 10.1.0.7 dev eth0 metric 9", seen("eth0")
     ),
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100", seen("eth0")),
 }
@@ -247,7 +273,7 @@ def test_no_entry_is_proposed_that_the_kernel_refuses_where_a_rule_is_for_vrfs(k
     report = checked(kernel, "10.5.0.0/24")
     assert (report.verdict, report.remedy.routes) == (Verdict.OVERLAP, ())
     assert [str(each.ranges[0]) for each in report.remedy.unmendable] == ["10.5.0.0/32"]
-    refused = subprocess.run("ip route add 10.5.0.0/25 via 10.1.0.1".split(), capture_output=True, check=False)
+    refused = subprocess.run(["ip", "route", "add", "10.5.0.0/25", "via", "10.1.0.1"], check=False)
     assert refused.returncode != 0
 
 

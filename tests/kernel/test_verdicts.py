@@ -243,16 +243,6 @@ CASES = {
         (("BLACKHOLE", "", "172.16.0.0", ""),),
         is_told_by_ip=False,
     ),
-    "two default routes of one metric": Case(
-        "route append default via 10.2.0.1 dev e1 proto dhcp", is_told_by_ip=False
-    ),
-    "of two default routes of one metric the first's gateway is dead": Case(
-        "route append default via 10.2.0.1 dev e1 proto dhcp\n"
-        "neigh add 10.1.0.1 dev e0 lladdr 00:00:00:00:00:01 nud failed\n"
-        "neigh add 10.2.0.1 dev e1 lladdr 00:00:00:00:00:02 nud permanent",
-        (("OVERLAP", "e1", "172.16.0.0", ""),),
-        is_told_by_ip=False,
-    ),
     "an interface that took a node's CIDR": Case(
         "link add cali1 type veth peer name q1\nlink set cali1 up\nroute add 172.16.7.0/24 dev cali1",
         (("OVERLAP", "cali1", "172.16.7.0", ""),),

@@ -239,7 +239,8 @@ NESTED = World((("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "ib1"),),
 WITH_METRICS = World(
     (),
     tuple(
-        attrs.evolve(static_route(prefix, "ib0"), metric=10) for prefix in ("10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28")
+        attrs.evolve(static_route(prefix, "ib0"), metric=10)
+        for prefix in ("10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28")
     ),
     (SPACE,),
 )

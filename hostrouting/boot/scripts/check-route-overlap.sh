@@ -80,8 +80,20 @@ function read_route() {
     return
   parse($0)
   read_default()
+  if (turn_of(class) != "")
+    turn[turn_of(class), ++turns[turn_of(class)]] = $0
   if (elsewhere == "" && type_of[class] == 1 && table_of[class] != 254)
     elsewhere = "; another table has one: " in_words($0)
+}
+
+# What default routes share among which the kernel chooses by the state of their gateways, anew for each look-up: table,
+# metric and scope; "" if it always takes this one.
+function turn_of(c) {
+  if (!(c in turns_of)) {
+    take_apart(type_of[c], c)
+    turns_of[c] = type_of[c] == 1 && hops == 1 && via[1] != "" && !is_dead[1] && !is_for_tos[c] ? table_of[c] " " metric_of[c] " " scope_of[c] : ""
+  }
+  return turns_of[c]
 }
 
 # Of the rules this program needs the prefixes. What they do is the kernel's business, but where somebody discards an
@@ -188,6 +200,7 @@ function look_up(    i) {
       tcp_at[i] = add_question(i, "", " ipproto tcp")
   }
   ask()
+  add_turns()
   if (has_sources) {
     add_connections()
     ask()
@@ -200,6 +213,22 @@ function add_question(p, from, as_tcp) {
   is_tcp[questions] = as_tcp
   question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" as_tcp with_ports
   return questions
+}
+
+# Where one of several default routes answers, each of them does.
+function add_turns(    i, count, k, t, n) {
+  count = questions
+  for (i = 1; i <= count; i++) {
+    if (i in failed)
+      continue
+    parse(text_of[i])
+    t = to == "0.0.0.0/0" ? turn_of(class) : ""
+    for (k = 1; t != "" && turns[t] > 1 && k <= turns[t]; k++) {
+      n = add_question(place_of[i], "", is_tcp[i])
+      text_of[n] = turn_text[n] = turn[t, k]
+      turns_at[place_of[i]] = turns_at[place_of[i]] " " n
+    }
+  }
 }
 
 # Ports that stand for any: a rule for some ports alone asks for none of them.
@@ -251,8 +280,11 @@ function ask(    i, given) {
   question[questions + 1] = ENVIRON["TABLES"]
   run(question, questions + 1, "-force")
   for (i = 1; i <= questions; i++)
-    if (!(i in failed))
+    if (!(i in failed)) {
       text_of[i] = answer[++given]
+      if (i in turn_text)
+        text_of[i] = turn_text[i]
+    }
   if (was_interrupted || answers != given + helds)
     trouble = "again"
   for (i = 1; i <= helds && trouble == ""; i++)
@@ -292,6 +324,10 @@ function print_verdict(    i) {
     print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
     return
   }
+  if ((i = contested()) != "") {
+    print "unknown\ncontested-default: " i
+    return
+  }
   find_places()
   look_up()
   devs_of["lo"] = "lo"
@@ -322,6 +358,24 @@ function print_verdict(    i) {
   }
 }
 
+# Why the default routes don't tell which interface is expected; "" if they do, or each CIDR names its own.
+function contested(    i, best, count, others, text) {
+  for (i = 1; i <= ranges && own_pattern[i] != ""; i++)
+    ;
+  if (i > ranges)
+    return ""
+  best = default_on("*")
+  for (i = 1; i <= default_count; i++)
+    if (metric_of[defaults[i]] == metric_of[best]) {
+      count++
+      others += devs_of[defaults[i]] != devs_of[best]
+      text = text "; " in_words("default" defaults[i])
+    }
+  if (!others)
+    return ""
+  return "table main has " count " default routes of metric " metric_of[best] " by several interfaces, and which the kernel takes may change with each packet: " substr(text, 3) "; give one of them a lower metric, or name the interfaces of each expected CIDR (devs)"
+}
+
 # The type of what discards; 0: nothing matches.
 function discards_by(text) {
   sub(/^RTNETLINK answers: /, "", text)
@@ -331,7 +385,7 @@ function discards_by(text) {
 }
 
 # Judges a range, from its first address on.
-function judge(r,    p, k, said, said_of_tcp, list, count) {
+function judge(r,    p, k, said, said_of_tcp, also_said, list, count) {
   p = place_at[range_first[r]]
   if (!p)
     trouble = "again"
@@ -339,6 +393,11 @@ function judge(r,    p, k, said, said_of_tcp, list, count) {
     said = consider(r, first_at[p])
     # TCP sends nothing by a look-up that only chooses the source of a second one.
     said_of_tcp = p in tcp_at && !connects_at[p] ? consider(r, tcp_at[p], said) : ""
+    count = split(turns_at[p], list, " ")
+    for (k = 1; k <= count; k++) {
+      also_said = is_tcp[list[k]] == "" || !connects_at[p] ? consider(r, list[k], said, said_of_tcp) : ""
+      said = said == "" ? also_said : said
+    }
     # A second one that fails as a first did says nothing new.
     count = split(second_at[p], list, " ")
     for (k = 1; k <= count; k++)

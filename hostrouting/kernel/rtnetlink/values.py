@@ -141,7 +141,7 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
         is_l3mdev=is_l3mdev,
-        has_unknown=not found.keys() <= _KNOWN or any(found.get(mask, whole) != whole for mask, whole in _WHOLE.items()),
+        has_unknown=not found.keys() <= _KNOWN or any(found.get(mask, all_) != all_ for mask, all_ in _WHOLE.items()),
         protocol=value(_PROTOCOL),
     )
 

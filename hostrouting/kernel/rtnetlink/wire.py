@@ -52,7 +52,8 @@ from hostrouting.model.routes import NextHop, Route, Scope
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
-RTA_TABLE, RTA_VIA, RTA_ENCAP_TYPE, RTA_UID, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT, RTA_NH_ID = 15, 18, 21, 25, 27, 28, 29, 30
+RTA_TABLE, RTA_VIA, RTA_ENCAP_TYPE, RTA_UID, RTA_NH_ID = 15, 18, 21, 25, 30
+RTA_IP_PROTO, RTA_SPORT, RTA_DPORT = 27, 28, 29
 RTAX_MTU = 2
 # linux/lwtunnel.h, in the words of ip-route(8)
 ENCAP_WORDS = dict(enumerate(("mpls", "ip", "ila", "ip6", "seg6", "bpf", "seg6local", "rpl", "ioam6", "xfrm"), 1))
