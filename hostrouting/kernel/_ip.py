@@ -38,7 +38,7 @@ from hostrouting.model.routes import (
 from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 from hostrouting.model.text import shown
 
-_BYTE, _UINT32, _INT32 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF
+_BYTE, _UINT32, _INT32, _UINT64 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 # ``[32]`` is a link type that ip has no name for, ``ipproto-6`` what -N makes of a protocol (iproute2 6.1).
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
@@ -302,6 +302,7 @@ _RULE = Keys(
     Key("dstlen", "destination_length", _length, int, 32),
     Key("tos", "tos", _byte, _byte_digits, 0),
     Key("dscp", "dscp", _number(63), int, None),
+    Key("tun_id", "tun_id", _number(_UINT64), int, 0),
     Key("fwmark", "mark", _uint32, hex, None),
     Key("fwmask", "mark_mask", _uint32, hex, _UINT32),
     Key("iif", "iif", _text, str, None),

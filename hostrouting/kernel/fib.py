@@ -170,7 +170,7 @@ class Fib:
 
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
-    ) -> Iterator[tuple[Rule, bool, Route | None]]:
+    ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """The same with the rules that it doesn't meet, and those that lead to no table.
 
         Args:
@@ -179,7 +179,8 @@ class Fib:
             own: as for ``asked``.
 
         Yields:
-            A rule, whether it is met, and the longest match in its table.
+            A rule, whether it is met, and the longest match in its table. One of which that isn't known (None) is
+            passed over.
         """
         next_ = 0
         for position in range(len(self.rules)) if positions is None else positions:
@@ -187,7 +188,7 @@ class Fib:
                 continue
             rule = self.rules[position]
             is_met = matches(rule, flow, self.loopback, lacks_unknown=self.lacks_unknown)
-            found = self.find(rule.table, flow) if is_met and rule.action is RuleAction.TO_TABLE else None
+            found = self.find(rule.table, flow) if is_met is not False and rule.action is RuleAction.TO_TABLE else None
             yield rule, is_met, found
             if not is_met or rule.action is RuleAction.NOP:
                 continue
@@ -203,6 +204,16 @@ class Fib:
                 continue
             if not (own and found.table == Table.MAIN and self.suppresses(rule, 32, own)):
                 return
+
+    def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
+        """Yield what each rule of which it isn't known whether it is met would decide; None: which rules come next."""
+        for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address)):
+            if is_met is not None or rule.action is RuleAction.NOP:
+                continue
+            if rule.action is RuleAction.GOTO:
+                yield None
+            elif rule.action is not RuleAction.TO_TABLE or (found is not None and self.is_final(rule, found)):
+                yield Decision(rule, found)
 
     def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
         """The rule and the entry that a packet of this host to an address is left to."""

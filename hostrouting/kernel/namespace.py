@@ -261,6 +261,7 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
         ("FRA_GOTO", rule.goto),
         ("FRA_SRC", str(rule.source.network_address) if rule.source is not None else None),
         ("FRA_DST", str(rule.destination.network_address) if rule.destination is not None else None),
+        ("FRA_TUN_ID", rule.tun_id or None),
         ("FRA_FWMARK", rule.mark),
         ("FRA_FWMASK", rule.mark_mask if rule.mark is not None else None),
         ("FRA_IIFNAME", os.fsencode(rule.iif) if rule.iif is not None else None),

@@ -14,7 +14,7 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend, WholeTables
-from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
@@ -58,9 +58,6 @@ def _are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | N
         if found.route is not None and found.route.type is RouteType.LOCAL:
             return found.route.table == Table.MAIN
     return None
-
-
-_RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
 
 
 def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
@@ -113,10 +110,19 @@ class SnapshotBackend(WholeTables):
 
     def _lookup(self, address: IPv4Address, source: IPv4Address | None, *, is_tcp: bool) -> Lookup:
         found = self._fib.lookup(address, source, is_tcp=is_tcp)
-        for what, advice, other in self._others:
-            if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
-                raise _untold(what, address, advice)
+        if self._unmerged and _entry(found) != _entry(self._unmerged.lookup(address, source, is_tcp=is_tcp)):
+            advice = "record the host with hostrouting snapshot"
+            raise _untold("whether tables local and main are one", address, advice)
+        if any(rule.has_unknown for rule in self.snapshot.rules):
+            self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
         return found
+
+    def _refuse_doubt(self, flow: Flow) -> None:
+        known = self._fib.decide_flow(flow)
+        for other in self._fib.possible_decisions(flow):
+            if other is None or (other.errno, other.route) != (known.errno, known.route):
+                what = "whether a rule that selects by something unknown is met"
+                raise _untold(what, flow.address, "check on the host itself")
 
     @cached_property
     def _fib(self) -> Fib:
@@ -125,17 +131,10 @@ class SnapshotBackend(WholeTables):
         return Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=is_merged)
 
     @cached_property
-    def _others(self) -> list[tuple[str, str, Fib]]:
-        """What isn't known, what helps, and how it would be if it were otherwise."""
-        others = []
-        if self._fib.is_merged and self.snapshot.is_merged is None:
-            # A rule may have been added and deleted again.
-            other = attrs.evolve(self._fib, is_merged=False)
-            others.append(("whether tables local and main are one", _RECORD, other))
-        if any(rule.has_unknown and rule.is_inverted for rule in self.snapshot.rules):
-            other = attrs.evolve(self._fib, lacks_unknown=True)
-            others.append(("whether a rule that selects by something unknown is met", _CHECK, other))
-        return others
+    def _unmerged(self) -> Fib | None:
+        """The host as it would be after a rule has been added and deleted again; None if it is known which it is."""
+        is_known = not self._fib.is_merged or self.snapshot.is_merged is not None
+        return None if is_known else attrs.evolve(self._fib, is_merged=False)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 ::
 
-    {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z", "kernel": "Linux 6.18.44",
+    {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z",
+     "kernel":    what `uname -sr` prints,
+     "ip":             `ip -V`, which may be older than the kernel, and print rules without what they select by,
      "links":     what `ip -j -N -d link show` prints,
      "addresses":      `ip -j -N -d -4 address show`,
      "rules":          `ip -j -N -d -4 rule show`,
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
@@ -44,6 +47,7 @@ from hostrouting.kernel._ip import (
 )
 from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.nexthops import with_hops
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import parse_address
@@ -55,6 +59,8 @@ SNAPSHOT_SCHEMA = 1
 
 # The name of standard input.
 STDIN = "-"
+
+_RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})")
 
 # A million routes, as ip prints them, are 250 MB.
 _BYTES_MAX = 1 << 30
@@ -103,7 +109,10 @@ class Snapshot:
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
             raise ConfigError([("", message)])
         fields = _KEYS.read(document)
-        del fields["schema"]
+        if not ("schema" in document or _prints_all_selectors(fields["kernel"] or "", fields["ip"] or "")):
+            rules = (rule if rule in KERNEL_RULES else attrs.evolve(rule, has_unknown=True) for rule in fields["rules"])
+            fields["rules"] = tuple(rules)
+        del fields["schema"], fields["ip"]
         if nexthops := {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}:
             fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
         fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
@@ -155,13 +164,25 @@ class Snapshot:
     def to_document(self) -> dict[str, Any]:
         """The document that ``from_document`` reads back as this snapshot."""
         # The routes have the hops of nexthop objects.
-        fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "nexthops": ()}
+        fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
         """The document as JSON, an item a line, so that two of them can be compared."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
+
+
+def _prints_all_selectors(kernel: str, ip: str) -> bool:
+    """Return whether ip prints all that a rule of the kernel may select by: its releases go by the kernel's.
+
+    Up to Linux 6.12 ip prints all of it since long ago.
+    """
+    release, printer = _RELEASE.search(kernel), _RELEASE.search(ip.partition("iproute2-")[2])
+    if release is None:
+        return False
+    number = tuple(map(int, release.groups()))
+    return number < (6, 13) or (printer is not None and tuple(map(int, printer.groups())) >= number)
 
 
 def _read_stdin() -> Any:
@@ -211,6 +232,7 @@ _KEYS = Keys(
     Key("host", "host", _name, str, None),
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
+    Key("ip", "ip", _text, str, None),
     Key("isMerged", "is_merged", parse_boolean, bool, None),
     _list("links", read_link, write_link),
     _list("addresses", read_addresses, str)._replace(show=write_addresses),

@@ -40,6 +40,7 @@ class Rule:
         source: prefix of the packet's source; None: any.
         destination: prefix of the packet's destination; None: any.
         tos: 0: any.
+        tun_id: of the tunnel that the packet has come out of; 0: any.
         mark: the firewall mark asked for; None: any. (``fwmark 0`` is a selector too.)
         mark_mask: which bits of the mark count.
         iif: the incoming interface asked for; ``lo`` means packets of this host.
@@ -62,6 +63,7 @@ class Rule:
     source: IPv4Network | None = None
     destination: IPv4Network | None = None
     tos: int = 0
+    tun_id: int = 0
     mark: int | None = None
     mark_mask: int = 0xFFFFFFFF
     iif: str | None = None
@@ -86,6 +88,7 @@ class Rule:
         ends = (("from", _end(self.source) or "all"), ("to", _end(self.destination)))
         selectors = (
             ("tos", f"{self.tos:#04x}" if self.tos else None),
+            ("tun_id", self.tun_id or None),
             ("fwmark", _marked(self.mark, self.mark_mask)),
             ("iif", self.iif),
             ("oif", self.oif),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -70,7 +71,9 @@ class Case:
         seen: the interfaces by which packets leave; None: the socket fails.
         told: of each failure the kind, the interfaces, the first address and the source.
         unknown: the reason's kind; empty: the verdict is known.
-        by_ip: what a recording by ip says, if it says something else.
+        by_ip: why a recording by ip can't be judged, if the host can.
+        recorded: why our own recording can't be, if the host can.
+        ip: the release that is put in the place of ip's own.
         cidr: what is expected.
         address: to which packets are sent.
     """
@@ -80,6 +83,8 @@ class Case:
     told: tuple[tuple[str, str, str, str], ...] = ()
     unknown: str = ""
     by_ip: str = ""
+    recorded: str = ""
+    ip: str = "iproute2-9999.0"
     cidr: Any = "10.5.0.0/16"
     address: str = "10.5.0.9"
 
@@ -206,13 +211,11 @@ def told(report: OverlapReport) -> tuple[tuple[str, str, str, str], ...]:
 
 def all_say(case: Case, tmp_path: Path) -> None:
     """Have the library, both recordings and the boot script judge, each as it should."""
-    by_ip = SnapshotBackend(recorded_by(BY_HAND))
     live = NetlinkBackend()
-    for backend in (live, SnapshotBackend(recorded(live)), by_ip):
-        report, unknown = checked(backend, case.cidr), case.unknown
-        if backend is by_ip and case.by_ip:
-            unknown = case.by_ip
-        if unknown:
+    by_ip = SnapshotBackend(recorded_by(BY_HAND, ip=case.ip))
+    for backend, why in ((live, ""), (SnapshotBackend(recorded(live)), case.recorded), (by_ip, case.by_ip)):
+        report = checked(backend, case.cidr)
+        if unknown := case.unknown or why:
             assert (report.verdict, report.reason_kind) == ("unknown", unknown), report
             # One address may be known where not all are.
             assert is_explained_as_expected(backend, case) in ((None,) if case.unknown else (None, not case.told))
@@ -247,6 +250,43 @@ def test_all_say_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: 
     run_ip(NODE + case.does)
     all_say(case, tmp_path)
     assert left_by(case.address, count=16) == case.seen
+
+
+def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
+    """Add a rule of preference 50 that selects by what ip has no words for."""
+    given = ((6, struct.pack("=I", 50)), *attributes)
+    body = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, table, 0, 0, 1, 0)
+    body += b"".join(struct.pack("=HH", 4 + len(value), kind) + value.ljust(4, b"\0") for kind, value in given)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.send(struct.pack("=IHHII", 16 + len(body), 32, 0x605, 1, 0) + body)
+        (errno,) = struct.unpack_from("=i", kernel.recv(4096), 16)
+    if errno:
+        pytest.skip("this kernel knows no such selector")
+
+
+DSCP, DSCP_MASK = 25, 30
+
+
+def test_ip_may_not_print_what_a_rule_selects_by(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    run_ip(f"{NODE}\n{DEFAULT}\nroute add 10.5.0.0/16 dev ib0\nroute add default via 10.1.0.1 table 100")
+    add_rule(100, (DSCP, b"\x05"))
+    all_say(Case("", seen(), overlap("ib0"), by_ip="check-failed", ip="iproute2-6.1.0"), tmp_path)
+    assert left_by("10.5.0.9") == seen("ib0")
+
+
+def test_a_recording_does_not_tell_whether_an_unknown_selector_matches(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    run_ip(f"{NODE}\n{AWAY}")
+    add_rule(100, (DSCP, b"\x00"), (DSCP_MASK, b"\x03"))
+    why = "check-failed"
+    all_say(Case("", seen(), overlap("ib0"), recorded=why, by_ip=why, ip="iproute2-6.1.0"), tmp_path)
+    assert left_by("10.5.0.9") == seen("ib0")
+
+
+def test_a_rule_with_an_unknown_selector_may_not_matter(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    run_ip(f"{NODE}\n{DEFAULT}\nroute add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100")
+    add_rule(100, (DSCP, b"\x00"), (DSCP_MASK, b"\x03"))
+    all_say(Case("", seen(), overlap("ib0"), ip="iproute2-6.1.0"), tmp_path)
+    assert left_by("10.5.0.9") == seen("ib0")
 
 
 def test_what_is_wrapped_in_ipv6_leaves_where_ipv6_leads(kernel: NamespaceKernel) -> None:

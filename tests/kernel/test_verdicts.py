@@ -145,6 +145,9 @@ CASES = {
         (("NO-ROUTE", "", "172.16.128.0", ""),),
     ),
     "one for tunnels that leads away": Case(f"{AWAY}\nrule add pref 100 tun_id 5 lookup 100"),
+    "one for all but tunnels that leads away": Case(
+        f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", (("OVERLAP", "e1", "172.16.0.0", ""),)
+    ),
     "one for tunnels that leads away, and so does main": Case(
         "route add 172.16.0.0/24 dev e1\nroute add default dev p1 table 100\nrule add pref 100 tun_id 5 lookup 100",
         (("OVERLAP", "e1", "172.16.0.0", ""),),
@@ -320,15 +323,3 @@ def all_say(case: Case, tmp_path: Path) -> None:
         assert done.returncode == (1 if case.told else 0), done.stderr
         marker = sandbox.root / "run/aks-flex-node" / f"route-overlap.{'detected' if case.told else 'ok'}"
         assert told_by(marker.read_text().splitlines()) == case.told
-
-
-def test_a_recording_does_not_tell_whether_a_rule_for_all_but_something_unknown_is_met(kernel: NamespaceKernel) -> None:
-    case = Case(f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100")
-    commands = "\n".join(line.strip() for line in (NODE + case.does).splitlines() if line.strip())
-    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
-    (finding,) = check(kernel, case).findings
-    assert finding.devs == ("e1",)
-    for recording in (take_snapshot(kernel), recorded_by(BY_HAND)):
-        report = check(SnapshotBackend(recording), case)
-        assert (report.verdict, report.findings) == ("unknown", ())
-        assert "something unknown" in str(report.reason)

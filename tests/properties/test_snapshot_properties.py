@@ -99,6 +99,7 @@ def rules(draw: st.DrawFn) -> Rule:
         uid_range=draw(st.none() | st.tuples(uint32s, uint32s)),
         ip_protocol=draw(bytes_),
         has_ports=draw(st.booleans()),
+        tun_id=draw(st.sampled_from((0, 0, 1, 2**64 - 1))),
         suppress_prefix_length=draw(st.none() | uint32s),
         suppress_group=draw(st.none() | uint32s),
         is_inverted=draw(st.booleans()),

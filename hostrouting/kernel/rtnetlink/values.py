@@ -57,7 +57,7 @@ _TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO = 15, 16, 1
 _SPORT_RANGE, _DPORT_RANGE, _DSCP, _TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK, _DSCP_MASK = 23, 24, 25, 12, 26, 27, 30
 _SPORT_MASK, _DPORT_MASK = 28, 29
 # FRA_FLOW gives a realm, FRA_PAD nothing.
-_KNOWN = {*range(_DSCP_MASK + 1)} - {_TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK}
+_KNOWN = {*range(_DSCP_MASK + 1)} - {_FLOWLABEL, _FLOWLABEL_MASK}
 # Masks that leave nothing out.
 _WHOLE = {_DSCP_MASK: b"\x3f", _SPORT_MASK: b"\xff\xff", _DPORT_MASK: b"\xff\xff"}
 _UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
@@ -128,6 +128,7 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         destination=_selector(found.get(_DST), dst_len),
         # Since 6.13 a rule may ask for a whole DSCP, which leaves the header's tos at zero.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
+        tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule leaves a mark of zero out but shows its mask.
         mark=value(_FWMARK) if _FWMASK in found else None,
         mark_mask=value(_FWMASK) if _FWMASK in found else _UNSET,
