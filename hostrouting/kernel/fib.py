@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.nexthops import Sources, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
@@ -253,11 +253,12 @@ class Fib:
         return Lookup(address, self.shown(route))
 
     def shown(self, route: Route) -> Route:
-        """An entry as a dump shows it: a hop without carrier as dead too, if it isn't used (fib_nexthop_info)."""
+        """Return an entry as a dump shows it: a hop without carrier as dead, if it isn't used (fib_nexthop_info)."""
         if not self.ignores_linkdown:
             return route
+        linkdown = {hop.dev for hop in route.hops if hop.is_linkdown and not hop.is_dead}
         hops = (attrs.evolve(hop, is_dead=hop.is_dead or hop.is_linkdown) for hop in route.hops)
-        return attrs.evolve(route, hops=tuple(hops))
+        return with_shares(attrs.evolve(route, hops=tuple(hops)), linkdown.__contains__)
 
     def _refuse_ends(self, flow: Flow) -> int:
         """Why nothing is looked up; 0: it is."""

@@ -49,6 +49,28 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
+def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
+    """Return a route whose legs are alive that only a sysctl shows as dead, as they still get their share of packets.
+
+    Where ignore_routes_with_linkdown is set, a hop without carrier is shown as dead. But the share of a leg is taken
+    away when the carrier goes, and not when the sysctl comes (fib_rebalance). The legs of nexthop objects are skipped
+    in any case, and so is a route none of whose legs has a carrier.
+
+    Args:
+        route: as the kernel shows it.
+        lacks_carrier: tells whether an interface is up and has no carrier; else a leg is dead for another reason.
+    """
+    if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
+        return route
+    hops = tuple(
+        attrs.evolve(hop, is_dead=False)
+        if hop.is_dead and hop.is_linkdown and hop.dev and lacks_carrier(hop.dev)
+        else hop
+        for hop in route.hops
+    )
+    return attrs.evolve(route, hops=hops)
+
+
 class Sources:
     """The sources that a host's packets get where nobody chooses one.
 

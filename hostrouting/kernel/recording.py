@@ -113,7 +113,7 @@ class SnapshotBackend(WholeTables):
         if self._unmerged and _entry(found) != _entry(self._unmerged.lookup(address, source, is_tcp=is_tcp)):
             advice = "record the host with hostrouting snapshot"
             raise _untold("whether tables local and main are one", address, advice)
-        if any(rule.has_unknown for rule in self.snapshot.rules):
+        if self._has_unknown:
             self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
         return found
 
@@ -129,6 +129,10 @@ class SnapshotBackend(WholeTables):
         known = self.snapshot
         is_merged = known.rules == KERNEL_RULES and known.is_merged is not False
         return Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=is_merged)
+
+    @cached_property
+    def _has_unknown(self) -> bool:
+        return any(rule.has_unknown for rule in self.snapshot.rules)
 
     @cached_property
     def _unmerged(self) -> Fib | None:

@@ -46,7 +46,7 @@ from hostrouting.kernel._ip import (
     write_rule,
 )
 from hostrouting.kernel._items import NEEDED, Key, Keys
-from hostrouting.kernel.nexthops import with_hops
+from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.links import Address, Link
@@ -109,6 +109,9 @@ class Snapshot:
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
             raise ConfigError([("", message)])
         fields = _KEYS.read(document)
+        if "schema" not in document:
+            without = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
+            fields["routes"] = tuple(with_shares(route, without.__contains__) for route in fields["routes"])
         if not ("schema" in document or _prints_all_selectors(fields["kernel"] or "", fields["ip"] or "")):
             rules = (rule if rule in KERNEL_RULES else attrs.evolve(rule, has_unknown=True) for rule in fields["rules"])
             fields["rules"] = tuple(rules)

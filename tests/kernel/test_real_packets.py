@@ -21,6 +21,7 @@ from hostrouting.boot.render import render_check_route_overlap_script
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.model.errors import RouteError
+from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import Verdict
@@ -68,7 +69,7 @@ class Case:
 
     Args:
         does: commands of ip.
-        seen: the interfaces by which packets leave; None: the socket fails.
+        seen: what ``left_by`` gives.
         told: of each failure the kind, the interfaces, the first address and the source.
         unknown: the reason's kind; empty: the verdict is known.
         by_ip: why a recording by ip can't be judged, if the host can.
@@ -148,17 +149,17 @@ CASES: dict[str, Case] = {
     ),
     "packets that are wrapped in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0",
-        seen(),
+        seen(""),
         unknown="check-failed",
     ),
     "packets of a hop that are wrapped in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0",
-        seen("eth0"),
+        seen("eth0", ""),
         unknown="check-failed",
     ),
     "packets of a nexthop object that are wrapped in IPv6": Case(
         f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\nroute add 10.5.0.0/24 nhid 5",
-        seen(),
+        seen(""),
         unknown="check-failed",
     ),
     "two default routes of one metric": Case(
@@ -237,10 +238,13 @@ def all_say(case: Case, tmp_path: Path) -> None:
 
 
 def left_by(address: str, *, count: int = 1) -> frozenset[str | None]:
-    """Return the interfaces by which packets to an address leave, as such; None: a socket failed."""
+    """Return the interfaces by which packets to an address leave.
+
+    An empty one: something else left, or nothing; None: a socket failed.
+    """
     with Leaving() as leaving:
         ways = (leaving.by_tcp, leaving.by_connected_datagram, leaving.by_datagram)
-        return frozenset(way(IPv4Address(address), 9 + port) for way in ways for port in range(count)) - {""}
+        return frozenset(way(IPv4Address(address), 9 + port) for way in ways for port in range(count))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -265,6 +269,38 @@ def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
 
 
 DSCP, DSCP_MASK = 25, 30
+
+
+LEGS = "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0"
+MEMBERS = """
+    nexthop add id 1 via 10.1.0.1 dev eth0
+    nexthop add id 2 via 10.2.0.1 dev ib0
+    nexthop add id 3 group 1/2
+    route add 10.5.0.0/16 nhid 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "ends", "by"),
+    [
+        (LEGS, "link set p1 down", ("eth0", "")),  # what has no carrier drops packets
+        (LEGS, "link set ib0 down", ("eth0",)),
+        (MEMBERS, "link set p1 down", ("eth0",)),
+    ],
+)
+def test_a_leg_that_a_late_sysctl_shows_as_dead_keeps_its_share(
+    does: str, ends: str, by: tuple[str, ...], kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
+    run_ip(f"{NODE}\n{DEFAULT}\n{does}")
+    run_ip(ends)
+    scope = phases.CancelScope().child(timeout=10)
+    # The connected route goes with the link, and is marked with the carrier.
+    while any(hop.dev == "ib0" and not hop.is_linkdown for route in kernel.routes(Table.MAIN) for hop in route.hops):
+        kernel.wait_for_change(scope)
+    Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
+    all_say(Case("", seen(), overlap("eth0,ib0") if len(by) > 1 else ()), tmp_path)
+    assert left_by("10.5.0.9", count=16) == seen(*by)
 
 
 def test_ip_may_not_print_what_a_rule_selects_by(kernel: NamespaceKernel, tmp_path: Path) -> None:
@@ -294,7 +330,7 @@ def test_what_is_wrapped_in_ipv6_leaves_where_ipv6_leads(kernel: NamespaceKernel
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)) as wires:
         wires.bind(("ib0", 3))
         wires.settimeout(10)
-        assert left_by("10.5.0.9") == seen()
+        assert left_by("10.5.0.9") == seen("")
         while wires.recv(100)[6] != 43:  # until the header behind IPv6's is one of routing
             pass
 

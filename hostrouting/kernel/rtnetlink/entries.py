@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import with_hops
+from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
@@ -115,7 +115,7 @@ class RouteReader:
         way = self._ways.get(body)
         if way is not None:
             return way
-        route = with_hops(_decode(body, self._names), self._nexthops)
+        route = with_shares(with_hops(_decode(body, self._names), self._nexthops), rtnl.lacks_carrier)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()
         way = self._ways[body] = Way(route, self._is_wanted(route))
