@@ -187,7 +187,7 @@ def lacks_carrier(name: str) -> bool:
         if error.errno != errnos.ENODEV:
             raise
         raise AgainError from error
-    return flags & (IFF_UP | IFF_RUNNING) == IFF_UP
+    return bool(flags & (IFF_UP | IFF_RUNNING) == IFF_UP)
 
 
 class Indexes(dict[str, int]):
