@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import attrs
@@ -24,6 +24,7 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.parsing import parse_address, parse_any_address
 from hostrouting.model.routes import (
+    BY_DEVICE,
     DEFAULT_DESTINATION,
     NextHop,
     NexthopObject,
@@ -34,10 +35,10 @@ from hostrouting.model.routes import (
     Table,
     destination_words,
 )
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 from hostrouting.model.text import shown
 
-_BYTE, _UINT32, _INT32 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF
+_BYTE, _UINT32, _INT32, _UINT64 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 # ``[32]`` is a link type that ip has no name for, ``ipproto-6`` what -N makes of a protocol (iproute2 6.1).
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
@@ -194,6 +195,11 @@ def _mtu(value: object) -> int | None:
     return next((mtu for mtu in each(value, _inside("mtu", _uint32)) if mtu is not None), None)
 
 
+def _encap(value: object) -> str:
+    word = _text(value)
+    return "" if word in BY_DEVICE else word
+
+
 _NO_HOP = NextHop()
 _HOP = Keys(
     Key("flags", "flags", _texts, list, (), True),
@@ -201,6 +207,7 @@ _HOP = Keys(
     Key("via", "via", _inside("host", parse_any_address, NEEDED), _show_via, None),
     Key("dev", "dev", _text, str, None),
     Key("weight", "weight", _uint32, int, 1),
+    Key("encap", "encap", _encap, str, ""),
 )
 _ROUTE = Keys(
     *_HOP.keys,
@@ -258,13 +265,13 @@ def write_route(route: Route) -> dict[str, Any]:
 
 
 def _take_hop(fields: dict[str, Any]) -> NextHop:
-    dev, gateway, via, flags, weight = map(fields.pop, ("dev", "gateway", "via", "flags", "weight"))
-    return NextHop(dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags)
+    dev, gateway, via, flags, weight, encap = map(fields.pop, ("dev", "gateway", "via", "flags", "weight", "encap"))
+    return NextHop(dev, gateway or via, "onlink" in flags, weight, "dead" in flags, "linkdown" in flags, encap)
 
 
 def _hop_fields(hop: NextHop) -> dict[str, Any]:
     way = "via" if isinstance(hop.gateway, IPv6Address) else "gateway"
-    fields: dict[str, Any] = {"dev": hop.dev, "gateway": None, "via": None, "weight": hop.weight}
+    fields: dict[str, Any] = {"dev": hop.dev, "gateway": None, "via": None, "weight": hop.weight, "encap": hop.encap}
     return {**fields, way: hop.gateway, "flags": tuple(hop.flag_words().split())}
 
 
@@ -295,6 +302,7 @@ _RULE = Keys(
     Key("dstlen", "destination_length", _length, int, 32),
     Key("tos", "tos", _byte, _byte_digits, 0),
     Key("dscp", "dscp", _number(63), int, None),
+    Key("tun_id", "tun_id", _number(_UINT64), int, 0),
     Key("fwmark", "mark", _uint32, hex, None),
     Key("fwmask", "mark_mask", _uint32, hex, _UINT32),
     Key("iif", "iif", _text, str, None),
@@ -312,11 +320,12 @@ _RULE = Keys(
     Key("action", "action", _action, _digits, RuleAction.TO_TABLE),
     Key("protocol", "protocol", _protocol, _digits, Protocol.KERNEL, True),
 )
-_PORTS = ("sport", "sport_start", "dport", "dport_start", "ports")
+# An end's ports in the two forms that ip has for them; "ports" is our own.
+_PORT, _PORT_RANGES = ("sport", "dport", "ports"), (("sport_start", "sport_end"), ("dport_start", "dport_end"))
 # Other keys may be selectors; of these "flow_from" and "flow_to" are realms, given and not asked for.
 _RULE_KEYS = {
     *(key.key for key in _RULE.keys),
-    *("iif_detached", "oif_detached", *_PORTS, "sport_end", "dport_end", "sport_mask", "dport_mask"),
+    *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
     *("unresolved", "flow_from", "flow_to"),
 }
 
@@ -345,7 +354,8 @@ def read_rule(value: object) -> Rule:
             "table": fields["table"] if has_table else Table.MAIN,
             "tos": fields["tos"] if dscp is None else dscp << 2,
             "uid_range": uids if None not in uids else None,
-            "has_ports": any(is_set(item.get(key, False)) for key in _PORTS),
+            "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
+            or any(tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES),
             "has_unknown": not item.keys() <= _RULE_KEYS or uids.count(None) == 1,
         }
     )

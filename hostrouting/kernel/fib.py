@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.nexthops import Sources, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
@@ -170,7 +170,7 @@ class Fib:
 
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
-    ) -> Iterator[tuple[Rule, bool, Route | None]]:
+    ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """The same with the rules that it doesn't meet, and those that lead to no table.
 
         Args:
@@ -179,7 +179,8 @@ class Fib:
             own: as for ``asked``.
 
         Yields:
-            A rule, whether it is met, and the longest match in its table.
+            A rule, whether it is met, and the longest match in its table. One of which that isn't known (None) is
+            passed over.
         """
         next_ = 0
         for position in range(len(self.rules)) if positions is None else positions:
@@ -187,7 +188,7 @@ class Fib:
                 continue
             rule = self.rules[position]
             is_met = matches(rule, flow, self.loopback, lacks_unknown=self.lacks_unknown)
-            found = self.find(rule.table, flow) if is_met and rule.action is RuleAction.TO_TABLE else None
+            found = self.find(rule.table, flow) if is_met is not False and rule.action is RuleAction.TO_TABLE else None
             yield rule, is_met, found
             if not is_met or rule.action is RuleAction.NOP:
                 continue
@@ -203,6 +204,16 @@ class Fib:
                 continue
             if not (own and found.table == Table.MAIN and self.suppresses(rule, 32, own)):
                 return
+
+    def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
+        """Yield what each rule of which it isn't known whether it is met would decide; None: which rules come next."""
+        for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address)):
+            if is_met is not None or rule.action is RuleAction.NOP:
+                continue
+            if rule.action is RuleAction.GOTO:
+                yield None
+            elif rule.action is not RuleAction.TO_TABLE or (found is not None and self.is_final(rule, found)):
+                yield Decision(rule, found)
 
     def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
         """The rule and the entry that a packet of this host to an address is left to."""
@@ -242,11 +253,12 @@ class Fib:
         return Lookup(address, self.shown(route))
 
     def shown(self, route: Route) -> Route:
-        """An entry as a dump shows it: a hop without carrier as dead too, if it isn't used (fib_nexthop_info)."""
+        """Return an entry as a dump shows it: a hop without carrier as dead, if it isn't used (fib_nexthop_info)."""
         if not self.ignores_linkdown:
             return route
+        linkdown = {hop.dev for hop in route.hops if hop.is_linkdown and not hop.is_dead}
         hops = (attrs.evolve(hop, is_dead=hop.is_dead or hop.is_linkdown) for hop in route.hops)
-        return attrs.evolve(route, hops=tuple(hops))
+        return with_shares(attrs.evolve(route, hops=tuple(hops)), linkdown.__contains__)
 
     def _refuse_ends(self, flow: Flow) -> int:
         """Why nothing is looked up; 0: it is."""
@@ -291,10 +303,15 @@ class Fib:
         Returns:
             Whether it finds a route. What VRFs change isn't known here: where there are any, it is thought to.
         """
-        if any(rule.is_l3mdev for rule in self.rules):
+        if self._has_vrf:
             return True
         found = self.decide_flow(Flow.to_gateway(gateway, dev)).route
         return found is not None and found.type in (RouteType.UNICAST, RouteType.LOCAL)
+
+    @cached_property
+    def _has_vrf(self) -> bool:
+        """Return whether a rule sends packets to the table of a VRF; the rule stays when the last VRF is deleted."""
+        return any(rule.is_l3mdev for rule in self.rules) and any(link.kind == "vrf" for link in self.links)
 
     def claims_gateway(self, gateway: IPv4Address) -> Route | None:
         """The entry of table local because of which the kernel would refuse an onlink gateway (fib_check_nh_v4_gw).
@@ -305,7 +322,7 @@ class Fib:
         Returns:
             None if the kernel takes it. VRFs are thought to have it taken, as above.
         """
-        found = None if any(rule.is_l3mdev for rule in self.rules) else self.find(Table.LOCAL, Flow(gateway))
+        found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
         # What discards or throws is no address of this host.
         is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
         return found if is_claimed else None

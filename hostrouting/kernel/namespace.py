@@ -244,7 +244,7 @@ class NamespaceKernel(NetlinkBackend):
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
     """The fields and attributes that name all of a rule.
 
-    ``has_ports`` doesn't tell which ports; it stands for every destination port here.
+    ``has_ports`` doesn't tell which ports; it stands for a destination port here.
     """
     fields = {
         "family": socket.AF_INET,
@@ -261,13 +261,14 @@ def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
         ("FRA_GOTO", rule.goto),
         ("FRA_SRC", str(rule.source.network_address) if rule.source is not None else None),
         ("FRA_DST", str(rule.destination.network_address) if rule.destination is not None else None),
+        ("FRA_TUN_ID", rule.tun_id or None),
         ("FRA_FWMARK", rule.mark),
         ("FRA_FWMASK", rule.mark_mask if rule.mark is not None else None),
         ("FRA_IIFNAME", os.fsencode(rule.iif) if rule.iif is not None else None),
         ("FRA_OIFNAME", os.fsencode(rule.oif) if rule.oif is not None else None),
         ("FRA_UID_RANGE", f"{rule.uid_range[0]}:{rule.uid_range[1]}" if rule.uid_range is not None else None),
         ("FRA_IP_PROTO", rule.ip_protocol or None),
-        ("FRA_DPORT_RANGE", "1:65534" if rule.has_ports else None),
+        ("FRA_DPORT_RANGE", "443:443" if rule.has_ports else None),
         ("FRA_SUPPRESS_PREFIXLEN", rule.suppress_prefix_length),
         ("FRA_SUPPRESS_IFGROUP", rule.suppress_group),
         ("FRA_L3MDEV", 1 if rule.is_l3mdev else None),

@@ -40,6 +40,11 @@ _FIRST_PORT = 50_000
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 
+def _port_of_any(talk: Conversation) -> int | None:
+    _, kind, body, _ = values.RULES
+    return values.port_of_any(talk.messages(kind, body))
+
+
 class NetlinkBackend:
     """The IPv4 FIB of the network namespace that the calling thread is in.
 
@@ -163,6 +168,8 @@ class NetlinkBackend:
 
         Until the first policy rule is added, tables local and main are one trie, and the kernel names main
         (254) for the entries of both (fib_trie_unmerge).
+
+        A rule for all ports applies to every packet; the kernel finds that it does for one that has ports.
         """
         if not addresses:
             return ()
@@ -172,7 +179,8 @@ class NetlinkBackend:
         self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool
     ) -> Iterator[Lookup]:
         reader = self._reader()
-        for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp)):
+        port = _port_of_any(talk)
+        for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp, ports=(port, port))):
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, RefusedError):
                     yield Lookup(address, reader.entry(answer))
@@ -190,16 +198,19 @@ class NetlinkBackend:
         """
         owners = [entry for entry, addresses in entries.items() for _ in addresses]
         flows = [
-            (address, port if len(addresses) > 1 else 0)
+            (address, port if len(addresses) > 1 else None)
             for addresses in entries.values()
             for port, address in enumerate(addresses, _FIRST_PORT)
         ]
 
-        def pack(flow: tuple[IPv4Address, int], sequence: int) -> bytes:
-            address, port = flow
-            return wire.look_up(None, is_tcp, 0, port)(address, sequence)
-
         def ask(talk: Conversation) -> dict[Route, tuple[IPv4Address, ...]]:
+            any_port = _port_of_any(talk)
+
+            def pack(flow: tuple[IPv4Address, int | None], sequence: int) -> bytes:
+                address, port = flow
+                ports = (any_port, any_port if port is None else port)
+                return wire.look_up(None, is_tcp, 0, ports)(address, sequence)
+
             answers = chain.from_iterable(answers for _, answers in talk.ask(flows, pack))
             found: dict[Route, set[IPv4Address]] = {entry: set() for entry in entries}
             for owner, answer in zip(owners, answers, strict=True):

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address
 from itertools import chain, cycle, islice, product
+from typing import Any
 
 import attrs
 
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address
-from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType, Scope, Table
+from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Route, RouteType, Scope, Table
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
@@ -47,6 +48,28 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     hops = tuple(attrs.evolve(hop, weight=weight) for hop, weight in legs if hop is not None)
     # Of a group of one the kernel shows no weight.
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
+
+
+def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
+    """Return a route whose legs are alive that only a sysctl shows as dead, as they still get their share of packets.
+
+    Where ignore_routes_with_linkdown is set, a hop without carrier is shown as dead. But the share of a leg is taken
+    away when the carrier goes, and not when the sysctl comes (fib_rebalance). The legs of nexthop objects are skipped
+    in any case, and so is a route none of whose legs has a carrier.
+
+    Args:
+        route: as the kernel shows it.
+        lacks_carrier: tells whether an interface is up and has no carrier; else a leg is dead for another reason.
+    """
+    if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
+        return route
+    hops = tuple(
+        attrs.evolve(hop, is_dead=False)
+        if hop.is_dead and hop.is_linkdown and hop.dev and lacks_carrier(hop.dev)
+        else hop
+        for hop in route.hops
+    )
+    return attrs.evolve(route, hops=hops)
 
 
 # The part of an entry that decides about the sources of what goes by it.
@@ -180,6 +203,47 @@ def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | No
     """
     candidates = [route for route in unicast_defaults(routes) if (dev in route.devs if dev else route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
+
+
+def contested_defaults(routes: Iterable[Route]) -> list[Route]:
+    """Return the default routes that share the lowest metric; an empty list if they leave by the same interfaces."""
+    live = [route for route in unicast_defaults(routes) if route.devs]
+    lowest = min((route.metric for route in live), default=0)
+    tied = [route for route in live if route.metric == lowest]
+    return tied if len({route.devs for route in tied}) > 1 else []
+
+
+def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
+    """Return a look-up that gives each default route that the kernel may take where it gives one of several.
+
+    Of default routes of one table and metric by one gateway each, the kernel chooses by the state of these gateways,
+    anew for each look-up (fib_select_default).
+
+    Args:
+        look_up: ``RouteBackend.lookup``, or a model of it.
+        routes: the entries of every table, in the kernel's order.
+    """
+    alternatives: dict[tuple[object, ...], list[Route]] = {}
+    for route in filter(_is_alternative, routes):
+        alternatives.setdefault((route.key, route.scope), []).append(route)
+
+    def each(lookup: Lookup) -> Iterable[Lookup]:
+        route = lookup.route
+        if route is None or not _is_alternative(route):
+            return (lookup,)
+        found = alternatives.get((route.key, route.scope), [])
+        return [lookup._replace(route=other) for other in (found if route in found else (route, *found))]
+
+    def look_up_each(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
+        return list(chain.from_iterable(map(each, look_up(addresses, **flow))))
+
+    return look_up_each
+
+
+def _is_alternative(route: Route) -> bool:
+    """Return whether a route is one among which the kernel chooses by the state of their gateways."""
+    is_default = route.destination.prefixlen == 0 and route.type is RouteType.UNICAST and not route.is_dead
+    return is_default and len(route.hops) == 1 and route.hops[0].gateway is not None
 
 
 def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> str:

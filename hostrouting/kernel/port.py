@@ -60,7 +60,7 @@ class RouteBackend(Protocol):
         """The entries of every table but the plain ones by some interfaces: what a check of a large table needs of it.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
-        nearer, where gateways are.
+        nearer, where gateways are, and encapsulates nothing (``Route.encap``).
 
         Args:
             devs: names of interfaces.
@@ -179,7 +179,7 @@ def is_plain_by(route: Route, devs: Collection[str]) -> bool:
         devs: names of interfaces.
     """
     is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK
-    return is_plain and bool(route.devs) and set(route.devs) <= set(devs)
+    return is_plain and bool(route.devs) and set(route.devs) <= set(devs) and not route.encap
 
 
 class WholeTables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
@@ -14,9 +14,9 @@ from itertools import chain
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import Sources, Way, default_route, flows_through, spread, way_of
+from hostrouting.kernel.nexthops import Sources, Way, flows_through, spread, way_of
 from hostrouting.kernel.port import RouteBackend, WholeTables
-from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
@@ -51,7 +51,6 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
         rules=rules,
         routes=routes,
         is_merged=are_merged(addresses, backend),
-        default=_chosen_default(routes, backend),
         sources=_asked_sources(addresses, rules, routes, backend),
         nameservers=tuple(nameservers),
         host=kernel.nodename,
@@ -70,17 +69,6 @@ def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | No
         if found.route is not None and found.route.type is RouteType.LOCAL:
             return found.route.table == Table.MAIN
     return None
-
-
-def _chosen_default(routes: Sequence[Route], backend: RouteBackend) -> Route | None:
-    """Which of several default routes of table main the kernel takes."""
-    first = default_route(routes)
-    tied = _tied_with(first, routes) if first is not None else ()
-    free = own_addresses(numbers(route.destination) for route in routes)[0, 0] if tied else None
-    if free is None:
-        return None
-    (found,) = backend.lookup([IPv4Address(max(free, 1))])
-    return found.route if found.route in tied else None
 
 
 def _asked_sources(
@@ -118,24 +106,7 @@ def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
-def _tied_with(route: Route, routes: Iterable[Route]) -> tuple[Route, ...]:
-    """The default routes among which the kernel chooses by the state of their gateways (fib_select_default).
-
-    Returns:
-        An empty tuple if there is no choice.
-    """
-    if route.destination.prefixlen or not _has_one_gateway(route):
-        return ()
-    place = (route.key, route.scope)
-    tied = tuple(each for each in routes if (each.key, each.scope) == place and _has_one_gateway(each))
-    return tied if len({(each.hops, each.source) for each in tied}) > 1 else ()
-
-
-def _has_one_gateway(route: Route) -> bool:
-    return route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is not None
-
-
-_RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
+_RECORD = "record the host with hostrouting snapshot"
 
 
 def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
@@ -188,17 +159,18 @@ class SnapshotBackend(WholeTables):
 
     def _lookup(self, address: IPv4Address, source: IPv4Address | None, *, is_tcp: bool) -> Lookup:
         found = self._fib.lookup(address, source, is_tcp=is_tcp)
-        for what, advice, other in self._others:
-            if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
-                raise _untold(what, address, advice)
-        route = found.route
-        if route is None or route.destination.prefixlen:
-            return found
-        if not (tied := _tied_with(route, self._fib.tables.get(route.table, {}).get(0, {}).get(0, ()))):
-            return found
-        if self.snapshot.default not in tied:
-            raise _untold(f"which of {len(tied)} default routes of metric {route.metric} is taken", address, _RECORD)
-        return found._replace(route=self.snapshot.default)
+        if self._unmerged and _entry(found) != _entry(self._unmerged.lookup(address, source, is_tcp=is_tcp)):
+            raise _untold("whether tables local and main are one", address, _RECORD)
+        if self._has_unknown:
+            self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
+        return found
+
+    def _refuse_doubt(self, flow: Flow) -> None:
+        known = self._fib.decide_flow(flow)
+        for other in self._fib.possible_decisions(flow):
+            if other is None or (other.errno, other.route) != (known.errno, known.route):
+                what = "whether a rule that selects by something unknown is met"
+                raise _untold(what, flow.address, "check on the host itself")
 
     def sources(
         self,
@@ -230,17 +202,14 @@ class SnapshotBackend(WholeTables):
         return Fib(known.rules, known.routes, known.addresses, links=known.links, is_merged=is_merged)
 
     @cached_property
-    def _others(self) -> list[tuple[str, str, Fib]]:
-        """What isn't known, what helps, and how it would be if it were otherwise."""
-        others = []
-        if self._fib.is_merged and self.snapshot.is_merged is None:
-            # A rule may have been added and deleted again.
-            other = attrs.evolve(self._fib, is_merged=False)
-            others.append(("whether tables local and main are one", _RECORD, other))
-        if any(rule.has_unknown and rule.is_inverted for rule in self.snapshot.rules):
-            other = attrs.evolve(self._fib, lacks_unknown=True)
-            others.append(("whether a rule that selects by something unknown is met", _CHECK, other))
-        return others
+    def _has_unknown(self) -> bool:
+        return any(rule.has_unknown for rule in self.snapshot.rules)
+
+    @cached_property
+    def _unmerged(self) -> Fib | None:
+        """The host as it would be after a rule has been added and deleted again; None if it is known which it is."""
+        is_known = not self._fib.is_merged or self.snapshot.is_merged is not None
+        return None if is_known else attrs.evolve(self._fib, is_merged=False)
 
     # --- writing -----------------------------------------------------------------------------------------------
 

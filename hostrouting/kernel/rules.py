@@ -63,6 +63,7 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
         or rule.iif not in (None, loopback)
         or rule.uid_range is not None
         or rule.tos != 0
+        or rule.tun_id != 0
         or rule.ip_protocol not in (0, TCP, UDP)
     )
     if rule.has_ports or rule.has_unknown:
@@ -73,8 +74,8 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
     return selects and not any(matches(rule, flow, loopback) for flow in flows)
 
 
-def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False) -> bool:
-    """Whether a packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
+def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False) -> bool | None:
+    """Tell whether a packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
     Args:
         rule: a policy rule.
@@ -84,11 +85,9 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
             rule for all but that.
 
     Returns:
-        Whether the rule's action is taken. No rule of a VRF, and no other that selects by something unknown, is thought
-        to match.
+        Whether the rule's action is taken; None: that depends on something unknown. No rule of a VRF is thought to
+        match.
     """
-    if rule.has_unknown:
-        return lacks_unknown and rule.is_inverted
     is_match = (
         (rule.destination is None or flow.address in rule.destination)
         and (rule.mark is None or rule.mark & rule.mark_mask == 0)
@@ -97,10 +96,13 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
         and rule.iif in (None, loopback)
         and (rule.uid_range is None or rule.uid_range[0] == 0)
         and rule.tos == 0
+        and rule.tun_id == 0
         and rule.ip_protocol in (0, flow.protocol)
         and not rule.has_ports
         and not rule.is_l3mdev
     )
+    if is_match and rule.has_unknown:
+        return rule.is_inverted if lacks_unknown else None
     return is_match != rule.is_inverted
 
 
@@ -122,6 +124,7 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
         (rule.iif not in (None, loopback), f"packets that come in by {rule.iif}"),
         (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
         (rule.tos != 0, "packets with a tos"),
+        (rule.tun_id != 0, "packets out of a tunnel"),
         (rule.ip_protocol not in (0, flow.protocol), f"{protocol} alone"),
         (rule.has_ports, "certain ports, which aren't known here"),
     )

@@ -2,7 +2,9 @@
 
 ::
 
-    {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z", "kernel": "Linux 6.18.44",
+    {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z",
+     "kernel":    what `uname -sr` prints,
+     "ip":             `ip -V`, which may be older than the kernel, and print rules without what they select by,
      "links":     what `ip -j -N -d link show` prints,
      "addresses":      `ip -j -N -d -4 address show`,
      "rules":          `ip -j -N -d -4 rule show`,
@@ -10,10 +12,9 @@
      "nexthops":       `ip -j -N -d nexthop show`,
      "nameservers": ["10.0.0.10"],
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
-     "default": {...},                of several default routes of one metric that which the kernel takes
      "sources": [{...}, ...]}         routes, each with the sources of connections by it, where no other list tells them
 
-Only links, addresses, rules and routes must be there. The last three are the kernel's to tell, and ip doesn't. We write
+Only links, addresses, rules and routes must be there. The last two are the kernel's to tell, and ip doesn't. We write
 the keys that our values come from, and nothing else.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
@@ -45,7 +47,8 @@ from hostrouting.kernel._ip import (
     write_rule,
 )
 from hostrouting.kernel._items import NEEDED, Key, Keys
-from hostrouting.kernel.nexthops import with_hops
+from hostrouting.kernel.nexthops import with_hops, with_shares
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import parse_address
@@ -57,6 +60,8 @@ SNAPSHOT_SCHEMA = 1
 
 # The name of standard input.
 STDIN = "-"
+
+_RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})")
 
 # A million routes, as ip prints them, are 250 MB.
 _BYTES_MAX = 1 << 30
@@ -76,7 +81,6 @@ class Snapshot:
         time: RFC 3339, UTC, in seconds; None: not known.
         kernel: name and release; None: not known.
         is_merged: whether tables local and main are one trie; None: not known.
-        default: which of several default routes of one metric packets take; None: not known, or there is one at most.
         sources: entries with the sources that connections by them, and by any that lead the same way, get; those that
             follow from addresses and entries aren't recorded.
     """
@@ -90,7 +94,6 @@ class Snapshot:
     time: str | None = None
     kernel: str | None = None
     is_merged: bool | None = None
-    default: Route | None = None
     sources: tuple[tuple[Route, tuple[IPv4Address, ...]], ...] = ()
 
     @classmethod
@@ -110,11 +113,15 @@ class Snapshot:
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
             raise ConfigError([("", message)])
         fields = _KEYS.read(document)
-        del fields["schema"]
+        if "schema" not in document:
+            without = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
+            fields["routes"] = tuple(with_shares(route, without.__contains__) for route in fields["routes"])
+        if not ("schema" in document or _prints_all_selectors(fields["kernel"] or "", fields["ip"] or "")):
+            rules = (rule if rule in KERNEL_RULES else attrs.evolve(rule, has_unknown=True) for rule in fields["rules"])
+            fields["rules"] = tuple(rules)
+        del fields["schema"], fields["ip"]
         if nexthops := {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}:
             fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
-            if fields["default"] is not None:
-                fields["default"] = with_hops(fields["default"], lambda: nexthops)
             fields["sources"] = tuple((with_hops(route, lambda: nexthops), own) for route, own in fields["sources"])
         fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
         return cls(**fields)
@@ -165,13 +172,25 @@ class Snapshot:
     def to_document(self) -> dict[str, Any]:
         """The document that ``from_document`` reads back as this snapshot."""
         # The routes have the hops of nexthop objects.
-        fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "nexthops": ()}
+        fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
         """The document as JSON, an item a line, so that two of them can be compared."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
+
+
+def _prints_all_selectors(kernel: str, ip: str) -> bool:
+    """Return whether ip prints all that a rule of the kernel may select by: its releases go by the kernel's.
+
+    Up to Linux 6.12 ip prints all of it since long ago.
+    """
+    release, printer = _RELEASE.search(kernel), _RELEASE.search(ip.partition("iproute2-")[2])
+    if release is None:
+        return False
+    number = tuple(map(int, release.groups()))
+    return number < (6, 13) or (printer is not None and tuple(map(int, printer.groups())) >= number)
 
 
 def _read_stdin() -> Any:
@@ -233,8 +252,8 @@ _KEYS = Keys(
     Key("host", "host", _name, str, None),
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
+    Key("ip", "ip", _text, str, None),
     Key("isMerged", "is_merged", parse_boolean, bool, None),
-    Key("default", "default", read_route, write_route, None),
     _list("links", read_link, write_link),
     _list("addresses", read_addresses, str)._replace(show=write_addresses),
     _list("rules", read_rule, write_rule),

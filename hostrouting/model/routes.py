@@ -82,6 +82,10 @@ def word_of(number: int, known: type[IntEnum]) -> str:
         return str(number)
 
 
+# Encapsulations that only give packets what a tunnel's device asks for: they leave by the hop's device.
+BY_DEVICE = ("ip", "ip6")
+
+
 @attrs.frozen(cache_hash=True)  # thousands of routes share one
 class NextHop:
     """One way out: a gateway on a device, or the device alone.
@@ -93,6 +97,8 @@ class NextHop:
         weight: 1-256, its share among the hops of a multipath route.
         is_dead: the kernel doesn't use it (its device is down). Reported, never asked for.
         is_linkdown: its device has no carrier. Reported, never asked for.
+        encap: the encapsulation after which packets leave by a look-up of its own (``seg6``…); empty: none. Reported,
+            never asked for.
     """
 
     dev: str | None = None
@@ -101,6 +107,7 @@ class NextHop:
     weight: int = 1
     is_dead: bool = False
     is_linkdown: bool = False
+    encap: str = ""
 
     @property
     def path(self) -> tuple[str | None, IPv4Address | IPv6Address | None, bool, int]:
@@ -203,6 +210,11 @@ class Route:
     def is_dead(self) -> bool:
         """Whether it has hops, and none that the kernel uses: then it is passed over (fib_table_lookup)."""
         return bool(self.hops) and all(hop.is_dead for hop in self.hops)
+
+    @property
+    def encap(self) -> str:
+        """Return the encapsulation of a hop; empty if none has one, so that packets leave by the hops' interfaces."""
+        return next((hop.encap for hop in self.hops if hop.encap), "")
 
     def has_same_next_hops(self, other: Route) -> bool:
         """Whether both send packets the same way, whatever else differs between them."""

@@ -9,6 +9,9 @@ import attrs
 
 from hostrouting.model.routes import Protocol, Table, word_of
 
+# No rule can ask for port 65535 (fib_rule_port_range_valid).
+ALL_PORTS = (1, 65534)
+
 
 class RuleAction(IntEnum):
     """FR_ACT_* of linux/fib_rules.h."""
@@ -37,13 +40,14 @@ class Rule:
         source: prefix of the packet's source; None: any.
         destination: prefix of the packet's destination; None: any.
         tos: 0: any.
+        tun_id: of the tunnel that the packet has come out of; 0: any.
         mark: the firewall mark asked for; None: any. (``fwmark 0`` is a selector too.)
         mark_mask: which bits of the mark count.
         iif: the incoming interface asked for; ``lo`` means packets of this host.
         oif: the interface that the socket is bound to.
         uid_range: first and last user id.
         ip_protocol: 6 for TCP…; 0: any.
-        has_ports: whether it selects by source or destination port.
+        has_ports: whether it selects by source or destination port, and not by ranges of all that a client may use.
         suppress_prefix_length: results this short or shorter are passed over; None: none are.
         suppress_group: results over interfaces of this group are passed over; None: none are.
         is_inverted: it matches what its selectors do *not* match.
@@ -59,6 +63,7 @@ class Rule:
     source: IPv4Network | None = None
     destination: IPv4Network | None = None
     tos: int = 0
+    tun_id: int = 0
     mark: int | None = None
     mark_mask: int = 0xFFFFFFFF
     iif: str | None = None
@@ -83,6 +88,7 @@ class Rule:
         ends = (("from", _end(self.source) or "all"), ("to", _end(self.destination)))
         selectors = (
             ("tos", f"{self.tos:#04x}" if self.tos else None),
+            ("tun_id", self.tun_id or None),
             ("fwmark", _marked(self.mark, self.mark_mask)),
             ("iif", self.iif),
             ("oif", self.oif),

@@ -109,7 +109,8 @@ class Coverage:
 
 def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
     """Return whether a route does what is expected wherever it wins."""
-    return route.type is RouteType.UNICAST and bool(devs := route.devs) and expected_devs.issuperset(devs)
+    is_unicast = route.type is RouteType.UNICAST
+    return is_unicast and bool(devs := route.devs) and expected_devs.issuperset(devs) and not route.encap
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:

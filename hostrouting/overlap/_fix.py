@@ -1,8 +1,8 @@
 """Pure: what fails -> the fewest static routes that mend it, and what no route can mend.
 
-A route in table main mends an address if it is longer than what wins there now, and if no rule decides before main.
-Each failing tile needs a route longer than its winner; what must stay as it is may be covered by routes that are
-shorter than its entry in main, which then change nothing there::
+A route in table main mends an address if it is longer than what wins there now, or as long where that has a metric, and
+if no rule decides before main. Each failing tile needs such a route; what must stay as it is may be covered by routes
+that are shorter than its entry in main, which then change nothing there::
 
     172.16.0.0/16  dev ib0       fails: /17 and longer mend it
     172.16.3.7     dev ib0       fails, as a route of its own to one address: nothing is longer than /32, so it stays
@@ -22,6 +22,7 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
 from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.nexthops import in_turn
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import is_like
@@ -95,6 +96,15 @@ class _Stake:
         return Piece(tile.first, tile.last, is_target=False, most=most)
 
 
+def _length_to_exceed(found: Route) -> int:
+    """Return the length that an entry of table main must exceed to win over one that is there.
+
+    Entries have no metric, so one of the same length wins over one that has. A connected route is refused a second.
+    """
+    is_outdone = found.table == Table.MAIN and found.metric > 0 and not found.is_connected
+    return found.destination.prefixlen - is_outdone
+
+
 class Remedies:
     """What mends the failures of a check.
 
@@ -124,6 +134,7 @@ class Remedies:
                 if not is_default:
                     self._elsewhere[question] = expected
         self._fib, self._tiles = reading.fib, tiles
+        self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), reading.routes)
         self._own_subnets = own_subnets(reading.addresses, devs)
         self._nested_subnets = PrefixIndex(self._own_subnets)
         # The gateways behind all other interfaces, each with a route by it.
@@ -201,7 +212,7 @@ class Remedies:
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(int(address))) is not None:
             return f"{expected} is expected, and the default route leaves by {','.join(self._reading.default.devs)}"
-        if self._fib.lookup(address) != outcome.answer.lookup:
+        if outcome.answer.lookup not in self._look_up([address]):
             return f"the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch {address}"
         return ""
 
@@ -218,7 +229,7 @@ class Remedies:
         if isinstance(beaten, Obstacle):
             return beaten
         if beaten == 32:
-            entry = self._fib.longest_match(Table.MAIN, address)
+            entry = self._fib.find(Table.MAIN, Flow(address))
             return Obstacle(f"{entry} is for this address alone, and no route is longer: remove it")
         for dev in devs:
             if (route := self._gateways.get((address, dev))) is not None:
@@ -235,22 +246,25 @@ class Remedies:
         return max(beaten, subnet[1] - 1)
 
     def _beaten(self, address: IPv4Address) -> int | Obstacle:
-        """How long the entry is that a new one of table main must be longer than; or why main isn't asked."""
+        """Return the length that a new entry of table main must exceed; or why main isn't asked."""
         last: Rule | None = None
         bounds: list[int] = []
         dev = self._reading.default.devs[0]
         for rule, found in self._fib.asked(Flow(address), own=dev):
             last = rule
             # While local and main are one trie, local's turn is main's too.
-            is_main = rule.table == Table.MAIN or (found is not None and found.table == Table.MAIN)
+            is_main = rule.table == Table.MAIN or (rule.table == Table.LOCAL and self._fib.is_merged)
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
             if rule.action is RuleAction.TO_TABLE and is_main and not self._fib.suppresses(rule, 32, dev):
                 # What is too short for this rule may be long enough for the next that asks main.
-                bounds.append(max(-1 if found is None else found.destination.prefixlen, shortest))
+                bounds.append(max(-1 if found is None else _length_to_exceed(found), shortest))
         if bounds:
             return min(bounds)
-        if last is None or self._fib.decide(address).rule is None:
+        decision = self._fib.decide(address)
+        if last is None or decision.rule is None:
             return Obstacle("no policy rule leads to table main: add one: ip rule add preference 32766 lookup main")
+        if decision.route is not None and decision.route.table == Table.LOCAL:
+            return Obstacle(f"{decision.route} decides before table main is asked: remove it")
         return Obstacle.of_rule(f"{decided_by(last)} before table main is asked", last, self._reading.default)
 
     @cached_property

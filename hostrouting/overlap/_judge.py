@@ -111,6 +111,11 @@ def sort_each(overlap: RouteOverlap, reading: Reading, question: int) -> list[Ou
     return [next((each for each in outcomes if each.is_failure), outcomes[0]) for outcomes in of_each]
 
 
+def _rank(outcome: Outcome) -> tuple[bool, bool]:
+    is_later = outcome.answer.is_tcp or outcome.answer.source is not None
+    return is_later, not (is_later or outcome.is_failure)
+
+
 class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
 
@@ -129,7 +134,8 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         connects = any(answer.is_tcp and answer.source is not None for answer in answers)
         # TCP's first look-up only chooses the source where a second follows: it sends nothing unconnected.
         judged = (answer for answer in answers if not (answer.is_tcp and answer.source is None and connects))
-        first, *others = self.each(tuple(judged))
+        # Of default routes that are taken by turns any may carry the first packet: a failing one comes first.
+        first, *others = sorted(self.each(tuple(judged)), key=_rank)
         unconnected = {each.group for each in (first, *others) if each.answer.source is None}
         yield first
         more: dict[Hashable, Outcome] = {first.group: first}
@@ -154,8 +160,8 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         route = answer.lookup.route
         if route is None:
             return self._discarded(answer)
-        is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_of_table_local(answer, route)
-        # What a local entry of another table takes never leaves this host, whatever its device.
+        is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_beyond_routes(answer, route)
+        # What another local entry takes never leaves this host either, whatever its device.
         devs = ("lo",) if route.type is RouteType.LOCAL and not is_own else route.devs
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._default_devs))
         if is_own:
@@ -171,8 +177,14 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
             return Outcome(NoteKind.ALLOWED, answer, foreign, route)
         return Outcome(FindingKind.OVERLAP, answer, devs, route)
 
-    def _is_of_table_local(self, answer: Answer, route: Route) -> bool:
-        """The kernel names table main for the entries of both, as long as they are one trie (fib_trie_unmerge)."""
+    def _is_beyond_routes(self, answer: Answer, route: Route) -> bool:
+        """Return whether an entry is table local's and for one address: no route is preferred to it.
+
+        As long as local and main are one trie (fib_trie_unmerge) the kernel names main for the entries of both, and a
+        longer one of main wins over a wide one of local.
+        """
+        if route.destination.prefixlen < 32:
+            return False
         entry = self._reading.fib.longest_match(Table.LOCAL, answer.lookup.address)
         return entry is not None and (entry.destination, entry.type) == (route.destination, route.type)
 

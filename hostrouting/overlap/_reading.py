@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import attrs
 
 from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.nexthops import Way, default_route, spread, way_of
+from hostrouting.kernel.nexthops import Way, contested_defaults, default_route, in_turn, spread, way_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 # Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
 _ATTEMPTS = 16
+
+
+class ContestedDefaultError(RouteError):
+    """Default routes of one metric by several interfaces, so that nobody knows which interface is expected."""
+
 
 # What a reading is made of: default route, addresses, rules and entries.
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
@@ -96,7 +101,9 @@ def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) 
         The reading; None without a default route.
 
     Raises:
-        RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
+        ContestedDefaultError: the default route doesn't tell which interface an expected CIDR should leave by.
+        RouteError: the kernel can't be asked, what matters of the tables changed each time that it was read, or an
+            encapsulation decides where packets leave.
     """
     for _ in range(_ATTEMPTS):
         scope.check()
@@ -114,6 +121,13 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     default = default_route(defaults)
     if default is None:
         return None
+    if any(each.devs is None for each in overlap.expected_cidrs) and (tied := contested_defaults(defaults)):
+        named = "; ".join(map(str, tied))
+        raise ContestedDefaultError(
+            f"table main has {len(tied)} default routes of metric {default.metric} by several interfaces, and which the"
+            f" kernel takes may change with each packet: {named}",
+            hint="give one of them a lower metric, or name the interfaces of each expected CIDR (devs)",
+        )
     addresses, rules = backend.addresses(), backend.rules()
     if any(rule.source is not None or rule.ip_protocol for rule in rules):
         # Where connections would go once all is mended only whole tables tell.
@@ -141,7 +155,11 @@ def _coverage(overlap: RouteOverlap, default: Route, rules: Sequence[Rule], besi
 def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
     default, addresses, rules, routes = tables
     tiles = _coverage(overlap, default, rules).tiles(routes, borders=own_subnets(addresses, default.devs))
-    answers = ask(tiles, rules, backend)
+    answers = ask(tiles, rules, routes, backend)
+    for lookup in (answer.lookup for found in answers.values() for answer in found):
+        if lookup.route is not None and lookup.route.encap:
+            reason = f"what is sent to {lookup.address} is encapsulated as {lookup.route.encap} (by {lookup.route})"
+            raise RouteError(f"{reason}, and where that leaves is decided by other tables")
     return Reading(default, backend.links(), addresses, rules, routes, tiles, answers)
 
 
@@ -159,13 +177,16 @@ class Asked(Protocol):
         """As ``RouteBackend.sources``."""
 
 
-def ask(tiles: Sequence[Tile], rules: Sequence[Rule], asked: Asked) -> dict[int, tuple[Answer, ...]]:
+def ask(
+    tiles: Sequence[Tile], rules: Sequence[Rule], routes: Iterable[Route], asked: Asked
+) -> dict[int, tuple[Answer, ...]]:
     """Make every look-up that a socket may make, and none whose answer is known.
 
     Args:
         tiles: the addresses to send to.
         rules: of the host; without any for a source a second look-up can only differ where the entry names a source
             that isn't this host's, and without any for a protocol there is none of TCP.
+        routes: the entries of every table, in the kernel's order.
         asked: the kernel.
 
     Returns:
@@ -176,11 +197,12 @@ def ask(tiles: Sequence[Tile], rules: Sequence[Rule], asked: Asked) -> dict[int,
     """
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
+    look_up = in_turn(asked.lookup, routes)
     found: dict[int, list[Answer]] = {tile.question: [] for tile in tiles}
     addresses = [IPv4Address(question) for question in found]
     for is_tcp in (False, True) if has_protocol else (False,):
         by_way: dict[Way, tuple[Route, list[int]]] = {}
-        for lookup in asked.lookup(addresses, is_tcp=is_tcp):
+        for lookup in look_up(addresses, is_tcp=is_tcp):
             number, route = int(lookup.address), lookup.route
             found[number].append(Answer(lookup, None, is_tcp))
             # What is local has its own address for a source.
@@ -190,7 +212,7 @@ def ask(tiles: Sequence[Tile], rules: Sequence[Rule], asked: Asked) -> dict[int,
             from_it = [IPv4Address(number) for number in numbers_]
             if not has_source and asked.lookup(from_it[:1], source=source, is_tcp=is_tcp)[0].route is not None:
                 continue
-            for lookup in asked.lookup(from_it, source=source, is_tcp=is_tcp):
+            for lookup in look_up(from_it, source=source, is_tcp=is_tcp):
                 found[int(lookup.address)].append(Answer(lookup, source, is_tcp))
     return {question: tuple(answers) for question, answers in found.items()}
 

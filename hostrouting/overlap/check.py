@@ -22,7 +22,7 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap._judge import Outcome, judge, sort_answers
-from hostrouting.overlap._reading import Reading, ask, pending_devs, read_host
+from hostrouting.overlap._reading import ContestedDefaultError, Reading, ask, pending_devs, read_host
 from hostrouting.overlap.findings import Obstacle, OverlapReport, UnknownReason, Unmendable, Verdict
 from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
@@ -94,8 +94,8 @@ def check_overlap(
         host: the name of a host that was recorded; None: it is this one.
 
     Returns:
-        The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with or the
-        kernel can't be asked.
+        The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several
+        that the kernel takes by turns, or the kernel can't be asked.
     """
     if not overlap.expected_cidrs:
         return nothing_expected(overlap, host=host)
@@ -106,6 +106,8 @@ def check_overlap(
         if reading is None:
             missing = _no_default_route(backend.routes())
             return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing, host=host)
+    except ContestedDefaultError as error:
+        return unjudged(overlap, UnknownReason.CONTESTED_DEFAULT, str(error), host=host)
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
     outcomes = sort_answers(overlap, reading)
@@ -155,7 +157,7 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
     A mended address has another first answer, so its connections have another source, and may meet other rules. Static
     routes are for the first look-up of a datagram.
     """
-    answers = ask(reading.tiles, reading.rules, _Mended(mended, _told_sources(reading)))
+    answers = ask(reading.tiles, reading.rules, mended.routes, _Mended(mended, _told_sources(reading)))
     after = attrs.evolve(reading, routes=mended.routes, answers=answers)
     left: dict[tuple[tuple[str, ...], Obstacle], dict[Tile, None]] = {}
     for expected, outcomes in sort_answers(overlap, after).items():

@@ -14,12 +14,12 @@ import attrs
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import spread
+from hostrouting.kernel.nexthops import in_turn, spread
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.recording import are_merged
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
-from hostrouting.model.routes import Route, RouteType, Table, word_of
+from hostrouting.model.routes import Lookup, Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._judge import Outcome, sort_each
 from hostrouting.overlap._reading import read_host
@@ -128,6 +128,11 @@ def explain(
     if merged is not None:
         fib = attrs.evolve(fib, is_merged=merged)
 
+    def model(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
+        return [fib.lookup(address, **flow) for address in addresses]
+
+    modelled = in_turn(model, fib.routes)
+
     def way(outcome: Outcome) -> LookupWay:
         told, source, is_tcp = outcome.answer
         own: Sequence[IPv4Address] = ()
@@ -137,7 +142,7 @@ def explain(
             outcome,
             steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))),
             sources=tuple(own),
-            is_modelled=fib.lookup(address, source, is_tcp=is_tcp) == told,
+            is_modelled=told in modelled([address], source=source, is_tcp=is_tcp),
         )
 
     return Explanation(address, around, reading.default.devs, tuple(map(way, sort_each(alone, reading, int(address)))))

@@ -31,6 +31,7 @@ class UnknownReason(StrEnum):
     """A reason why nothing could be judged."""
 
     NO_DEFAULT_ROUTE = "no-default-route"
+    CONTESTED_DEFAULT = "contested-default"
     CHECK_FAILED = "check-failed"
     NO_RECORDING = "no-recording"
     NO_KERNEL = "no-kernel"

@@ -44,7 +44,7 @@ def on(backend: RouteBackend, root: Path) -> Host:
 
 
 UNTOLD: dict[str, Any] = {
-    **dict.fromkeys(("time", "kernel", "is_merged", "default")),
+    **dict.fromkeys(("time", "is_merged")),
     "host": "node",  # the file's name
     "nameservers": (),
     "sources": (),

@@ -170,7 +170,9 @@ class Judge:
     def __init__(self, kernel: FakeKernel, cidrs: tuple[IPv4Network, ...]) -> None:
         routes = kernel.routes()
         self._own = [a.network for a in kernel.addresses() if a.dev == "eth0" and a.network.prefixlen < 32]
-        self._there = {route.destination for route in routes if route.table == Table.MAIN}
+        # An entry has no metric; a connected route is refused a second one whatever its metric.
+        main = [route for route in routes if route.table == Table.MAIN]
+        self._there = {route.destination for route in main if route.metric == 0 or route.is_connected}
         self._around = {address: [route for route in routes if address in route.destination] for address in ADDRESSES}
         self.before = {address: self.winner(address) for address in ADDRESSES if any(address in c for c in cidrs)}
         self.failing = frozenset(address for address, route in self.before.items() if not is_fine(route))
@@ -234,12 +236,21 @@ TWO_FINE = World(
     (SPACE,),
 )
 NESTED = World((("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "ib1"),), (SPACE,))
+WITH_METRICS = World(
+    (),
+    tuple(
+        attrs.evolve(static_route(prefix, "ib0"), metric=10)
+        for prefix in ("10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28")
+    ),
+    (SPACE,),
+)
 
 
 @_SETTINGS
 @given(world=worlds())
 @example(world=TWO_FINE)
 @example(world=NESTED)
+@example(world=WITH_METRICS)
 def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(world: World) -> None:
     kernel = world.build()
     overlap = RouteOverlap([str(cidr) for cidr in world.cidrs], allowed_devs=["eth1"], container_devs=[])
@@ -261,6 +272,7 @@ def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(world: Wo
     [
         (TWO_FINE, ["10.0.0.0/27"]),
         (NESTED, ["10.0.0.0/27", "10.0.0.4/31", "10.0.0.6/31"]),
+        (WITH_METRICS, ["10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28"]),
     ],
 )
 def test_an_entry_may_cover_what_a_longer_route_holds(world: World, networks: list[str]) -> None:

@@ -55,6 +55,7 @@ hops = st.builds(
     weight=st.just(1) | st.integers(1, 256),
     is_dead=st.booleans(),
     is_linkdown=st.booleans(),
+    encap=st.sampled_from(("", "", "seg6")),
 )
 
 
@@ -98,6 +99,7 @@ def rules(draw: st.DrawFn) -> Rule:
         uid_range=draw(st.none() | st.tuples(uint32s, uint32s)),
         ip_protocol=draw(bytes_),
         has_ports=draw(st.booleans()),
+        tun_id=draw(st.sampled_from((0, 0, 1, 2**64 - 1))),
         suppress_prefix_length=draw(st.none() | uint32s),
         suppress_group=draw(st.none() | uint32s),
         is_inverted=draw(st.booleans()),

@@ -50,9 +50,17 @@ def recorded(kernel: RouteBackend) -> Snapshot:
         return Snapshot.load(path)
 
 
-def recorded_by(commands: str, shell: str = "sh") -> Snapshot:
-    """What commands of a shell record of the host that they run on."""
+def recorded_by(commands: str, shell: str = "sh", *, ip: str = "iproute2-9999.0") -> Snapshot:
+    """Return what commands of a shell record of the host that they run on.
+
+    Args:
+        commands: of the shell.
+        shell: its name.
+        ip: the release to put in the place of ip's own; the usual one prints all that a rule may select by.
+    """
     with TemporaryDirectory() as folder:
         done = subprocess.run([shell, "-euc", commands], cwd=folder, capture_output=True, text=True, check=True)
         assert done.stderr == ""
-        return Snapshot.load(Path(folder) / "node.json")
+        path = Path(folder) / "node.json"
+        path.write_text(re.sub(r"iproute2-[0-9.]+", ip, path.read_text()))
+        return Snapshot.load(path)

@@ -215,7 +215,8 @@ class Judge:
             return self._sort_without_route(answer, decision)
         devs = live(answer.route)
         if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            if isinstance(decision, Route) and decision.table == Table.LOCAL:
+            # A wide one is none of the kernel's own; as any other, it takes what is meant for the cluster.
+            if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (Table.LOCAL, 32):
                 return Sort(answer.route.type.name, devs, answer.route)
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
         if self._patterns is not None:

@@ -74,20 +74,37 @@ section == "config" { pattern_of[$1] = $2 }
 
 function read_route() {
   route[++routes] = $0
-  if (/^[23] .* table 255 /)
-    is_own[$1 " " ($2 == "default" ? "0.0.0.0/0" : index($2, "/") ? $2 : $2 "/32")] = 1
+  if (/^[23] [0-9.]+ .* table 255 /)
+    is_own[$1 " " $2 "/32"] = 1
   if (!/^([0-9]+ )?default /)
     return
   parse($0)
   read_default()
+  if (turn_of(class) != "")
+    turn[turn_of(class), ++turns[turn_of(class)]] = $0
   if (elsewhere == "" && type_of[class] == 1 && table_of[class] != 254)
     elsewhere = "; another table has one: " in_words($0)
 }
 
+# What default routes share among which the kernel chooses by the state of their gateways, anew for each look-up: table,
+# metric and scope; "" if it always takes this one.
+function turn_of(c) {
+  if (!(c in turns_of)) {
+    take_apart(type_of[c], c)
+    turns_of[c] = type_of[c] == 1 && hops == 1 && via[1] != "" && !is_dead[1] && !is_for_tos[c] ? table_of[c] " " metric_of[c] " " scope_of[c] : ""
+  }
+  return turns_of[c]
+}
+
 # Of the rules this program needs the prefixes. What they do is the kernel's business, but where somebody discards an
 # address, which it doesn't name. A rule with words that aren't known here is thought not to match.
-function read_rule(    line) {
+function read_rule(    line, i) {
   rules++
+  # What holds all ports that a client may use asks for none.
+  has_all_ports += gsub(/ [sd]port 1-65534/, "")
+  for (i = 2; i < NF; i++)
+    if ($i ~ /^[sd]port$/)
+      ports[++port_ranges] = $(i + 1)
   usual_rules += /^(0:\tfrom all lookup 255|32766:\tfrom all lookup 254|32767:\tfrom all lookup 253) *$/
   has_sources = has_sources || /from [0-9]/
   treats_tcp_apart = treats_tcp_apart || (/ ipproto / && !/ [sd]port /)
@@ -120,7 +137,7 @@ function find_places(    i, plain, plains, covered, suspected) {
   for (i = 1; i <= routes; i++) {
     parse(route[i])
     if (!(class in is_plain))
-      is_plain[class] = type_of[class] == 1 && !strangers(class, expected, "/")
+      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strangers(class, expected, "/")
     if (is_for_tos[class])
       continue
     if (is_plain[class])
@@ -165,6 +182,7 @@ function print_suspect(begin, end,    octet) {
 
 # A look-up counts as one of UDP. Whatever connects is looked up again, with the source that the first answer gave it.
 function look_up(    i, firsts) {
+  with_ports = has_all_ports ? free_ports() : ""
   for (i = 1; i <= places; i++) {
     first_at[i] = add_question(i, "", "")
     if (treats_tcp_apart)
@@ -177,9 +195,13 @@ function look_up(    i, firsts) {
       add_question(1, src_of[i], "")
   ask()
   for (i = firsts + 1; i <= questions; i++)
-    if (i in failed)
+    if (i in failed) {
       is_suspect[source_of[i]] = 1
+      delete failed[i]
+    }
   questions = firsts
+  add_turns()
+  firsts = questions
   add_probes()
   if (questions > firsts) {
     ask()
@@ -194,8 +216,38 @@ function add_question(p, from, as_tcp) {
   place_of[++questions] = p
   source_of[questions] = from
   is_tcp[questions] = as_tcp
-  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" as_tcp
+  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" as_tcp with_ports
   return questions
+}
+
+# Where one of several default routes answers, each of them does.
+function add_turns(    i, count, k, t, n) {
+  count = questions
+  for (i = 1; i <= count; i++) {
+    if (i in failed)
+      continue
+    parse(text_of[i])
+    t = to == "0.0.0.0/0" ? turn_of(class) : ""
+    for (k = 1; t != "" && turns[t] > 1 && k <= turns[t]; k++) {
+      n = add_question(place_of[i], "", is_tcp[i])
+      text_of[n] = turn_text[n] = turn[t, k]
+      turns_at[place_of[i]] = turns_at[place_of[i]] " " n
+    }
+  }
+}
+
+# Ports that stand for any: a rule for some ports alone asks for none of them.
+function free_ports(    port, i, range) {
+  for (port = 1; port < 65534; port++) {
+    for (i = 1; i <= port_ranges; i++) {
+      split(ports[i] "-" ports[i], range, "-")
+      if (range[1] <= port && port <= range[2])
+        break
+    }
+    if (i > port_ranges)
+      break
+  }
+  return " sport " port " dport " port
 }
 
 # Asks for the sources that the kernel gives where routes name none, once for each class.
@@ -218,7 +270,7 @@ function add_probes(    i, ids, id, asked_by, firsts) {
 }
 
 # A look-up tells the source of the hop that it takes, by a hash of the address or also of the port.
-function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, n, p) {
+function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, n, p, from_port) {
   count = split(asked_by, list, " ")
   parse(text_of[list[1]])
   if (src_of[class] != "") {
@@ -233,12 +285,14 @@ function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, 
   }
   # A hop that has its share of so many flows is taken by none of them once in e^16 times.
   flows = hops < 2 ? 1 : 16 * int((flows + least - 1) / least)
+  from_port = with_ports
+  sub(/ dport .*/, "", from_port)
   for (h = 0; h < flows && h < 4096;)
     for (k = 1; k <= count && h < flows && h < 4096; k++) {
       p = place_of[list[k]]
       for (n = place_first[p]; n <= place_last[p] && h < flows && h < 4096; n++) {
         probed_by[add_question(p, "", is_tcp[list[k]])] = id
-        question[questions] = "route get " dotted(n) " uid 0" is_tcp[list[k]] (flows > 1 ? " dport " 50000 + h : "")
+        question[questions] = "route get " dotted(n) " uid 0" is_tcp[list[k]] (flows > 1 ? from_port " dport " 50000 + h : with_ports)
         h++
       }
     }
@@ -287,8 +341,11 @@ function ask(    i, given) {
   question[questions + 1] = ENVIRON["TABLES"]
   run(question, questions + 1, "-force")
   for (i = 1; i <= questions; i++)
-    if (!(i in failed))
+    if (!(i in failed)) {
       text_of[i] = answer[++given]
+      if (i in turn_text)
+        text_of[i] = turn_text[i]
+    }
   if (was_interrupted || answers != given + helds)
     trouble = "again"
   for (i = 1; i <= helds && trouble == ""; i++)
@@ -301,6 +358,10 @@ function print_verdict(    i) {
     print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
     return
   }
+  if ((i = contested()) != "") {
+    print "unknown\ncontested-default: " i
+    return
+  }
   find_places()
   look_up()
   devs_of["lo"] = "lo"
@@ -310,9 +371,11 @@ function print_verdict(    i) {
     if (i in failed)
       discarded_by[i] = discards_by(failed[i])
     else {
-      # An own or a broadcast address is nobody's fault, if it is one by table local, which the kernel calls main until
-      # somebody makes a rule. What is local by another table stays here.
+      # No route changes an own or a broadcast address, if it is one by table local, which the kernel calls main until
+      # somebody makes a rule. What else is local stays here.
       parse(text_of[i])
+      if (encap_of[class] != "")
+        trouble = "what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class] " (by " in_words(text_of[i]) "), and where that leaves is decided by other tables"
       class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 ? "lo" : class
       # Where datagrams that aren't connected go elsewhere, TCP doesn't connect to a broadcast address at all.
       if (class_of[i] == "own" && type_of[class] == 3 && class_of[first_at[place_of[i]]] != "own")
@@ -323,26 +386,44 @@ function print_verdict(    i) {
   if (trouble == "again")
     print "again"
   else if (trouble != "")
-    print "unknown\ncheck-failed: can\047t look up routes: " trouble
+    print "unknown\ncheck-failed: " trouble
   else {
     print (findings ? "overlap" : "ok") pending_devs()
     for (i = 1; i <= findings; i++)
       print message(finding[i])
     if (!findings)
-      print "every expected CIDR leaves by " expected
+      print "every expected CIDR leaves by " with_commas(expected)
   }
+}
+
+# Why the default routes don't tell which interface is expected; "" if they do, or each CIDR names its own.
+function contested(    i, best, count, others, text) {
+  for (i = 1; i <= ranges && own_pattern[i] != ""; i++)
+    ;
+  if (i > ranges)
+    return ""
+  best = default_on("*")
+  for (i = 1; i <= default_count; i++)
+    if (metric_of[defaults[i]] == metric_of[best]) {
+      count++
+      others += devs_of[defaults[i]] != devs_of[best]
+      text = text "; " in_words("default" defaults[i])
+    }
+  if (!others)
+    return ""
+  return "table main has " count " default routes of metric " metric_of[best] " by several interfaces, and which the kernel takes may change with each packet: " substr(text, 3) "; give one of them a lower metric, or name the interfaces of each expected CIDR (devs)"
 }
 
 # The type of what discards; 0: nothing matches.
 function discards_by(text) {
   sub(/^RTNETLINK answers: /, "", text)
   if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
-    trouble = text
+    trouble = "can\047t look up routes: " text
   return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
 }
 
 # Judges a range, from its first address on.
-function judge(r,    p, k, said, said_of_tcp, list, count) {
+function judge(r,    p, k, said, said_of_tcp, also_said, list, count) {
   p = place_at[range_first[r]]
   if (!p)
     trouble = "again"
@@ -350,6 +431,11 @@ function judge(r,    p, k, said, said_of_tcp, list, count) {
     said = consider(r, first_at[p])
     # TCP sends nothing by a look-up that only chooses the source of a second one.
     said_of_tcp = p in tcp_at && !connects_at[p] ? consider(r, tcp_at[p], said) : ""
+    count = split(turns_at[p], list, " ")
+    for (k = 1; k <= count; k++) {
+      also_said = is_tcp[list[k]] == "" || !connects_at[p] ? consider(r, list[k], said, said_of_tcp) : ""
+      said = said == "" ? also_said : said
+    }
     # A second one that fails as a first did says nothing new.
     count = split(second_at[p], list, " ")
     for (k = 1; k <= count; k++)
@@ -392,15 +478,20 @@ function fault(c, pattern) {
     return "BLACKHOLE is discarded by"
   if (c == "own" || !(pattern == "" ? strangers(c, expected, any_pattern) : strangers(c, "", pattern)))
     return ""
-  return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : devs_of[c]) ", expected"
+  return "OVERLAP routes via " (devs_of[c] == "" ? "no device" : with_commas(devs_of[c])) ", expected"
+}
+
+function with_commas(devs) {
+  gsub("/", ",", devs)
+  return devs
 }
 
 # How many interfaces of a class are neither among some nor like a pattern; 1 if it has none at all.
 function strangers(c, devs, pattern,    list, count, i, found) {
-  count = split(devs_of[c], list, ",")
+  count = split(devs_of[c], list, "/")
   found = !count
   for (i = 1; i <= count; i++)
-    found += !index("," devs ",", "," list[i] ",") && list[i] !~ ("^(" pattern ")$")
+    found += !index("/" devs "/", "/" list[i] "/") && list[i] !~ ("^(" pattern ")$")
   return found
 }
 
@@ -412,7 +503,7 @@ function message(id,    part, list, count, kind, text) {
     count = split(discards[id], list, ",")
     text = text " " sorted(list, count, ",") "; expected via"
   }
-  text = text " " (part[2] == "" ? expected : part[2])
+  text = text " " (part[2] == "" ? with_commas(expected) : part[2])
   if (part[4] != "")
     text = text " for connections from " part[4]
   return text (kind == "NO-ROUTE" ? "" : "; by " in_words(told_by[id]))
@@ -433,7 +524,7 @@ function in_words(text,    word, count, i) {
 # The InfiniBand interfaces without an address, " ib0, ib1": their connected routes may still come.
 function pending_devs(    list, count, i) {
   for (i = 1; i <= infinibands; i++)
-    if (!(infiniband[i] in has_address) && !index("," expected ",", "," infiniband[i] ","))
+    if (!(infiniband[i] in has_address) && !index("/" expected "/", "/" infiniband[i] "/"))
       list[++count] = infiniband[i]
   return count ? " " sorted(list, count, ", ") : ""
 }

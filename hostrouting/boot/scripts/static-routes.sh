@@ -71,7 +71,7 @@ function read_route(    id) {
   if (!is_for_tos[class])
     cover(to, in_main)
   if (type_of[class] == 1 && scope_of[class] >= 253)
-    near[to] = near[to] "," devs_of[class] ","
+    near[to] = near[to] "/" devs_of[class] "/"
 }
 
 # All of a route behind its destination, in the order in which ip prints it.
@@ -120,13 +120,13 @@ function is_ready(name) {
 
 # The one interface of several by which a gateway is reached; "" if there is no such one.
 function one_of(devs, gateway,    list, count, i, reaching) {
-  count = split(devs, list, ",")
+  count = split(devs, list, "/")
   for (i = 1; i <= count && count > 1 && gateway != "onlink"; i++)
     if (is_reachable(gateway, list[i]))
-      reaching = reaching (reaching == "" ? "" : ",") list[i]
+      reaching = reaching (reaching == "" ? "" : "/") list[i]
   if (reaching != "")
     devs = reaching
-  if (!gsub(/,/, " and ", devs))
+  if (!gsub("/", " and ", devs))
     return devs
   fail("refused", "the default route leaves by " devs "; name the one meant as dev")
   return ""
@@ -145,7 +145,7 @@ function named_hop(gateway, name,    head) {
 function is_reachable(gateway, name,    n, bits) {
   n = number(gateway)
   for (bits = 0; bits <= 32; bits++)
-    if (index(near[dotted(n - n % size[bits]) "/" bits], "," name ","))
+    if (index(near[dotted(n - n % size[bits]) "/" bits], "/" name "/"))
       return 1
   return 0
 }
@@ -159,7 +159,7 @@ function fail(how, why) {
 function make_plan(    i, id, words_of, carrier) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
-      near[wanted_to[i]] = near[wanted_to[i]] "," (wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i]) ","
+      near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i]) "/"
   for (i = 1; i <= wanted; i++) {
     looked_at = wanted_to[i]
     id = wanted_gateway[i] " " wanted_dev[i] " " wanted_metric[i]

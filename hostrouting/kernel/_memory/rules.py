@@ -21,7 +21,7 @@ _ANYTHING = Rule(0, protocol=0)
 _IPV4_SELECTORS = ("tos", "source", "destination")
 _SELECTORS = (
     *_IPV4_SELECTORS,
-    *("iif", "oif", "uid_range", "ip_protocol", "has_ports", "is_l3mdev", "protocol"),
+    *("iif", "oif", "uid_range", "ip_protocol", "has_ports", "tun_id", "is_l3mdev", "protocol"),
     *("suppress_group", "suppress_prefix_length"),
 )
 

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import with_hops
+from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType
+from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Route, RouteType
 
 # Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
@@ -115,7 +115,7 @@ class RouteReader:
         way = self._ways.get(body)
         if way is not None:
             return way
-        route = with_hops(_decode(body, self._names), self._nexthops)
+        route = with_shares(with_hops(_decode(body, self._names), self._nexthops), rtnl.lacks_carrier)
         if len(self._ways) >= _KEPT_MAX:
             self._ways.clear()
         way = self._ways[body] = Way(route, self._is_wanted(route))
@@ -165,10 +165,10 @@ def _decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tupl
     several = found.get(wire.RTA_MULTIPATH)
     if several is not None:
         return tuple(_decode_several(several, names))
-    gateway, oif = _decode_gateway(found), found.get(wire.RTA_OIF)
+    gateway, oif, encap = _decode_gateway(found), found.get(wire.RTA_OIF), found.get(wire.RTA_ENCAP_TYPE)
     if oif is None and gateway is None:
         return ()
-    return (decode_hop(flags, 1, to_number(oif or b""), gateway, names),)
+    return (decode_hop(flags, 1, to_number(oif or b""), gateway, encap, names),)
 
 
 def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
@@ -176,14 +176,21 @@ def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
     while at < len(hops):
         length, flags, extra_weight, oif = wire.HOP.unpack_from(hops, at)
         found = attributes(hops[at : at + length], wire.HOP.size)
-        yield decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), names)
+        encap = found.get(wire.RTA_ENCAP_TYPE)
+        yield decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), encap, names)
         at += (length + 3) & ~3
 
 
 def decode_hop(
-    flags: int, weight: int, oif: int, gateway: IPv4Address | IPv6Address | None, names: rtnl.Names
+    flags: int,
+    weight: int,
+    oif: int,
+    gateway: IPv4Address | IPv6Address | None,
+    encap: bytes | None,
+    names: rtnl.Names,
 ) -> NextHop:
-    """A hop by its flags, weight, interface and gateway."""
+    """A hop by its flags, weight, interface, gateway and type of encapsulation."""
+    word = "" if encap is None else wire.ENCAP_WORDS.get(to_number(encap), "unknown")
     return NextHop(
         dev=names[oif] if oif else None,
         gateway=gateway,
@@ -191,6 +198,7 @@ def decode_hop(
         weight=weight,
         is_dead=bool(flags & rtnl.RTNH_F_DEAD),
         is_linkdown=bool(flags & rtnl.RTNH_F_LINKDOWN),
+        encap="" if word in BY_DEVICE else word,
     )
 
 

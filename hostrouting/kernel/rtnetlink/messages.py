@@ -28,6 +28,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fcntl import ioctl
 from typing import NamedTuple
 
 from hostrouting.kernel.refusals import RefusedError
@@ -64,6 +65,9 @@ TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
 
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
+
+# linux/sockios.h, and struct ifreq of linux/if.h
+_SIOCGIFFLAGS, _INTERFACE = 0x8913, struct.Struct("=16sH22x")
 
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
@@ -167,6 +171,23 @@ class Names(dict[int, str]):
                 raise
             raise AgainError from error
         return name
+
+
+def lacks_carrier(name: str) -> bool:
+    """Return whether an interface is up and has no carrier.
+
+    Raises:
+        AgainError: it is gone.
+    """
+    request = _INTERFACE.pack(os.fsencode(name), 0)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
+            _, flags = _INTERFACE.unpack(ioctl(kernel, _SIOCGIFFLAGS, request))
+    except OSError as error:
+        if error.errno != errnos.ENODEV:
+            raise
+        raise AgainError from error
+    return bool(flags & (IFF_UP | IFF_RUNNING) == IFF_UP)
 
 
 class Indexes(dict[str, int]):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ from hostrouting.kernel.rtnetlink.entries import decode_hop
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NexthopObject, Table
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
 T = TypeVar("T")
 
@@ -55,14 +55,16 @@ _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
 _DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PREFIXLEN = 1, 2, 3, 4, 6, 10, 13, 14
 _TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO = 15, 16, 17, 19, 20, 21, 22
 _SPORT_RANGE, _DPORT_RANGE, _DSCP, _TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK, _DSCP_MASK = 23, 24, 25, 12, 26, 27, 30
-# FRA_FLOW gives a realm, FRA_PAD nothing, and masks of ports say no more of them.
-_KNOWN = {*range(_DSCP_MASK + 1)} - {_TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK}
-_WHOLE_DSCP = b"\x3f"
+_SPORT_MASK, _DPORT_MASK = 28, 29
+# FRA_FLOW gives a realm, FRA_PAD nothing.
+_KNOWN = {*range(_DSCP_MASK + 1)} - {_FLOWLABEL, _FLOWLABEL_MASK}
+# Masks that leave nothing out.
+_WHOLE = {_DSCP_MASK: b"\x3f", _SPORT_MASK: b"\xff\xff", _DPORT_MASK: b"\xff\xff"}
 _UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
-_RANGE = struct.Struct("=II")
+_RANGE, _PORTS = struct.Struct("=II"), struct.Struct("=HH")
 
 # linux/nexthop.h
-_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
+_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
 # struct nexthop_grp: id, weight - 1. Since 6.12 the next byte is its high one; routes know the low one alone, and that
 # is what the kernel shows of them (fib_add_nexthop), and what a boot script reads.
 _MEMBER = struct.Struct("=IBxH")
@@ -126,6 +128,7 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         destination=_selector(found.get(_DST), dst_len),
         # Since 6.13 a rule may ask for a whole DSCP, which leaves the header's tos at zero.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
+        tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule leaves a mark of zero out but shows its mask.
         mark=value(_FWMARK) if _FWMASK in found else None,
         mark_mask=value(_FWMASK) if _FWMASK in found else _UNSET,
@@ -133,15 +136,37 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         oif=decode_name(found[_OIFNAME]) if _OIFNAME in found else None,
         uid_range=_RANGE.unpack(found[_UID_RANGE]) if _UID_RANGE in found else None,
         ip_protocol=value(_IP_PROTO),
-        has_ports=_SPORT_RANGE in found or _DPORT_RANGE in found,
+        has_ports=any(ports != ALL_PORTS for ports in _port_ranges(found)),
         # The kernel compares lengths with a signed one: none is as short as a negative one.
         suppress_prefix_length=_up_to(_LARGEST_SIGNED, found.get(_SUPPRESS_PREFIXLEN)),
         suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
         is_l3mdev=is_l3mdev,
-        has_unknown=not found.keys() <= _KNOWN or found.get(_DSCP_MASK, _WHOLE_DSCP) != _WHOLE_DSCP,
+        has_unknown=not found.keys() <= _KNOWN or any(found.get(mask, all_) != all_ for mask, all_ in _WHOLE.items()),
         protocol=value(_PROTOCOL),
     )
+
+
+def _port_ranges(found: dict[int, bytes]) -> list[tuple[int, ...]]:
+    return [_PORTS.unpack(found[kind]) for kind in (_SPORT_RANGE, _DPORT_RANGE) if kind in found]
+
+
+def port_of_any(rules: Iterable[bytes]) -> int | None:
+    """Return a port that stands for any: of the rules on ports only those for all ports ask for it.
+
+    Args:
+        rules: the messages of a dump.
+
+    Returns:
+        None if no rule is for all ports; then a look-up without ports does.
+    """
+    ranges = {ports for rule in rules for ports in _port_ranges(attributes(rule, HEADER_BYTES + _RULE.size))}
+    if ALL_PORTS not in ranges:
+        return None
+    some = ranges - {ALL_PORTS}
+    # Where rules for some ports are together for all of them, whichever is asked for is as good as any.
+    free = (port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some))
+    return next(free, ALL_PORTS[1])
 
 
 def _selector(address: bytes | None, length: int) -> IPv4Network | None:
@@ -164,7 +189,8 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
     oif, gateway = to_number(found.get(_NHA_OIF, b"")), found.get(_NHA_GATEWAY)
     if not oif and gateway is None:
         return NexthopObject(id_)
-    hop = decode_hop(flags, 1, oif, None if gateway is None else ip_address(gateway), names)
+    address = None if gateway is None else ip_address(gateway)
+    hop = decode_hop(flags, 1, oif, address, found.get(_NHA_ENCAP_TYPE), names)
     return NexthopObject(id_, hop)
 
 

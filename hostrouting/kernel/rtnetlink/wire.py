@@ -52,8 +52,11 @@ from hostrouting.model.routes import NextHop, Route, Scope
 
 # linux/rtnetlink.h
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
-RTA_TABLE, RTA_VIA, RTA_UID, RTA_IP_PROTO, RTA_DPORT, RTA_NH_ID = 15, 18, 25, 27, 29, 30
+RTA_TABLE, RTA_VIA, RTA_ENCAP_TYPE, RTA_UID, RTA_NH_ID = 15, 18, 21, 25, 30
+RTA_IP_PROTO, RTA_SPORT, RTA_DPORT = 27, 28, 29
 RTAX_MTU = 2
+# linux/lwtunnel.h, in the words of ip-route(8)
+ENCAP_WORDS = dict(enumerate(("mpls", "ip", "ila", "ip6", "seg6", "bpf", "seg6local", "rpl", "ioam6", "xfrm"), 1))
 
 _IPV4 = socket.AF_INET
 _BYTE_MAX = 0xFF
@@ -70,7 +73,10 @@ _FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
 
 
 def look_up(
-    source: IPv4Address | None, is_tcp: bool, flags: int = _FOR_AN_ENTRY, port: int = 0
+    source: IPv4Address | None,
+    is_tcp: bool,
+    flags: int = _FOR_AN_ENTRY,
+    ports: tuple[int | None, int | None] = (None, None),
 ) -> Callable[[IPv4Address, int], bytes]:
     """Return what asks which entry wins for root's packets: without RTA_UID the kernel answers for the caller's uid.
 
@@ -78,13 +84,14 @@ def look_up(
         source: of the packets; None: none is chosen yet.
         is_tcp: whether they are TCP's.
         flags: 0: the answer has the source that the kernel chooses (RTA_PREFSRC), and not the entry.
-        port: to which they are sent; 0: that isn't said.
+        ports: from which and to which they are sent; None: that isn't said.
     """
     more = b"" if source is None else attribute(RTA_SRC, source.packed)
     if is_tcp:
         more += attribute(RTA_IP_PROTO, bytes((socket.IPPROTO_TCP,)))
-    if port:
-        more += attribute(RTA_DPORT, port.to_bytes(2, "big"))
+    for kind, port in zip((RTA_SPORT, RTA_DPORT), ports, strict=True):
+        if port is not None:
+            more += attribute(kind, port.to_bytes(2, "big"))
     size, source_bits = _LOOK_UP.size + len(more), 0 if source is None else 32
 
     def pack(address: IPv4Address, sequence: int) -> bytes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LINK = {"ifindex": 2, "ifname": "eth0", "flags": ["BROADCAST", "UP", "LOWER_UP"], "link_type": "ether"}
-EMPTY: dict[str, Any] = {"links": [], "addresses": [], "rules": [], "routes": []}
+EMPTY: dict[str, Any] = {"schema": 1, "links": [], "addresses": [], "rules": [], "routes": []}
 
 
 def read(**lists: Any) -> Snapshot:
@@ -337,3 +337,23 @@ def test_a_recording_names_its_host_its_time_its_kernel_and_its_nameservers(tmp_
             "nameservers",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("told", "is_known"),
+    [
+        ({"schema": 1}, True),
+        ({}, False),
+        ({"kernel": "Linux 6.12.3-azure"}, True),
+        ({"kernel": "Linux 6.13.0"}, False),
+        ({"kernel": "Linux 6.16.1", "ip": "ip utility, iproute2-6.1.0, libbpf 1.1.2"}, False),
+        ({"kernel": "Linux 6.16.1", "ip": "ip utility, iproute2-6.16.0"}, True),
+        ({"kernel": "Linux 6.16.1", "ip": "ip utility, iproute2-ss200127"}, False),
+        ({"kernel": "unknown", "ip": "ip utility, iproute2-6.16.0"}, False),
+    ],
+)
+def test_an_ip_older_than_the_kernel_may_leave_selectors_out(told: dict[str, Any], is_known: bool) -> None:
+    rules = [{"priority": 5, "table": "100"}, {"priority": 32766, "table": "254", "protocol": "2"}]
+    document = {"links": [], "addresses": [], "rules": rules, "routes": []}
+    found = Snapshot.from_document(document | told).rules
+    assert [rule.has_unknown for rule in found] == [not is_known, False]
