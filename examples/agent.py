@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -101,6 +102,10 @@ class Logged(WholeTables):
     ) -> tuple[Lookup, ...]:
         """The entry that wins for each address."""
         return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
+
+    def noticing_changes(self, inside: Sequence[tuple[int, int]], /) -> AbstractContextManager[Callable[[], bool]]:
+        """While it is open, tell whether anything that matters may have changed."""
+        return self.inner.noticing_changes(inside)
 
     def wait_for_change(self, scope: phases.CancelScope) -> None:
         """Return when something may have changed."""

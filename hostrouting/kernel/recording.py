@@ -14,20 +14,20 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import default_route
-from hostrouting.kernel.port import RouteBackend, WholeTables
+from hostrouting.kernel.port import RestlessError, RouteBackend, WholeTables, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
-from hostrouting.model.prefixes import numbers, own_addresses
+from hostrouting.model.prefixes import Prefix, numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 
 def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
-    """Record a host: one question to the kernel after the other, so while nothing changes.
+    """Record a host at one moment; if it never stands still, at several, which ``is_torn`` then says.
 
     Args:
         backend: the kernel.
@@ -40,19 +40,24 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
         RouteError: the kernel can't be asked.
     """
     kernel = os.uname()
-    addresses, routes = backend.addresses(), backend.routes()
-    return Snapshot(
-        links=backend.links(),
-        addresses=addresses,
-        rules=backend.rules(),
-        routes=routes,
-        is_merged=_are_merged(addresses, backend),
-        default=_chosen_default(routes, backend),
-        nameservers=tuple(nameservers),
-        host=kernel.nodename,
-        time=rfc_3339(time.time()),
-        kernel=f"{kernel.sysname} {kernel.release}",
-    )
+
+    def read() -> Snapshot:
+        addresses, routes = backend.addresses(), backend.routes()
+        return Snapshot(
+            links=backend.links(),
+            addresses=addresses,
+            rules=backend.rules(),
+            routes=routes,
+            is_merged=_are_merged(addresses, backend),
+            default=_chosen_default(routes, backend),
+            nameservers=tuple(nameservers),
+            host=kernel.nodename,
+            time=rfc_3339(time.time()),
+            kernel=f"{kernel.sysname} {kernel.release}",
+        )
+
+    snapshot, why_torn = at_one_moment(backend, ((0, 0),), read)
+    return attrs.evolve(snapshot, is_torn=why_torn is not None)
 
 
 def _are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
@@ -132,8 +137,14 @@ class SnapshotBackend(WholeTables):
         return tuple(route for route in self.snapshot.routes if table is None or route.table == table)
 
     @contextmanager
-    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
-        """Nothing ever changes."""
+    def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
+        """Tell that nothing ever changes.
+
+        Raises:
+            RestlessError: the host changed while it was recorded.
+        """
+        if self.snapshot.is_torn:
+            raise RestlessError("the host changed while it was recorded", hint="record it again")
         yield lambda: False
 
     def lookup(

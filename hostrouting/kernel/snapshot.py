@@ -9,6 +9,7 @@
      "routes":         `ip -j -N -d -4 route show table all`,
      "nexthops":       `ip -j -N -d nexthop show`,
      "nameservers": ["10.0.0.10"],
+     "isTorn": true,                   the host changed while it was recorded
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
      "default": {...}}                of several default routes of one metric that which the kernel takes
 
@@ -76,6 +77,7 @@ class Snapshot:
         kernel: name and release; None: not known.
         is_merged: whether tables local and main are one trie; None: not known.
         default: which of several default routes of one metric packets take; None: not known, or there is one at most.
+        is_torn: the host changed while it was recorded, so this may be a state that never was; it isn't judged.
     """
 
     links: tuple[Link, ...]
@@ -88,6 +90,7 @@ class Snapshot:
     kernel: str | None = None
     is_merged: bool | None = None
     default: Route | None = None
+    is_torn: bool = False
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
@@ -216,6 +219,7 @@ _KEYS = Keys(
     Key("host", "host", _name, str, None),
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
+    Key("isTorn", "is_torn", parse_boolean, bool, False),
     Key("isMerged", "is_merged", parse_boolean, bool, None),
     Key("default", "default", read_route, write_route, None),
     _list("links", read_link, write_link),

@@ -16,9 +16,8 @@ import attrs
 
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.nexthops import Sources, default_route
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route
@@ -29,9 +28,6 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
 
-
-# Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
-_ATTEMPTS = 16
 
 # What a reading is made of: default route, addresses, rules and entries.
 _Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
@@ -94,17 +90,23 @@ def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) 
         The reading; None without a default route.
 
     Raises:
-        RouteError: the kernel can't be asked, or what matters of the tables changed each time that it was read.
+        RouteError: the kernel can't be asked, or what matters changed each time that it was read.
     """
-    for _ in range(_ATTEMPTS):
+
+    def read() -> Reading | None:
         scope.check()
-        with backend.noticing_changes() as may_have_changed:
-            tables = _read_tables(overlap, backend)
-            reading = None if tables is None else _ask_about(overlap, tables, backend)
-            # Most changes are of routes that don't matter here.
-            if not may_have_changed() or tables == _read_tables(overlap, backend):
-                return reading
-    raise RouteError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
+        return read_once(overlap, backend)
+
+    reading, why_torn = at_one_moment(backend, overlap.judged, read)
+    if why_torn is not None:
+        raise why_torn
+    return reading
+
+
+def read_once(overlap: RouteOverlap, backend: RouteBackend) -> Reading | None:
+    """Read tables and answers one after the other; None without a default route."""
+    tables = _read_tables(overlap, backend)
+    return None if tables is None else _ask_about(overlap, tables, backend)
 
 
 def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None:

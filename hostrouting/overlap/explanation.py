@@ -15,13 +15,13 @@ import attrs
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._judge import Outcome, sort_answers
-from hostrouting.overlap._reading import Answer, ask, read_host
+from hostrouting.overlap._reading import Answer, Reading, ask, read_once
 from phases import CancelScope
 
 
@@ -80,12 +80,14 @@ class Explanation:
         expected: the expected CIDRs around it; none: it is judged as if it were one itself.
         default_devs: the default route's interfaces, sorted.
         lookups: what a socket asks, in this order.
+        is_torn: the host changed each time that it was read, so that what is shown may never have been.
     """
 
     address: IPv4Address
     expected: tuple[ExpectedCidr, ...]
     default_devs: tuple[str, ...]
     lookups: tuple[LookupWay, ...]
+    is_torn: bool = False
 
     @property
     def is_as_expected(self) -> bool:
@@ -94,7 +96,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON."""
-        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups")
+        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups", "is_torn")
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
@@ -119,10 +121,19 @@ def explain(
     network = IPv4Network(address)
     asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
     alone = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
-    reading = read_host(alone, backend, scope)
-    if reading is None:
+
+    def read() -> tuple[Reading, tuple[Route, ...], tuple[Answer, ...]] | None:
+        scope.check()
+        if (reading := read_once(alone, backend)) is None:
+            return None
+        answers = ask([int(address)], reading.rules, reading.addresses, backend.lookup)
+        return reading, backend.routes(), answers[int(address)]
+
+    found, why_torn = at_one_moment(backend, alone.judged, read)
+    if found is None:
         return None
-    fib = attrs.evolve(reading, routes=backend.routes()).fib
+    reading, routes, answers = found
+    fib = attrs.evolve(reading, routes=routes).fib
 
     def way(answer: Answer) -> LookupWay:
         sorted_ = sort_answers(alone, attrs.evolve(reading, answers={int(address): (answer,)}))
@@ -136,8 +147,7 @@ def explain(
             is_modelled=fib.lookup(address, source, is_tcp=answer.is_tcp) == told,
         )
 
-    answers = ask([int(address)], reading.rules, reading.addresses, backend.lookup)[int(address)]
-    return Explanation(address, around, reading.default.devs, tuple(map(way, answers)))
+    return Explanation(address, around, reading.default.devs, tuple(map(way, answers)), why_torn is not None)
 
 
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
