@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,8 +27,6 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hostrouting.backend import RouteBackend
     from hostrouting.kernel.namespace import NamespaceKernel
     from hostrouting.overlap.findings import OverlapReport
@@ -191,6 +191,51 @@ def test_a_boot_script_mixes_no_two_states(churn: Churn, awk: str, tmp_path: Pat
     with churning(churn.steps):
         told = {run_script(tmp_path, awk) for _ in range(by_day(1, by_night=100))}
     assert told <= {churn.verdict, "unknown"}
+
+
+def listeners() -> int:
+    """How many sockets of this namespace hear of links, addresses, routes, rules and nexthop objects."""
+    rows = [line.split() for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]]
+    return sum(int(row[3], 16) & 0x800000D1 == 0x800000D1 for row in rows)
+
+
+def wait_for(count: int) -> None:
+    until = time.monotonic() + 20
+    while listeners() != count:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_boot_script_that_is_ended_leaves_no_listener_behind(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    do(NODE)
+    script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
+    sandbox = Sandbox(tmp_path)
+    assert sandbox.run(script).returncode == 0
+    wait_for(0)
+    running = sandbox.start(script)
+    wait_for(1)
+    running.terminate()
+    running.communicate(timeout=20)
+    wait_for(0)
+
+
+DEAF = r"""
+cp "$(readlink -f "$(command -v ip)")" "$ROOT/ip-itself"
+printf '#!/bin/sh\ncase $* in *monitor*) %s ;; esac\nexec "$ROOT/ip-itself" "$@"\n' 'DOES' > "$ROOT/ip"
+chmod 755 "$ROOT/ip"
+mount --bind "$ROOT/ip" "$(readlink -f "$(command -v ip)")"
+"""
+
+
+@pytest.mark.parametrize("does", ["exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])
+def test_a_boot_script_that_can_not_listen_judges_nothing(kernel: NamespaceKernel, tmp_path: Path, does: str) -> None:
+    do(NODE)
+    script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
+    script = script.replace("HEAR_SECONDS=5\n", "HEAR_SECONDS=1\n")
+    done = Sandbox(tmp_path).run(script, prepare=DEAF.replace("DOES", does))
+    assert done.returncode == 1
+    marker = tmp_path / "run/aks-flex-node/route-overlap.detected"
+    assert marker.read_text().startswith("check-failed: can't listen for changes: ")
 
 
 def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: NamespaceKernel, tmp_path: Path) -> None:
