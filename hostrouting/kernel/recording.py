@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
+from operator import attrgetter
 
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import default_route
+from hostrouting.kernel.nexthops import default_route, unicast_defaults
 from hostrouting.kernel.port import RestlessError, RouteBackend, WholeTables, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
@@ -96,11 +97,24 @@ def _has_one_gateway(route: Route) -> bool:
     return route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is not None
 
 
+_LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType.MULTICAST)
+
+
+def _lacks_dev(route: Route) -> bool:
+    """Tell whether it isn't recorded by which interfaces a route leaves, as of a nexthop object that isn't there."""
+    is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
+    return route.type in _LEAVING and not is_known
+
+
 _RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
 
 
 def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
     return RouteError(f"the recording doesn't tell {what}, which decides about {address}", hint=advice)
+
+
+def _untold_dev(route: Route) -> RouteError:
+    return RouteError(f"the recording doesn't tell every interface by which {route} leaves", hint=_RECORD)
 
 
 def _entry(found: Lookup) -> object:
@@ -136,6 +150,19 @@ class SnapshotBackend(WholeTables):
         """The entries of a table, in the kernel's order; of every table, if none is named."""
         return tuple(route for route in self.snapshot.routes if table is None or route.table == table)
 
+    def default_routes(self) -> tuple[Route, ...]:
+        """The entries of table main for 0.0.0.0/0, in the kernel's order.
+
+        Raises:
+            RouteError: it isn't recorded by which interfaces the first of them that counts leaves.
+        """
+        found = super().default_routes()
+        counting = (route for route in unicast_defaults(found) if route.devs or _lacks_dev(route))
+        first = min(counting, key=attrgetter("metric"), default=None)
+        if first is not None and _lacks_dev(first):
+            raise _untold_dev(first)
+        return found
+
     @contextmanager
     def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
         """Tell that nothing ever changes.
@@ -159,6 +186,8 @@ class SnapshotBackend(WholeTables):
             if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
                 raise _untold(what, address, advice)
         route = found.route
+        if route is not None and _lacks_dev(route):
+            raise _untold_dev(route)
         if route is None or route.destination.prefixlen:
             return found
         if not (tied := _tied_with(route, self._fib.tables.get(route.table, {}).get(0, {}).get(0, ()))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -271,3 +272,53 @@ def test_a_torn_recording_is_not_judged(kernel: NamespaceKernel) -> None:
     found = explain(IPv4Address("10.5.0.9"), CONFIG.route_overlap, backend, phases.CancelScope())
     assert found is not None
     assert (found.is_torn, found.is_as_expected, found.to_json()["isTorn"]) == (True, True, True)
+
+
+OBJECTS = """
+    nexthop add id 3 via 10.2.0.1 dev ib0
+    nexthop add id 4 via 10.1.0.1 dev eth0
+    nexthop add id 9 group 3/4
+    route add 10.5.0.0/16 nhid 9
+    route add 10.6.0.0/16 nhid 4
+"""
+
+
+@pytest.mark.parametrize("missing", [3, 9])
+def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
+    kernel: NamespaceKernel, missing: int
+) -> None:
+    do(NODE + OBJECTS)
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
+    with Leaving("eth0", "ib0") as leaving:
+        assert {leaving.by_datagram(IPv4Address("10.5.0.0") + n, 9) for n in range(64)} == {"eth0", "ib0"}
+    assert checked(NetlinkBackend()).verdict == "overlap"
+    objects = "ip -j -N -d nexthop show"
+    keep = (
+        f"import json, sys; json.dump([each for each in json.load(sys.stdin) if each['id'] != {missing}], sys.stdout)"
+    )
+    whole = recorded_by(BY_HAND)
+    lacking = recorded_by(BY_HAND.replace(objects, f'{objects} | {sys.executable} -c "{keep}"'))
+    assert (whole.is_torn, lacking.is_torn) == (False, False)
+    assert checked(SnapshotBackend(whole)).verdict == "overlap"
+    report = checked(SnapshotBackend(lacking))
+    assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
+    assert "10.5.0.0/16" in str(report.reason)
+    elsewhere = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.6.0.0/16"]}}})
+    assert check_overlap(elsewhere.route_overlap, SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
+    # The kernel takes a member that goes out of its group, so only the monitor tells.
+    torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
+    assert checked(SnapshotBackend(torn)).verdict == "unknown"
+
+
+@pytest.mark.parametrize("route", ["default", "10.5.0.0/16"])
+@pytest.mark.parametrize("recording", ["ours", "by ip"])
+def test_a_recorded_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str, recording: str) -> None:
+    do(NODE + "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
+    do("route replace default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
+    snapshot = take_snapshot(kernel) if recording == "ours" else recorded_by(BY_HAND)
+    document = snapshot.to_document()
+    (item,) = (each for each in document["routes"] if each["dst"] == route)
+    del item["nexthops"][1]["dev"]
+    report = checked(SnapshotBackend(Snapshot.from_document(document)))
+    assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
+    assert route in str(report.reason)
