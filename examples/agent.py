@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -107,6 +108,10 @@ class Logged(WholeTables):
     ) -> dict[Route, tuple[IPv4Address, ...]]:
         """The sources that packets by each entry get."""
         return self.inner.sources(entries, is_tcp=is_tcp)
+
+    def noticing_changes(self, inside: Sequence[tuple[int, int]], /) -> AbstractContextManager[Callable[[], bool]]:
+        """While it is open, tell whether anything that matters may have changed."""
+        return self.inner.noticing_changes(inside)
 
     def wait_for_change(self, scope: phases.CancelScope) -> None:
         """Return when something may have changed."""

@@ -64,7 +64,8 @@ class IpCommandBackend(WholeTables):
     """A ``RouteBackend`` of the network namespace that the calling thread is in; threads may share it."""
 
     def __init__(self) -> None:
-        self.wait_for_change = NetlinkBackend().wait_for_change
+        listening = NetlinkBackend()
+        self.noticing_changes, self.wait_for_change = listening.noticing_changes, listening.wait_for_change
 
     def links(self) -> tuple[Link, ...]:
         """All network interfaces, by index."""

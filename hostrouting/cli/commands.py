@@ -132,18 +132,23 @@ def snapshot(_options: argparse.Namespace, host: Host) -> int:
     """Print what a check looks at, to judge it elsewhere.
 
     This is one JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers. The
-    command needs no privileges and changes nothing.
+    command needs no privileges and changes nothing. If the host never stands still for it, the document has
+    "isTorn": true, and isn't judged.
 
       hostrouting snapshot > node.json                               on the sick node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
 
     To record a host without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough:
 
+      ip -4 -o monitor link address rule route nexthop > node.changes 2>&1 &
+      sleep 1
       { echo '{"links":';      ip -j -N -d link show
         echo ', "addresses":'; ip -j -N -d -4 address show
         echo ', "rules":';     ip -j -N -d -4 rule show
         echo ', "routes":';    ip -j -N -d -4 route show table all
         echo ', "nexthops":';  ip -j -N -d nexthop show
+        sleep 1; kill $! || echo gone >> node.changes
+        echo ', "isTorn":';    [ -s node.changes ] && echo true || echo false
         echo '}'; } > node.json
     """
     from hostrouting.tasks import queries

@@ -22,6 +22,8 @@ def explanation_page(found: Explanation) -> Page:
         head(f"{found.address}, {whose}; the default route leaves by {by}"),
         dim("the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
+    if found.is_torn:
+        page.append(bad("the host changed while it was read, so what is shown here may never have been"))
     for number, way in enumerate(found.lookups, 1):
         page += [head(f"{number}. {_asked(way)}"), *map(_row, way.steps), _end(way)]
         if not way.is_modelled:

@@ -261,6 +261,11 @@ class RouteOverlap(Section):
     settle_seconds: int = attrs.field(default=0, converter=seconds)
     foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs)
 
+    @property
+    def judged(self) -> tuple[Prefix, ...]:
+        """The prefixes outside of which a check needs no route."""
+        return tuple(map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen)))
+
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Watch(Section):

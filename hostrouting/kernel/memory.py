@@ -30,11 +30,12 @@ from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel.port import WholeTables
+from hostrouting.kernel.port import WholeTables, matters
 from hostrouting.kernel.refusals import Deletable, RefusedError, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -87,10 +88,23 @@ class FakeKernel(WholeTables):
             return fib_tables_dump(self._net, table)
 
     @contextmanager
-    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
-        """While it is open, tell whether anything has changed since it was opened."""
-        before = self._net.changes
-        yield lambda: self._net.changes != before
+    def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
+        """While it is open, tell whether anything that matters has changed since it was opened.
+
+        Args:
+            inside: prefixes; an entry matters that has an address in one of them.
+        """
+        prefixes, heard = PrefixSet(inside), []
+
+        def hear(entry: Route | None) -> None:
+            if entry is None or matters(entry.table, numbers(entry.destination), prefixes):
+                heard.append(entry)
+
+        self._net.listeners.append(hear)
+        try:
+            yield lambda: bool(heard)
+        finally:
+            self._net.listeners.remove(hear)
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False

@@ -148,16 +148,27 @@ class NetlinkBackend:
         return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs), inside))
 
     @contextmanager
-    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
-        """While it is open, tell whether links, addresses, routes or rules may have changed since it was opened.
+    def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
+        """While it is open, tell whether anything that matters may have changed since it was opened.
+
+        An overrun of the socket counts as a change.
+
+        Args:
+            inside: prefixes; an entry matters that has an address in one of them.
 
         Raises:
             RouteError: the kernel can't be listened to.
         """
-        with rtnl.told("listen for changes of routes"):
-            listener = Listener()
+        attempt = "listen for changes of routes"
+        with rtnl.told(attempt):
+            listener = Listener(PrefixSet(inside))
+
+        def may_have_changed() -> bool:
+            with rtnl.told(attempt):
+                return listener.saw_a_change()
+
         with listener:
-            yield listener.saw_a_change
+            yield may_have_changed
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False

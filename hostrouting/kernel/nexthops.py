@@ -40,11 +40,12 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
         by_id: all of them, for the members of a group.
 
     Returns:
-        Those of a group with their weights; none of what discards.
+        Those of a group with their weights, one without an interface for a member that isn't there; none of what
+        discards.
     """
     if nexthop.hop is not None:
         return (nexthop.hop,)
-    legs = ((by_id[member].hop, weight) for member, weight in nexthop.members if member in by_id)
+    legs = ((by_id[member].hop if member in by_id else NextHop(), weight) for member, weight in nexthop.members)
     hops = tuple(attrs.evolve(hop, weight=weight) for hop, weight in legs if hop is not None)
     # Of a group of one the kernel shows no weight.
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)

@@ -8,16 +8,19 @@ addresses can be changed too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Scope, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
+
+T = TypeVar("T")
 
 
 class RouteBackend(Protocol):
@@ -70,10 +73,18 @@ class RouteBackend(Protocol):
             The entries in the kernel's order.
         """
 
-    def noticing_changes(self) -> AbstractContextManager[Callable[[], bool]]:
-        """While it is open, tell whether links, addresses, routes or rules may have changed since it was opened.
+    def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
+        """While it is open, tell whether anything that matters may have changed since it was opened, even to and fro.
 
-        Whoever asks again is told again.
+        Links, addresses, rules and nexthop objects matter always, and entries by ``matters``. Once a change has been
+        told, each later call tells it again. A backend that can't listen by itself may leave this to another one of the
+        same network namespace (``NetlinkBackend().noticing_changes``).
+
+        Args:
+            inside: prefixes; an entry matters that has an address in one of them.
+
+        Raises:
+            RestlessError: what is read was never of one moment, as in a torn recording.
         """
 
     def lookup(
@@ -182,6 +193,55 @@ def is_plain_by(route: Route, devs: Collection[str]) -> bool:
     return is_plain and bool(route.devs) and set(route.devs) <= set(devs) and not route.encap
 
 
+def matters(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
+    """Tell whether ``RouteBackend.noticing_changes`` has to tell that an entry has changed.
+
+    Args:
+        table: of the entry; in table local all matter, since they decide which sources are this host's.
+        prefix: its destination.
+        inside: where entries matter.
+    """
+    first, length = prefix
+    # A dump that goes on in the midst of the entries with one first address counts those before (fn_trie_dump_leaf).
+    while length and not first >> (32 - length) & 1:
+        length -= 1
+    return table == Table.LOCAL or inside.overlaps(*ends((first, length)))
+
+
+class RestlessError(RouteError):
+    """A host changed each time that it was read."""
+
+
+# Between the first look and the last answer there are milliseconds: so many changes in a row are no chance.
+_ATTEMPTS = 16
+
+
+def at_one_moment(
+    backend: RouteBackend, inside: Sequence[Prefix], read: Callable[[], T]
+) -> tuple[T, RestlessError | None]:
+    """Read until nothing changes meanwhile, a bounded number of times.
+
+    Tables that read the same before and after prove nothing: a change may have come and gone.
+
+    Args:
+        backend: what is read.
+        inside: prefixes outside of which entries may change.
+        read: reads all that belongs together.
+
+    Returns:
+        What was read last, and why it may be of several moments; None: it is of one.
+    """
+    try:
+        for _ in range(_ATTEMPTS):
+            with backend.noticing_changes(inside) as may_have_changed:
+                found = read()
+                if not may_have_changed():
+                    return found, None
+    except RestlessError as error:
+        return read(), error
+    return found, RestlessError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
+
+
 class WholeTables:
     """The selective reads of a ``RouteBackend``, made of ``routes``; derive from it."""
 
@@ -210,8 +270,3 @@ class WholeTables:
             for route in self.routes()
             if not is_plain_by(route, devs) or prefixes.covers(numbers(route.destination))
         )
-
-    @contextmanager
-    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
-        """While it is open, anything may have changed."""
-        yield lambda: True

@@ -10,18 +10,19 @@ from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import IPv4Address
 from itertools import chain
+from operator import attrgetter
 
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import Sources, Way, flows_through, spread, way_of
-from hostrouting.kernel.port import RouteBackend, WholeTables
+from hostrouting.kernel.nexthops import Sources, Way, flows_through, spread, unicast_defaults, way_of
+from hostrouting.kernel.port import RestlessError, RouteBackend, WholeTables, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
-from hostrouting.model.prefixes import ends, numbers, own_addresses
+from hostrouting.model.prefixes import Prefix, ends, numbers, own_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -31,7 +32,7 @@ _TRIED_ENTRIES = 16
 
 
 def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
-    """Record a host: one question to the kernel after the other, so while nothing changes.
+    """Record a host at one moment; if it never stands still, at several, which ``is_torn`` then says.
 
     Args:
         backend: the kernel.
@@ -44,19 +45,24 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
         RouteError: the kernel can't be asked.
     """
     kernel = os.uname()
-    addresses, rules, routes = backend.addresses(), backend.rules(), backend.routes()
-    return Snapshot(
-        links=backend.links(),
-        addresses=addresses,
-        rules=rules,
-        routes=routes,
-        is_merged=are_merged(addresses, backend),
-        sources=_asked_sources(addresses, rules, routes, backend),
-        nameservers=tuple(nameservers),
-        host=kernel.nodename,
-        time=rfc_3339(time.time()),
-        kernel=f"{kernel.sysname} {kernel.release}",
-    )
+
+    def read() -> Snapshot:
+        addresses, rules, routes = backend.addresses(), backend.rules(), backend.routes()
+        return Snapshot(
+            links=backend.links(),
+            addresses=addresses,
+            rules=rules,
+            routes=routes,
+            is_merged=are_merged(addresses, backend),
+            sources=_asked_sources(addresses, rules, routes, backend),
+            nameservers=tuple(nameservers),
+            host=kernel.nodename,
+            time=rfc_3339(time.time()),
+            kernel=f"{kernel.sysname} {kernel.release}",
+        )
+
+    snapshot, why_torn = at_one_moment(backend, ((0, 0),), read)
+    return attrs.evolve(snapshot, is_torn=why_torn is not None)
 
 
 def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
@@ -106,11 +112,24 @@ def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
+_LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType.MULTICAST)
+
+
+def _lacks_dev(route: Route) -> bool:
+    """Tell whether it isn't recorded by which interfaces a route leaves, as of a nexthop object that isn't there."""
+    is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
+    return route.type in _LEAVING and not is_known
+
+
 _RECORD = "record the host with hostrouting snapshot"
 
 
 def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
     return RouteError(f"the recording doesn't tell {what}, which decides about {address}", hint=advice)
+
+
+def _untold_dev(route: Route) -> RouteError:
+    return RouteError(f"the recording doesn't tell every interface by which {route} leaves", hint=_RECORD)
 
 
 def _entry(found: Lookup) -> object:
@@ -146,9 +165,28 @@ class SnapshotBackend(WholeTables):
         """The entries of a table, in the kernel's order; of every table, if none is named."""
         return tuple(route for route in self.snapshot.routes if table is None or route.table == table)
 
+    def default_routes(self) -> tuple[Route, ...]:
+        """The entries of table main for 0.0.0.0/0, in the kernel's order.
+
+        Raises:
+            RouteError: it isn't recorded by which interfaces the first of them that counts leaves.
+        """
+        found = super().default_routes()
+        counting = (route for route in unicast_defaults(found) if route.devs or _lacks_dev(route))
+        first = min(counting, key=attrgetter("metric"), default=None)
+        if first is not None and _lacks_dev(first):
+            raise _untold_dev(first)
+        return found
+
     @contextmanager
-    def noticing_changes(self) -> Iterator[Callable[[], bool]]:
-        """Nothing ever changes."""
+    def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
+        """Tell that nothing ever changes.
+
+        Raises:
+            RestlessError: the host changed while it was recorded.
+        """
+        if self.snapshot.is_torn:
+            raise RestlessError("the host changed while it was recorded", hint="record it again")
         yield lambda: False
 
     def lookup(
@@ -163,6 +201,8 @@ class SnapshotBackend(WholeTables):
             raise _untold("whether tables local and main are one", address, _RECORD)
         if self._has_unknown:
             self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
+        if found.route is not None and _lacks_dev(found.route):
+            raise _untold_dev(found.route)
         return found
 
     def _refuse_doubt(self, flow: Flow) -> None:

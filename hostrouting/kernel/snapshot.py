@@ -11,6 +11,7 @@
      "routes":         `ip -j -N -d -4 route show table all`,
      "nexthops":       `ip -j -N -d nexthop show`,
      "nameservers": ["10.0.0.10"],
+     "isTorn": true,                   the host changed while it was recorded
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
      "sources": [{...}, ...]}         routes, each with the sources of connections by it, where no other list tells them
 
@@ -81,6 +82,7 @@ class Snapshot:
         time: RFC 3339, UTC, in seconds; None: not known.
         kernel: name and release; None: not known.
         is_merged: whether tables local and main are one trie; None: not known.
+        is_torn: the host changed while it was recorded, so this may be a state that never was; it isn't judged.
         sources: entries with the sources that connections by them, and by any that lead the same way, get; those that
             follow from addresses and entries aren't recorded.
     """
@@ -94,6 +96,7 @@ class Snapshot:
     time: str | None = None
     kernel: str | None = None
     is_merged: bool | None = None
+    is_torn: bool = False
     sources: tuple[tuple[Route, tuple[IPv4Address, ...]], ...] = ()
 
     @classmethod
@@ -253,6 +256,7 @@ _KEYS = Keys(
     Key("time", "time", _text, str, None),
     Key("kernel", "kernel", _text, str, None),
     Key("ip", "ip", _text, str, None),
+    Key("isTorn", "is_torn", parse_boolean, bool, False),
     Key("isMerged", "is_merged", parse_boolean, bool, None),
     _list("links", read_link, write_link),
     _list("addresses", read_addresses, str)._replace(show=write_addresses),

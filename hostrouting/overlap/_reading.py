@@ -18,7 +18,7 @@ import attrs
 
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.nexthops import Way, contested_defaults, default_route, in_turn, spread, way_of
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
@@ -30,10 +30,6 @@ from phases import CancelScope
 
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
-
-
-# Between tables and look-ups there are milliseconds: that what matters changes in them so often in a row is no chance.
-_ATTEMPTS = 16
 
 
 class ContestedDefaultError(RouteError):
@@ -102,18 +98,24 @@ def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) 
 
     Raises:
         ContestedDefaultError: the default route doesn't tell which interface an expected CIDR should leave by.
-        RouteError: the kernel can't be asked, what matters of the tables changed each time that it was read, or an
-            encapsulation decides where packets leave.
+        RouteError: the kernel can't be asked, what matters changed each time that it was read, or an encapsulation
+            decides where packets leave.
     """
-    for _ in range(_ATTEMPTS):
+
+    def read() -> Reading | None:
         scope.check()
-        with backend.noticing_changes() as may_have_changed:
-            tables = _read_tables(overlap, backend)
-            reading = None if tables is None else _ask_about(overlap, tables, backend)
-            # Most changes are of routes that don't matter here.
-            if not may_have_changed() or tables == _read_tables(overlap, backend):
-                return reading
-    raise RouteError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
+        return read_once(overlap, backend)
+
+    reading, why_torn = at_one_moment(backend, overlap.judged, read)
+    if why_torn is not None:
+        raise why_torn
+    return reading
+
+
+def read_once(overlap: RouteOverlap, backend: RouteBackend) -> Reading | None:
+    """Read tables and answers one after the other; None without a default route."""
+    tables = _read_tables(overlap, backend)
+    return None if tables is None else _ask_about(overlap, tables, backend)
 
 
 def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None:

@@ -15,14 +15,14 @@ import attrs
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import in_turn, spread
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.recording import are_merged
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Lookup, Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._judge import Outcome, sort_each
-from hostrouting.overlap._reading import read_host
+from hostrouting.overlap._reading import Answer, Reading, read_once
 from phases import CancelScope
 
 
@@ -81,12 +81,14 @@ class Explanation:
         expected: the expected CIDRs around it; none: it is judged as if it were one itself.
         default_devs: the default route's interfaces, sorted.
         lookups: what a socket asks, in this order.
+        is_torn: the host changed each time that it was read, so that what is shown may never have been.
     """
 
     address: IPv4Address
     expected: tuple[ExpectedCidr, ...]
     default_devs: tuple[str, ...]
     lookups: tuple[LookupWay, ...]
+    is_torn: bool = False
 
     @property
     def is_as_expected(self) -> bool:
@@ -95,8 +97,13 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON."""
-        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups")
+        found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups", "is_torn")
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
+
+
+# All that an explanation needs of one moment: reading, all entries, whether local and main are one, and of each look-up
+# what its answer means and which sources it chooses.
+_Found = tuple[Reading, tuple[Route, ...], "bool | None", list[Outcome], list[tuple[IPv4Address, ...]]]
 
 
 def explain(
@@ -120,11 +127,20 @@ def explain(
     network = IPv4Network(address)
     asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
     alone = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
-    reading = read_host(alone, backend, scope)
-    if reading is None:
+
+    def read() -> _Found | None:
+        scope.check()
+        if (reading := read_once(alone, backend)) is None:
+            return None
+        outcomes = sort_each(alone, reading, int(address))
+        chosen = [_chosen_sources(outcome.answer, backend) for outcome in outcomes]
+        return reading, backend.routes(), are_merged(reading.addresses, backend), outcomes, chosen
+
+    found, why_torn = at_one_moment(backend, alone.judged, read)
+    if found is None:
         return None
-    fib = attrs.evolve(reading, routes=backend.routes()).fib
-    merged = are_merged(reading.addresses, backend)
+    reading, routes, merged, outcomes, chosen = found
+    fib = attrs.evolve(reading, routes=routes).fib
     if merged is not None:
         fib = attrs.evolve(fib, is_merged=merged)
 
@@ -133,19 +149,24 @@ def explain(
 
     modelled = in_turn(model, fib.routes)
 
-    def way(outcome: Outcome) -> LookupWay:
+    def way(outcome: Outcome, sources: tuple[IPv4Address, ...]) -> LookupWay:
         told, source, is_tcp = outcome.answer
-        own: Sequence[IPv4Address] = ()
-        if told.route is not None and told.route.type is not RouteType.LOCAL and source is None:
-            own = backend.sources({told.route: spread(told.route, [address])}, is_tcp=is_tcp)[told.route]
         return LookupWay(
             outcome,
             steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))),
-            sources=tuple(own),
+            sources=sources,
             is_modelled=told in modelled([address], source=source, is_tcp=is_tcp),
         )
 
-    return Explanation(address, around, reading.default.devs, tuple(map(way, sort_each(alone, reading, int(address)))))
+    return Explanation(address, around, reading.default.devs, tuple(map(way, outcomes, chosen)), why_torn is not None)
+
+
+def _chosen_sources(answer: Answer, backend: RouteBackend) -> tuple[IPv4Address, ...]:
+    lookup, source, is_tcp = answer
+    route = lookup.route
+    if route is None or route.type is RouteType.LOCAL or source is not None:
+        return ()
+    return backend.sources({route: spread(route, [lookup.address])}, is_tcp=is_tcp)[route]
 
 
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:

@@ -10,9 +10,9 @@ from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.host import Host
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
-from hostrouting.config.routing import Config, OverlapMode
+from hostrouting.config.routing import Config, OverlapMode, RouteOverlap
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.changes import Changes
@@ -110,16 +110,21 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     return Plan(host.name, routes, missing, boot, next_start, warnings_of(config, wanted, host))
 
 
-def _as_planned(plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
+def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
     """The kernel as it would be once a plan is carried out; it can be asked and not changed."""
     if not plan.changes:
         return backend
-    rules = backend.rules()
-    fib = Fib(rules, backend.routes()).with_changes(
-        add=(*plan.add, *(item.new for item in plan.replace)),
-        remove=(*plan.remove, *(item.old for item in plan.replace)),
-    )
-    return SnapshotBackend(Snapshot(backend.links(), backend.addresses(), rules, tuple(fib.routes)))
+
+    def read() -> Snapshot:
+        rules = backend.rules()
+        fib = Fib(rules, backend.routes()).with_changes(
+            add=(*plan.add, *(item.new for item in plan.replace)),
+            remove=(*plan.remove, *(item.old for item in plan.replace)),
+        )
+        return Snapshot(backend.links(), backend.addresses(), rules, tuple(fib.routes))
+
+    snapshot, why_torn = at_one_moment(backend, overlap.judged, read)
+    return SnapshotBackend(attrs.evolve(snapshot, is_torn=why_torn is not None))
 
 
 def _next_start(
@@ -131,7 +136,7 @@ def _next_start(
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
     if not config.route_overlap.expected_cidrs:
         return NextStart(consumer, True, "every route is installed; no CIDR is expected, so none is checked")
-    result = check_overlap(config.route_overlap, _as_planned(plan, backend), scope)
+    result = check_overlap(config.route_overlap, _as_planned(config.route_overlap, plan, backend), scope)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -151,4 +156,4 @@ def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
     plan, missing = plan_now(config, backend)
     if missing is not None:
         raise RouteError(f"can't propose routes beside those of the config without {missing}")
-    return _as_planned(plan, backend)
+    return _as_planned(config.route_overlap, plan, backend)

@@ -38,5 +38,5 @@ def test_the_check_is_unknown_and_says_that_ip_can_not_run(
     done = Sandbox(tmp_path).run(script, prepare=WITHOUT_IP)
     assert done.returncode == code
     marker = (tmp_path / "run/aks-flex-node/route-overlap.detected").read_text()
-    assert marker.startswith("check-failed: can't list the routes")
+    assert marker.startswith("check-failed: can't listen for changes")
     assert "ermission denied" in marker

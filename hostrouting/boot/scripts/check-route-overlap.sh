@@ -26,12 +26,14 @@ readonly PYTHON=@PYTHON@
 readonly EXPLAIN_SECONDS=5
 readonly GATE_EXPLAIN_SECONDS=3
 readonly SHOWN_LINES=50
+# The groups of netlink that tell of links, addresses, routes, rules and nexthop objects.
+readonly GROUPS_HEARD=$((16#800000d1))
+readonly HEAR_SECONDS=5
 # Links only tell what may still come.
 TABLES=$'rule show\nroute show table all\naddress show'
 [ "$SETTLE_SECONDS" -eq 0 ] || TABLES+=$'\nlink show'
-export TABLES
 
-# think <LISTED: prints a verdict. Program and config are here-documents, quoted: nothing in them is expanded. It ends
+# think <LISTED: prints a verdict; behind "==heard" it prints whether any change of some matters. Program and config are here-documents, quoted: nothing in them is expanded. It ends
 # the subshell that it is called in.
 think() {
   exec awk -f /dev/fd/3 /dev/fd/4 -
@@ -39,7 +41,6 @@ think() {
 @ROUTES_AWK@
 
 section == "kernel" {
-  held[++helds] = lasting($0)
   if (!/^[0-9]+:/)
     read_route()
   else if (/^[0-9]+:\t/)
@@ -52,10 +53,21 @@ section == "kernel" {
   }
 }
 
-# The lifetime of an address from DHCP changes every second.
-function lasting(line) {
-  sub(/valid_lft [^ ]+ preferred_lft .*/, "", line)
-  return line
+section == "heard" { is_restless = is_restless || matters($0) }
+
+# What changes matters, but a route that has no address in an expected CIDR and isn't in table local.
+function matters(line,    i) {
+  sub(/^Deleted /, "", line)
+  if (line !~ /^([0-9]+ )?(default|[0-9.]+(\/[0-9]+)?) / || line ~ / table 255 /)
+    return 1
+  parse(line)
+  place(to)
+  # A dump that goes on in the midst of the entries with one first address counts those before.
+  while (bits > 0 && first % size[bits - 1] == 0)
+    bits--
+  for (i = 1; i <= ranges && (range_last[i] < first || range_first[i] >= first + size[bits]); i++)
+    ;
+  return i <= ranges
 }
 
 # expect FIRST LAST CIDR [PATTERN WORDS]: a part of an expected CIDR that is judged, as numbers: what lies in 0/8, 127/8,
@@ -336,9 +348,10 @@ function add_connections(    i, k, list, count, n, from, sources_asked, asked_by
   }
 }
 
-# Asks all questions at once. Behind the answers stands what the kernel holds then: if that is something else, again.
+# Asks all questions at once. The kernel tells of a change right after it is made, before it releases its lock, which no
+# look-up takes and the last line does: so whatever has been seen is told by then.
 function ask(    i, given) {
-  question[questions + 1] = ENVIRON["TABLES"]
+  question[questions + 1] = "link show dev lo"
   run(question, questions + 1, "-force")
   for (i = 1; i <= questions; i++)
     if (!(i in failed)) {
@@ -346,11 +359,8 @@ function ask(    i, given) {
       if (i in turn_text)
         text_of[i] = turn_text[i]
     }
-  if (was_interrupted || answers != given + helds)
+  if (was_interrupted || answers != given + !((questions + 1) in failed))
     trouble = "again"
-  for (i = 1; i <= helds && trouble == ""; i++)
-    if (held[i] != answer[given + i] && held[i] != lasting(answer[given + i]))
-      trouble = "again"
 }
 
 function print_verdict(    i) {
@@ -576,7 +586,10 @@ function key(table, n, bits) {
 
 END {
   expected = devs_of[default_on("*")]
-  print_verdict()
+  if (section == "heard")
+    print is_restless ? "restless" : "calm"
+  else
+    print_verdict()
 }
 AWK
 ==config
@@ -584,19 +597,80 @@ AWK
 ==kernel
 CONFIG
 
-# Asks the kernel and has the answers judged; anew if anything has changed meanwhile. Sets VERDICT, PENDING and LINES.
+# Starts LISTENER, which writes down what changes.
+listen() {
+  local inode
+  KNOWN=' '
+  while read -r _ _ _ _ _ _ _ _ _ inode; do
+    KNOWN+="$inode "
+  done </proc/self/net/netlink
+  # First, since a signal may come right after.
+  trap 'kill ${!-} $MONITOR 2>/dev/null' EXIT
+  ip -4 -N -o monitor link address route rule nexthop netconf </dev/null >>"$SCRATCH.heard" 2>&1 8<&- 9>&- &
+  LISTENER=$!
+  disown
+}
+
+# Waits until LISTENER has written down all that the kernel told it: its socket holds nothing, and then it sleeps. Which
+# socket that is nobody tells, so none may hold anything that is new and of these groups. Or fails and sets MESSAGE.
+hear_out() {
+  local until groups bytes inode state is_open is_heard
+  MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"
+  look_at_time
+  until=$((NOW + HEAR_SECONDS * 100))
+  while [ "$NOW" -lt "$until" ]; do
+    is_open='' is_heard=yes
+    while read -r _ _ _ groups bytes _ _ _ _ inode; do
+      [[ $groups != Groups && $KNOWN != *" $inode "* ]] || continue
+      [ $((16#$groups & GROUPS_HEARD)) -eq "$GROUPS_HEARD" ] || continue
+      is_open=yes
+      [ "$bytes" -eq 0 ] || is_heard=''
+    done </proc/self/net/netlink
+    if ! { read -r _ _ state _ <"/proc/$LISTENER/stat"; } 2>/dev/null; then
+      { IFS= read -r MESSAGE <"$SCRATCH.heard"; } 2>/dev/null
+      MESSAGE="can't listen for changes: ip monitor has ended: $MESSAGE"
+      return 1
+    fi
+    [[ -z $is_open || -z $is_heard || $state != S ]] || return 0
+    look_at_time
+  done
+  return 1
+}
+
+# Forgets what was heard, or fails and sets MESSAGE. The line takes the room that others need, as ip wouldn't say that there
+# is none.
+forget() {
+  MESSAGE="can't write $SCRATCH.heard: is there room left?"
+  say '==heard' >"$SCRATCH.heard"
+} 2>/dev/null
+
+# Whether nothing that matters has been heard.
+is_calm() {
+  local heard
+  IFS= read -r -d '' heard <"$SCRATCH.heard"
+  [ "$heard" = $'==heard\n' ] || [ "$(think <<<"$heard")" = calm ]
+}
+
+# Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro. Sets
+# VERDICT, PENDING and LINES.
 look() {
   local left text
   VERDICT=again
+  listen
   for ((left = ATTEMPTS; left; left--)); do
     PENDING='' LINES=''
-    list "$TABLES" || { VERDICT=unknown LINES="check-failed: $MESSAGE" && return; }
+    if ! hear_out || ! forget || ! list "$TABLES"; then
+      VERDICT=unknown LINES="check-failed: $MESSAGE"
+      break
+    fi
     text=$(think <<<"$LISTED") || text=''
-    [[ -z $NEXTHOPS || $(exec ip -N -o nexthop show 2>/dev/null)$'\n' == "$NEXTHOPS" ]] || continue
+    { hear_out && is_calm; } || continue
     LINES=${text#*$'\n'} text=${text%%$'\n'*}
     VERDICT=${text%% *} PENDING=${text#"${text%% *}"}
     [ "$VERDICT" = again ] || break
   done
+  kill "$LISTENER" 2>/dev/null
+  trap 'kill $MONITOR 2>/dev/null' EXIT
   case $VERDICT in
     ok | overlap | unknown | nothing | no-default-route) ;;
     again) VERDICT=unknown LINES='check-failed: the routes changed each time that they were read; try again later' ;;
@@ -682,7 +756,7 @@ explain() {
     (cd / && exec timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -m hostrouting check --report) >&2
 }
 
-VERDICT='' PENDING='' LINES='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS IS_GATE='' IS_TOLD=''
+VERDICT='' PENDING='' LINES='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS IS_GATE='' IS_TOLD=''
 LIMIT=$((WAIT_SECONDS > SETTLE_SECONDS ? WAIT_SECONDS : SETTLE_SECONDS))
 case $#:${1-} in
   0:) ;;

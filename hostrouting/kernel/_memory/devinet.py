@@ -34,7 +34,7 @@ def add_device(net: Net, dev: Device) -> None:
     if dev.name in net.devices:
         raise RefusedError(errnos.EEXIST, f"there is an interface named {dev.name!r}")
     net.devices[dev.name] = dev
-    net.changes += 1
+    net.tell()
 
 
 def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
@@ -42,7 +42,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
     if dev.is_up == is_up:
         return
     dev.is_up = is_up
-    net.changes += 1
+    net.tell()
     if not is_up:
         fib_sync_down_dev(net, dev)
         return
@@ -60,7 +60,7 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
     if dev.is_plugged == is_plugged:
         return
     dev.is_plugged = is_plugged
-    net.changes += 1
+    net.tell()
     if is_plugged:
         fib_sync_up(net, dev, revive=False)
     elif dev.is_up:
@@ -83,7 +83,7 @@ def delete_device(net: Net, dev: Device) -> None:
     for other in net.devices.values():
         if other.master == dev.name:
             other.master = None
-    net.changes += 1
+    net.tell()
 
 
 # --- addresses ---------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
                 raise RefusedError(errnos.EINVAL, "ipv4: Invalid scope value")
             ifa = attrs.evolve(ifa, is_secondary=True)
     dev.addresses.insert(len(dev.addresses) if ifa.is_secondary else position, ifa)
-    net.changes += 1
+    net.tell()
     _fib_addr_added(net, dev, ifa)
 
 
@@ -126,7 +126,7 @@ def inet_del_ifa(net: Net, dev: Device, local: IPv4Address, length: int) -> None
 
 
 def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_secondaries: bool) -> None:
-    net.changes += 1
+    net.tell()
     promoted: Address | None = None
     siblings: list[Address] = []
     if not ifa.is_secondary and not keeps_secondaries:

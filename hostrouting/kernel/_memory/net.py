@@ -65,7 +65,14 @@ class Net(Fib):
         self.ignores_linkdown = ignores_linkdown
         self.devices: dict[str, Device] = {}
         self.changes = 0
+        self.listeners: list[Callable[[Route | None], None]] = []
         self.indexes = count(1)  # of devices; none is given twice
+
+    def tell(self, entry: Route | None = None) -> None:
+        """Tell listeners that an entry has changed; None: a link, an address or a rule."""
+        self.changes += 1
+        for listen in tuple(self.listeners):
+            listen(entry)
 
     def device(self, name: str) -> Device:
         """A device by name.
@@ -133,12 +140,12 @@ def fib_table_insert(net: Net, route: Route, how: How) -> None:
     if same and how is How.REPLACE and not position:
         if position is None:
             there[first] = route
-            net.changes += 1
+            net.tell(route)
         return
     if position is not None or (same and how is not How.APPEND):
         raise RefusedError(errnos.EEXIST)
     there.insert(first + len(same), route)
-    net.changes += 1
+    net.tell(route)
 
 
 def fib_table_delete(net: Net, cfg: Route) -> None:
@@ -157,7 +164,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
             and _fib_nh_match(cfg, route)
         ):
             there.remove(route)
-            net.changes += 1
+            net.tell(route)
             return
     raise RefusedError(errnos.ESRCH)
 

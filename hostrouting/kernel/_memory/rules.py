@@ -39,7 +39,7 @@ def fib_newrule(net: Net, rule: Rule) -> None:
         raise RefusedError(errnos.EINVAL, "Invalid tos")
     net.is_merged = False
     net.rules.insert(sum(each.preference <= rule.preference for each in net.rules), rule)
-    net.changes += 1
+    net.tell()
 
 
 def fib_delrule(net: Net, rule: Rule) -> None:
@@ -54,7 +54,7 @@ def fib_delrule(net: Net, rule: Rule) -> None:
         raise RefusedError(errnos.ENOENT)
     net.is_merged = False
     net.rules.remove(found)
-    net.changes += 1
+    net.tell()
 
 
 def _fib_nl2rule(rule: Rule) -> Rule:

@@ -6,8 +6,8 @@ then says ENOBUFS, once. So a batch is never larger than what its answers fit in
 what was read is read again, and of what was to be changed nobody knows.
 
 A socket that asks joins no group. What else may arrive has another sequence number or port, and is passed over.
-What changed isn't read by one that listens: an event is only a reason to look, as some losses of routes send none (a
-link that goes down takes its routes along in silence, fib_disable_ip).
+Of an event one that listens reads only where the route leads to: an event is a reason to look, as some losses of routes
+send none (a link that goes down takes its routes along in silence, fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from hostrouting.kernel.port import matters
 from hostrouting.kernel.refusals import RefusedError
 from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 from hostrouting.model.errors import RouteError
+from hostrouting.model.prefixes import PrefixSet
 
 T = TypeVar("T")
+
+_EVERYWHERE = PrefixSet([(0, 0)])
 
 _LOST = "an answer of the kernel got lost"
 
@@ -43,10 +48,20 @@ _NLMSGERR_ATTR_MSG = 1
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
 # linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.
-_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE = 0x1, 0x10, 0x40, 0x80
+_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV4_NETCONF = 0x1, 0x10, 0x40, 0x80, 0x800000
+
+# asm-generic/socket.h
+_SO_RCVBUFFORCE = 33
+# For a reading of seconds beside hundreds of changes a second.
+_HEARD_BYTES = 4 << 20
+# What tells where a route leads to is at its beginning.
+_EVENT_BYTES = 0x80
 
 # Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
 _ATTEMPTS = 32
+
+# A request that changes nothing and is no dump, about the interface with the index 1, which needn't be there.
+_GET_LINK = HEADER.pack(HEADER_BYTES + 16, rtnl.RTM_GETLINK, rtnl.GET, 1, 0) + struct.pack("=BxHiII", 0, 0, 1, 0, 0)
 
 # A bound, so that a flood that never ends can't keep the caller from looking; the next wait returns at once.
 _DRAINED_AT_ONCE = 100_000
@@ -273,12 +288,19 @@ class Listener(Socket):
     A link that goes down, or loses its last address, takes routes along in silence; a dump of IPv4 routes itself never
     tells that they changed meanwhile (NLM_F_DUMP_INTR); and rules decide which tables count.
 
+    Args:
+        inside: where entries matter.
+
     Raises:
         OSError: it can't be opened.
     """
 
-    def __init__(self) -> None:
-        super().__init__(_LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE)
+    def __init__(self, inside: PrefixSet = _EVERYWHERE) -> None:
+        super().__init__(_LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE | _IPV4_NETCONF)
+        with contextlib.suppress(PermissionError):
+            self.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _HEARD_BYTES)
+        self._port = self.getsockname()[0]
+        self._inside = inside
         self._has_seen = False
 
     def __del__(self) -> None:
@@ -290,7 +312,7 @@ class Listener(Socket):
         """Forget what has arrived.
 
         Returns:
-            Whether anything had.
+            Whether anything of it matters.
 
         Raises:
             OSError: the socket failed.
@@ -298,21 +320,34 @@ class Listener(Socket):
         has_some = False
         for _ in range(_DRAINED_AT_ONCE):
             try:
-                # One byte is enough: the rest of the datagram goes with it.
-                self.recv(1)
+                has_some |= self._matters(self.recv(_EVENT_BYTES))
             except BlockingIOError:
-                break
+                return has_some
             except OSError as error:
                 # Events were lost; that they were is all there is to know. The socket goes on.
                 if error.errno != errnos.ENOBUFS:
                     raise
-            has_some = True
-        return has_some
+                has_some = True
+        return True
 
     def saw_a_change(self) -> bool:
-        """Whether anything has changed since this was opened; whoever asks again is told again."""
-        self._has_seen = self._has_seen or self.drain()
+        """Return whether anything that matters has changed since this was opened, also when asked again.
+
+        The kernel tells of a change right after it is made, and before it releases its lock (rtnl_mutex), which no
+        look-up takes. The request takes it, so whatever has been seen is told when it returns.
+        """
+        if not self._has_seen:
+            self.send(_GET_LINK)
+            self._has_seen = self.drain()
         return self._has_seen
+
+    def _matters(self, message: bytes) -> bool:
+        _, kind, _, _, port = HEADER.unpack_from(message)
+        if kind not in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
+            return bool(port != self._port)  # that of the answer to our own request
+        _, length, _, _, table, *_ = wire.BODY.unpack_from(message, HEADER_BYTES)
+        first = attributes(message, HEADER_BYTES + wire.BODY.size).get(wire.RTA_DST, b"")
+        return matters(table, (int.from_bytes(first, "big"), length), self._inside)
 
 
 @contextlib.contextmanager

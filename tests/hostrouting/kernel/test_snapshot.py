@@ -149,17 +149,19 @@ def test_hops_come_from_nexthop_objects_where_a_route_shows_none() -> None:
         NexthopObject(7, second),
         NexthopObject(8, members=((5, 3), (7, 1))),
         NexthopObject(9, members=((7, 2),)),
+        NexthopObject(10, members=((4, 2), (7, 1))),
     )
 
     def route(nexthop_id: int, *hops: NextHop) -> Route:
         return Route(IPv4Network("10.0.0.0/8"), hops, nexthop_id=nexthop_id)
 
     by_id = {nexthop.id: nexthop for nexthop in objects}
-    shown = (route(5), route(8), route(9), route(4), route(7, first))
+    shown = (route(5), route(8), route(9), route(10), route(4), route(7, first))
     assert [with_hops(each, lambda: by_id).hops for each in shown] == [
         (first,),
         (NextHop("eth0", IPv4Address("10.1.0.1"), weight=3), second),
         (second,),
+        (NextHop(weight=2), second),
         (),
         (first,),
     ]

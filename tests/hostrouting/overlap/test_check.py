@@ -11,7 +11,17 @@ import pytest
 
 import phases
 from hostrouting import Config, Host, Layout
-from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    Lookup,
+    NextHop,
+    Protocol,
+    Route,
+    RouteType,
+    Scope,
+    Table,
+)
+from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -69,9 +79,9 @@ def test_the_way_of_a_check_in_production_runs_on_the_kernel_in_memory() -> None
             return found
 
         @contextmanager
-        def noticing_changes(self) -> Iterator[Callable[[], bool]]:
+        def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
             asked.append(("noticing_changes", 0))
-            with super().noticing_changes() as may_have_changed:
+            with super().noticing_changes(inside) as may_have_changed:
                 yield may_have_changed
 
     kernel = Asked()
@@ -106,15 +116,37 @@ def test_a_default_route_that_goes_meanwhile_is_missed() -> None:
     assert (report.verdict, report.reason_kind) == ("unknown", "no-default-route")
 
 
-def test_what_changes_beside_the_tables_is_no_reason_to_look_again() -> None:
+def test_a_route_elsewhere_is_no_reason_to_look_again() -> None:
     asked = []
 
-    def plug(kernel: FakeKernel) -> None:
+    def add(kernel: FakeKernel) -> None:
         asked.append(1)
-        kernel.add_link(f"veth{len(asked)}", up=False)
+        kernel.add([Route(IPv4Network(f"172.21.{len(asked)}.0/24"), (NextHop("ib0"),))])
 
-    assert checked(RestlessKernel(*[plug] * 9)).verdict == "ok"
+    assert checked(RestlessKernel(*[add] * 9)).verdict == "ok"
     assert len(asked) == 1
+
+
+def _flap(kernel: FakeKernel) -> None:
+    assert (kernel.add([SHADOW]), kernel.delete([SHADOW])) == ((), ())
+
+
+CHANGES: dict[str, Callable[[FakeKernel], object]] = {
+    "a link": lambda kernel: kernel.add_link("veth0", up=False),
+    "an address": lambda kernel: kernel.add_address("ib0", "10.7.0.4/32"),
+    "a rule": lambda kernel: kernel.add_rule(Rule(9, table=77)),
+    "an entry of table local": lambda kernel: kernel.add(
+        [Route(IPv4Network("10.8.0.4/32"), (NextHop("lo"),), RouteType.LOCAL, Table.LOCAL, scope=Scope.HOST)]
+    ),
+    "a shadow that came and went": _flap,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_matters_is_a_reason_to_look_again(change: Callable[[FakeKernel], object]) -> None:
+    asked = []
+    report = checked(RestlessKernel(change, lambda _: asked.append(1)))
+    assert (report.verdict, asked) == ("ok", [1])
 
 
 def test_tables_that_never_rest_can_not_be_judged() -> None:

@@ -1,0 +1,324 @@
+"""While routes change a verdict is that of one moment, or unknown: live, recorded and at boot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from asking import BY_HAND, recorded_by
+from churning import churning
+from leaving import Leaving
+from nightly import by_day
+from scripts import AWKS, Sandbox, awk_or_skip
+
+import phases
+from hostrouting import Config
+from hostrouting.boot.render import render_check_route_overlap_script
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.explanation import explain
+
+if TYPE_CHECKING:
+    from hostrouting.backend import RouteBackend
+    from hostrouting.kernel.namespace import NamespaceKernel
+    from hostrouting.overlap.findings import OverlapReport
+
+pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
+
+TRIES = by_day(8, by_night=2000)
+CIDR = "10.5.0.0/16"
+CONFIG = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR]}, "waitSeconds": 0}})
+NODE = """
+    link add eth0 type veth peer name p0
+    link add ib0 type veth peer name p1
+    link set eth0 up
+    link set p0 up
+    link set ib0 up
+    link set p1 up
+    addr add 10.1.0.4/24 dev eth0
+    addr add 10.2.0.4/24 dev ib0
+    route add default via 10.1.0.1
+"""
+
+
+@attrs.frozen
+class Churn:
+    """Changes after each of which the same verdict is right.
+
+    Args:
+        before: commands of ip.
+        steps: done by turns.
+        verdict: that is right at every moment.
+        asked: addresses of which one at least leaves by another interface than eth0, where the verdict is overlap.
+    """
+
+    before: str
+    steps: tuple[str, ...]
+    verdict: str
+    asked: tuple[str, ...]
+
+
+CHURNS = {
+    # Each goes and comes back, never both at once.
+    "one of two shadows is there": Churn(
+        # To look into all these takes as long as a change.
+        "rule add to 10.5.0.0/16 pref 10 lookup 200\n"
+        + "".join(f"route add 10.5.{n // 200 + 1}.{n % 200} via 10.1.0.1\n" for n in range(200))
+        + "route add 10.5.0.0/32 dev ib0\nroute add 10.5.255.255/32 dev ib0",
+        tuple(f"route {verb} {one} dev ib0" for one in ("10.5.0.0/32", "10.5.255.255/32") for verb in ("del", "add")),
+        "overlap",
+        ("10.5.0.0", "10.5.255.255"),
+    ),
+    # The new one is there before the old one goes.
+    "the shadow is in main, or a rule leads to it": Churn(
+        "route add 10.5.0.9/32 dev ib0 table 100\nrule add pref 50 lookup 100",
+        ("route add 10.5.0.9/32 dev ib0", "rule del pref 50", "rule add pref 50 lookup 100", "route del 10.5.0.9/32"),
+        "overlap",
+        ("10.5.0.9",),
+    ),
+    "two rules by turns": Churn(
+        "route add 10.5.0.9/32 dev ib0 table 100\nrule add pref 50 lookup 100",
+        (
+            *("rule add to 10.5.0.9 pref 60 lookup 100", "rule del pref 50"),
+            *("rule add pref 50 lookup 100", "rule del pref 60"),
+        ),
+        "overlap",
+        ("10.5.0.9",),
+    ),
+    "an address comes and goes": Churn(
+        "addr add 10.5.0.4/24 dev eth0",
+        ("addr del 10.5.0.4/24 dev eth0", "addr add 10.5.0.4/24 dev eth0"),
+        "ok",
+        ("10.5.0.9",),
+    ),
+    "routes elsewhere": Churn(
+        "route add 10.5.0.9/32 dev ib0",
+        tuple(f"route {verb} 20.0.{n}.0/24 via 10.2.0.1" for n in range(50) for verb in ("add", "del")),
+        "overlap",
+        ("10.5.0.9",),
+    ),
+}
+RARE = {name: churn for name, churn in CHURNS.items() if name != "routes elsewhere"}
+
+
+def do(commands: str) -> None:
+    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
+
+
+def checked(backend: RouteBackend) -> OverlapReport:
+    return check_overlap(CONFIG.route_overlap, backend, phases.CancelScope())
+
+
+def see(churn: Churn) -> None:
+    """Hold what is right to what sockets do after each step."""
+    with Leaving("eth0", "ib0") as leaving:
+        for step in ("", *churn.steps):
+            do(step)
+            seen = {leaving.by_datagram(IPv4Address(address), 9) for address in churn.asked}
+            assert (seen == {"eth0"}) is (churn.verdict == "ok"), step
+
+
+@pytest.fixture(params=[*RARE.values()], ids=[*RARE])
+def churn(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> Churn:
+    churn: Churn = request.param
+    do(NODE + churn.before)
+    see(churn)
+    return churn
+
+
+def is_right(report: OverlapReport, churn: Churn) -> bool:
+    """Whether it is what every moment justifies, or unknown because of the changes."""
+    return report.verdict in (churn.verdict, "unknown") and report.reason_kind in (None, "check-failed")
+
+
+def test_a_check_mixes_no_two_states(churn: Churn) -> None:
+    with churning(churn.steps):
+        reports = [checked(NetlinkBackend()) for _ in range(TRIES)]
+    assert [report for report in reports if not is_right(report, churn)] == []
+
+
+def test_a_recording_mixes_no_two_states(churn: Churn) -> None:
+    with churning(churn.steps):
+        taken = [take_snapshot(NetlinkBackend()).to_text() for _ in range(TRIES)]
+    for text in taken:
+        snapshot = Snapshot.from_document(json.loads(text))
+        report = checked(SnapshotBackend(snapshot))
+        assert is_right(report, churn)
+        assert (report.verdict == "unknown") is snapshot.is_torn
+
+
+def test_a_recording_by_ip_mixes_no_two_states(churn: Churn) -> None:
+    with churning(churn.steps):
+        taken = [recorded_by(BY_HAND) for _ in range(by_day(2, by_night=200))]
+    for snapshot in taken:
+        assert is_right(checked(SnapshotBackend(snapshot)), churn)
+
+
+@pytest.mark.parametrize("churn", [each for each in RARE.values() if len(each.asked) == 1], indirect=True)
+def test_an_explanation_mixes_no_two_states_or_says_so(churn: Churn) -> None:
+    address = IPv4Address(churn.asked[0])
+    with churning(churn.steps):
+        for _ in range(TRIES):
+            found = explain(address, CONFIG.route_overlap, NetlinkBackend(), phases.CancelScope())
+            assert found is not None
+            assert found.is_torn or found.is_as_expected is (churn.verdict == "ok")
+
+
+def run_script(tmp_path: Path, awk: str) -> str:
+    """The verdict of the boot script."""
+    (tmp_path / awk).mkdir(exist_ok=True)
+    sandbox = Sandbox(tmp_path / awk, awk_or_skip(awk))
+    done = sandbox.run(render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0))
+    markers = sandbox.root / "run/aks-flex-node"
+    if (markers / "route-overlap.ok").exists():
+        assert done.returncode == 0
+        return "ok"
+    assert done.returncode == 1
+    text = (markers / "route-overlap.detected").read_text()
+    return "unknown" if text.startswith("check-failed: ") else "overlap" if text.startswith("OVERLAP: ") else text
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_a_boot_script_mixes_no_two_states(churn: Churn, awk: str, tmp_path: Path) -> None:
+    with churning(churn.steps):
+        told = {run_script(tmp_path, awk) for _ in range(by_day(1, by_night=100))}
+    assert told <= {churn.verdict, "unknown"}
+
+
+def listeners() -> int:
+    """How many sockets of this namespace hear of links, addresses, routes, rules and nexthop objects."""
+    rows = [line.split() for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]]
+    return sum(int(row[3], 16) & 0x800000D1 == 0x800000D1 for row in rows)
+
+
+def wait_for(count: int) -> None:
+    until = time.monotonic() + 20
+    while listeners() != count:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_boot_script_that_is_ended_leaves_no_listener_behind(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    do(NODE)
+    script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
+    sandbox = Sandbox(tmp_path)
+    assert sandbox.run(script).returncode == 0
+    wait_for(0)
+    running = sandbox.start(script)
+    wait_for(1)
+    running.terminate()
+    running.communicate(timeout=20)
+    wait_for(0)
+
+
+DEAF = r"""
+cp "$(readlink -f "$(command -v ip)")" "$ROOT/ip-itself"
+printf '#!/bin/sh\ncase $* in *monitor*) %s ;; esac\nexec "$ROOT/ip-itself" "$@"\n' 'DOES' > "$ROOT/ip"
+chmod 755 "$ROOT/ip"
+mount --bind "$ROOT/ip" "$(readlink -f "$(command -v ip)")"
+"""
+
+
+@pytest.mark.parametrize("does", ["exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])
+def test_a_boot_script_that_can_not_listen_judges_nothing(kernel: NamespaceKernel, tmp_path: Path, does: str) -> None:
+    do(NODE)
+    script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
+    script = script.replace("HEAR_SECONDS=5\n", "HEAR_SECONDS=1\n")
+    done = Sandbox(tmp_path).run(script, prepare=DEAF.replace("DOES", does))
+    assert done.returncode == 1
+    marker = tmp_path / "run/aks-flex-node/route-overlap.detected"
+    assert marker.read_text().startswith("check-failed: can't listen for changes: ")
+
+
+def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    churn = CHURNS["routes elsewhere"]
+    do(NODE + churn.before)
+    see(churn)
+    with churning(churn.steps):
+        assert {checked(NetlinkBackend()).verdict for _ in range(TRIES)} == {"overlap"}
+        assert {run_script(tmp_path, awk) for awk in AWKS} == {"overlap"}
+        found = explain(IPv4Address("10.5.0.9"), CONFIG.route_overlap, NetlinkBackend(), phases.CancelScope())
+    assert found is not None
+    assert (found.is_torn, found.is_as_expected) == (False, False)
+
+
+def test_interfaces_that_swap_names_are_never_one(kernel: NamespaceKernel) -> None:
+    do(NODE + "route add 10.5.0.9/32 dev ib0")
+    steps = tuple(f"link set {old} name {new}" for old, new in (("eth0", "x"), ("ib0", "eth0"), ("x", "ib0")))
+    if subprocess.run(["ip", "-batch", "-"], input="\n".join(steps), text=True, capture_output=True).returncode:
+        pytest.skip("before Linux 6.2 no interface that is up gets another name")
+    with churning(steps):
+        for _ in range(TRIES):
+            assert checked(NetlinkBackend()).verdict in ("overlap", "unknown")
+            assert checked(SnapshotBackend(take_snapshot(NetlinkBackend()))).verdict in ("overlap", "unknown")
+
+
+def test_a_torn_recording_is_not_judged(kernel: NamespaceKernel) -> None:
+    do(NODE)
+    torn = attrs.evolve(take_snapshot(kernel), is_torn=True)
+    backend = SnapshotBackend(Snapshot.from_document(json.loads(torn.to_text())))
+    report = checked(backend)
+    assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
+    assert "recorded" in str(report.reason)
+    found = explain(IPv4Address("10.5.0.9"), CONFIG.route_overlap, backend, phases.CancelScope())
+    assert found is not None
+    assert (found.is_torn, found.is_as_expected, found.to_json()["isTorn"]) == (True, True, True)
+
+
+OBJECTS = """
+    nexthop add id 3 via 10.2.0.1 dev ib0
+    nexthop add id 4 via 10.1.0.1 dev eth0
+    nexthop add id 9 group 3/4
+    route add 10.5.0.0/16 nhid 9
+    route add 10.6.0.0/16 nhid 4
+"""
+
+
+@pytest.mark.parametrize("missing", [3, 9])
+def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
+    kernel: NamespaceKernel, missing: int
+) -> None:
+    do(NODE + OBJECTS)
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
+    with Leaving("eth0", "ib0") as leaving:
+        assert {leaving.by_datagram(IPv4Address("10.5.0.0") + n, 9) for n in range(64)} == {"eth0", "ib0"}
+    assert checked(NetlinkBackend()).verdict == "overlap"
+    objects = "ip -j -N -d nexthop show"
+    keep = (
+        f"import json, sys; json.dump([each for each in json.load(sys.stdin) if each['id'] != {missing}], sys.stdout)"
+    )
+    whole = recorded_by(BY_HAND)
+    lacking = recorded_by(BY_HAND.replace(objects, f'{objects} | {sys.executable} -c "{keep}"'))
+    assert (whole.is_torn, lacking.is_torn) == (False, False)
+    assert checked(SnapshotBackend(whole)).verdict == "overlap"
+    report = checked(SnapshotBackend(lacking))
+    assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
+    assert "10.5.0.0/16" in str(report.reason)
+    elsewhere = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.6.0.0/16"]}}})
+    assert check_overlap(elsewhere.route_overlap, SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
+    # The kernel takes a member that goes out of its group, so only the monitor tells.
+    torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
+    assert checked(SnapshotBackend(torn)).verdict == "unknown"
+
+
+@pytest.mark.parametrize("route", ["default", "10.5.0.0/16"])
+@pytest.mark.parametrize("recording", ["ours", "by ip"])
+def test_a_recorded_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str, recording: str) -> None:
+    do(NODE + "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
+    do("route replace default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
+    snapshot = take_snapshot(kernel) if recording == "ours" else recorded_by(BY_HAND)
+    document = snapshot.to_document()
+    (item,) = (each for each in document["routes"] if each["dst"] == route)
+    del item["nexthops"][1]["dev"]
+    report = checked(SnapshotBackend(Snapshot.from_document(document)))
+    assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
+    assert route in str(report.reason)

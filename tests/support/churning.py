@@ -1,0 +1,43 @@
+"""A host on which something changes hundreds of times a second."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from contextlib import contextmanager
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PER_SECOND = 300
+
+
+@contextmanager
+def churning(steps: Sequence[str], per_second: int = PER_SECOND) -> Iterator[None]:
+    """Have ip do some commands by turns, in the network namespace of this thread, until the end.
+
+    Args:
+        steps: commands of ``ip -batch``.
+        per_second: so many of them, if the machine can.
+    """
+    ip = subprocess.Popen(["ip", "-batch", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    is_over = threading.Event()
+
+    def feed() -> None:
+        assert ip.stdin is not None
+        for step in cycle(steps):
+            if is_over.wait(1 / per_second):
+                return
+            print(step, file=ip.stdin, flush=True)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        feeder.join()
+        _, said = ip.communicate()
+    assert (ip.returncode, said) == (0, "")
