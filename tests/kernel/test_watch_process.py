@@ -43,8 +43,8 @@ from hostrouting.testing import FakeSystemd
 root, spoiled = sys.argv[1:]
 if spoiled == "buffer":
     init = Listener.__init__
-    def tiny(self, **more):
-        init(self, **more)
+    def tiny(self, *inside):
+        init(self, *inside)
         self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     Listener.__init__ = tiny
 elif spoiled:
