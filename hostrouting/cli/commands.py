@@ -139,7 +139,8 @@ def snapshot(_options: argparse.Namespace, host: Host) -> int:
 
     To record a host without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough:
 
-      { echo '{"links":';      ip -j -N -d link show
+      { printf '{"kernel": "%s", "ip": "%s"' "$(uname -sr)" "$(ip -V)"
+        echo ', "links":';     ip -j -N -d link show
         echo ', "addresses":'; ip -j -N -d -4 address show
         echo ', "rules":';     ip -j -N -d -4 rule show
         echo ', "routes":';    ip -j -N -d -4 route show table all
