@@ -142,7 +142,8 @@ def snapshot(_options: argparse.Namespace, host: Host) -> int:
 
       ip -4 -o monitor link address rule route nexthop > node.changes 2>&1 &
       sleep 1
-      { echo '{"links":';      ip -j -N -d link show
+      { printf '{"kernel": "%s", "ip": "%s"' "$(uname -sr)" "$(ip -V)"
+        echo ', "links":';     ip -j -N -d link show
         echo ', "addresses":'; ip -j -N -d -4 address show
         echo ', "rules":';     ip -j -N -d -4 rule show
         echo ', "routes":';    ip -j -N -d -4 route show table all

@@ -309,11 +309,13 @@ def test_service_addresses_on_a_dummy_are_this_hosts_own(node: Kernel, tmp_path:
     assert told(check(node, tmp_path, "10.96.0.0/16")) == ["LOCAL kube-ipvs0 10.96.0.1 10.96.0.10"]
 
 
-def test_a_network_that_is_all_this_hosts_own_is_noted(node: Kernel, tmp_path: Path) -> None:
+def test_a_network_that_is_all_this_hosts_own_takes_the_clusters(node: Kernel, tmp_path: Path) -> None:
     play(node, "route add local 10.96.0.0/16 dev lo table local proto boot scope host")
     assert told(check(node, tmp_path, "10.96.0.0/16", "10.96.3.0/24")) == [
-        "LOCAL lo 10.96.0.0/16",
-        "LOCAL lo 10.96.3.0/24",
+        "OVERLAP lo 10.96.0.0/16",
+        "OVERLAP lo 10.96.3.0/24",
+        "fix 10.96.0.0/17",
+        "fix 10.96.128.0/17",
     ]
 
 
