@@ -122,7 +122,9 @@ def check_overlap(
     remedies = Remedies(reading, outcomes, nameservers)
     remedy, tables = remedies.of_all()
     findings = tuple(remedies.with_fixes(findings, remedy))
-    if any(len(answers) > 1 for answers in reading.answers.values()):
+    # What is discarded now gets a source, and may meet more rules, only once it is mended.
+    selects_more = any(rule.source is not None or rule.ip_protocol for rule in reading.rules)
+    if selects_more or any(len(answers) > 1 for answers in reading.answers.values()):
         left = _left_of_connections(overlap, reading, tables)
         remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
     return attrs.evolve(report, findings=findings, remedy=remedy)

@@ -243,6 +243,15 @@ def test_a_command_to_paste_quotes_the_name_of_an_interface() -> None:
     assert "dev ;reboot" not in left.reason
 
 
+@pytest.mark.parametrize("kind", [RouteType.UNREACHABLE, RouteType.BLACKHOLE])
+def test_what_is_discarded_gets_a_source_with_its_mend_and_may_meet_a_rule_then(kind: RouteType) -> None:
+    kernel = host(of(E0), routes=(WRONG, Route(IPv4Network(CIDR), type=kind)))
+    remedy = check(kernel).remedy
+    assert remedy.routes
+    (left,) = remedy.unmendable
+    assert (left.ranges, left.obstacle.preference, left.obstacle.table) == ((IPv4Network(CIDR),), 100, 100)
+
+
 def test_what_tcp_does_behind_a_rule_for_datagrams_is_told_though_its_table_leads_by_a_default_interface() -> None:
     kernel = FakeKernel()
     for dev, address in (("e0", "10.1.0.4/24"), ("e1", "10.2.0.4/24"), ("ib0", "172.16.0.10/22")):
