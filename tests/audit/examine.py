@@ -258,7 +258,7 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 
 def is_unknown(lines: list[str]) -> bool:
     """Return whether the boot script has judged nothing."""
-    return lines == ["no-default-route"] or any(line.startswith("check-failed") for line in lines)
+    return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
 
 
 def _in_general(reason: str) -> str:
