@@ -163,7 +163,8 @@ verdict is right there if the sockets do what it says at some moment of the cycl
 
 This kernel has no VRF, dummy, bond, VLAN, ipvlan or IPoIB interfaces, and no ciphers for IPsec. The sockets have no
 mark, no type of service, no user but root and no bound interface, and they use few ports: rules that select by
-these are on the hosts, and must not be met. IPsec policies and packet filters aren't made.
+these are on the hosts, and must not be met. IPsec policies and packet filters aren't made. No carrier is lost while
+`ignore_routes_with_linkdown` is set already: the leg then gets no packets, and [counts as used](verdict.md).
 
 ## What the hosts have
 
