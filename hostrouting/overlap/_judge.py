@@ -247,15 +247,18 @@ def judge(
             for outcome in found[tile.question]:
                 if outcome.kind is not None:
                     groups.setdefault(outcome.group, []).append((tile, outcome))
-        failing = [group for group in groups.values() if group[0][1].is_failure]
-        if failing:
+        parts: dict[Hashable, Sequence[IPv4Network]] = {}
+        in_few = [key for key, [(_, first), *_] in groups.items() if first.is_failure or first.kind is NoteKind.ALLOWED]
+        if in_few:
             from hostrouting.overlap._cover import Neighbours
 
             own = Neighbours(tile for tile in tiles if found[tile.question][0].is_own)
-            for group in failing:
-                part = own.around(tile for tile, _ in group)
-                findings.append(_finding(expected, group, reading, part))
-        notes += [_note(expected, group, reading) for group in groups.values() if not group[0][1].is_failure]
+            parts = {key: own.around(tile for tile, _ in groups[key]) for key in in_few}
+        for key, group in groups.items():
+            if group[0][1].is_failure:
+                findings.append(_finding(expected, group, reading, parts[key]))
+            else:
+                notes.append(_note(expected, group, reading, parts.get(key)))
         notes += _foreseen(expected.cidr, foreseen, reading, found)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 
@@ -278,13 +281,13 @@ def _finding(expected: ExpectedCidr, group: _Group, reading: Reading, part: Sequ
     )
 
 
-def _note(expected: ExpectedCidr, group: _Group, reading: Reading) -> Note:
+def _note(expected: ExpectedCidr, group: _Group, reading: Reading, about: Sequence[IPv4Network] | None = None) -> Note:
     _, outcome = group[0]
     kind, cidr = NoteKind(str(outcome.kind)), expected.cidr
     ranges = networks_of(tile for tile, _ in group)
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
-    part = _part(cidr, ranges)
+    part = _part(cidr, ranges if about is None else tuple(about))
     own = _own_on_default(expected, reading)
     if kind in _OWN:
         is_one = sum(network.num_addresses for network in ranges) == 1
