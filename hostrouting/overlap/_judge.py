@@ -292,7 +292,9 @@ def _note(expected: ExpectedCidr, group: _Group, reading: Reading, about: Sequen
     if kind in _OWN:
         is_one = sum(network.num_addresses for network in ranges) == 1
         which = "this address" if is_one else "one of them"
-        message = f"{part} {_OWN[kind][not is_one]}{f' on {by}' if by else ''}; no route can change that"
+        message = f"{part} {_OWN[kind][not is_one]}{f' on {by}' if by else ''}"
+        if reading.asks_local_first:
+            message += "; no route can change that"
         if outcome.is_lost:
             message += f", so nothing in the cluster that has {which} can be reached"
         elif kind is NoteKind.LOCAL and any(address.network != cidr for address in own):

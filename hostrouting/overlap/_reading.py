@@ -77,12 +77,21 @@ class Reading:
     tiles: Sequence[Tile]
     answers: Mapping[int, tuple[Answer, ...]]
 
+    @property
+    def asks_local_first(self) -> bool:
+        """Tell whether table local is asked first, as the kernel has it."""
+        return _asks_local_first(self.rules)
+
     @cached_property
     def fib(self) -> Fib:
         """What its tables and rules say to a packet with nothing that isn't known here."""
         from hostrouting.kernel.fib import Fib
 
         return Fib(self.rules, self.routes, self.addresses, links=self.links, lacks_unknown=True)
+
+
+def _asks_local_first(rules: Sequence[Rule]) -> bool:
+    return tuple(rules[:1]) == KERNEL_RULES[:1]
 
 
 def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:
@@ -199,6 +208,8 @@ def ask(
     """
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
+    # A rule for a source may take what is this host's own, too, if it is asked first.
+    is_own_safe = _asks_local_first(rules)
     look_up = in_turn(asked.lookup, routes)
     found: dict[int, list[Answer]] = {tile.question: [] for tile in tiles}
     addresses = [IPv4Address(question) for question in found]
@@ -207,8 +218,9 @@ def ask(
         for lookup in look_up(addresses, is_tcp=is_tcp):
             number, route = int(lookup.address), lookup.route
             found[number].append(Answer(lookup, None, is_tcp))
-            # What is local has its own address for a source.
-            if route is not None and route.type is not RouteType.LOCAL and (has_source or route.source is not None):
+            if route is None or (route.type is RouteType.LOCAL and is_own_safe):
+                continue
+            if has_source or route.source is not None:
                 by_way.setdefault(way_of(route), (route, []))[1].append(number)
         for source, numbers_ in sorted(_by_source(by_way.values(), tiles, asked, is_tcp=is_tcp).items()):
             from_it = [IPv4Address(number) for number in numbers_]

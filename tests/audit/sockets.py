@@ -17,6 +17,7 @@ from scripts import told_by
 
 from audit.examine import Examination, booted, is_unknown
 from audit.making import flapping, make
+from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.routes import RouteType, Table
 from hostrouting.report import NoteKind
 
@@ -201,6 +202,8 @@ class SeenExamination(Examination):
 
     def _changeable(self, report: OverlapReport, before: Moment) -> Iterator[str]:
         """Yield addresses that notes call this host's own whatever a route says, and that a route takes."""
+        if self._kernel.rules()[:1] != KERNEL_RULES[:1]:
+            return  # then they don't say that
         for address in [ranges[0][0] for ranges in _own(report)][:_NOTES]:
             words = f"{address}/32 dev {report.default_devs[0]} table main"
             subprocess.run(["ip", "route", "add", *words.split()], capture_output=True, check=False)

@@ -100,6 +100,13 @@ CASES = {
         (("OVERLAP", "ib0", "10.5.0.0", "10.1.0.4"),),
         is_told_by_ip=False,
     ),
+    "a rule takes what comes from an own address before table local is asked": Case(
+        f"{NODE}{DEFAULT}ip addr add 10.5.0.9/32 dev ib0\nip rule add pref 500 lookup local\nip rule del pref 0\n"
+        f"{AWAY.format(source='10.5.0.9')}",
+        ("ib0", "ib0", "lo"),
+        (("OVERLAP", "ib0", "10.5.0.9", "10.5.0.9"),),
+        has_note=True,
+    ),
     "an interface was in another namespace": Case(
         "make eth1; make ib0; make eth2; make tun0\n"
         "unshare -n sleep 100 & other=$!\nwhile [ /proc/$other/ns/net -ef /proc/self/ns/net ]; do sleep .02; done\n"

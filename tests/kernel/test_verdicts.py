@@ -18,6 +18,7 @@ from hostrouting.boot.render import render_check_route_overlap_script
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 
@@ -290,6 +291,10 @@ def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKe
         route add 172.16.0.0/16 dev p0
     """)
     kernel.set_link("x1", carrier=False)
+    scope = phases.CancelScope(timeout=10)
+    # The routes hear of it after the link.
+    while not all(hop.is_dead for route in kernel.routes(Table.MAIN) for hop in route.hops if hop.dev == "x1"):
+        kernel.wait_for_change(scope)
     all_say(Case("", (("OVERLAP", "p0", "172.16.1.0", ""),)), tmp_path)
 
 

@@ -111,7 +111,8 @@ function turn_of(c) {
 # Of the rules this program needs the prefixes. What they do is the kernel's business, but where somebody discards an
 # address, which it doesn't name. A rule with words that aren't known here is thought not to match.
 function read_rule(    line, i) {
-  rules++
+  if (++rules == 1)
+    asks_local_first = /^0:\tfrom all lookup 255 *$/
   # What holds all ports that a client may use asks for none.
   has_all_ports += gsub(/ [sd]port 1-65534/, "")
   for (i = 2; i < NF; i++)
@@ -269,8 +270,8 @@ function add_probes(    i, ids, id, asked_by, firsts) {
     if (i in failed)
       continue
     parse(text_of[i])
-    # What is local has its own address for a source.
-    if (type_of[class] == 2 || !(has_sources || src_of[class] in is_suspect))
+    # A rule for a source may take what is this host's own, too, if it is asked first.
+    if ((type_of[class] == 2 && asks_local_first) || !(has_sources || src_of[class] in is_suspect))
       continue
     way_of[i] = class is_tcp[i]
     if (!(way_of[i] in asked_by))
