@@ -51,7 +51,9 @@ def check(kernel: Kernel, tmp_path: Path, *cidrs: str, **overlap: Any) -> Overla
     report = _check(kernel, tmp_path, [*cidrs], **overlap)[1]
     ranges = [finding.ranges for finding in report.findings] + [note.ranges for note in report.notes]
     near = {IPv4Network((part[0], 24), strict=False) for parts in ranges for part in parts}
-    config, closer = _check(kernel, tmp_path, [str(cidr) for cidr in sorted(near)[:4]], **overlap)
+    # Where all is as expected nothing is told of, and any part of it will do.
+    around = [str(cidr) for cidr in sorted(near)[:4]] or [cidrs[0]]
+    config, closer = _check(kernel, tmp_path, around, **overlap)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
     asked = [expected.cidr for expected in config.route_overlap.expected_cidrs]
     assert disagreements(closer, judge, {cidr: sort_all(kernel, judge, judged(cidr)) for cidr in asked}) == []
