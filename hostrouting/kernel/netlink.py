@@ -131,7 +131,9 @@ class NetlinkBackend:
         entries = routes_of(self._groups(Table.MAIN, protocol=Protocol.HOSTROUTING))
         return tuple(entry for entry in entries if entry.is_ours)
 
-    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
+    def routes_except(
+        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
+    ) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
@@ -141,11 +143,12 @@ class NetlinkBackend:
         Args:
             devs: names of interfaces.
             inside: prefixes; a plain entry whose destination is one of them or lies in one is given too.
+            sources: that a plain entry may name.
 
         Returns:
             The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
         """
-        return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs), inside))
+        return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs, sources), inside))
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:

@@ -59,15 +59,18 @@ class RouteBackend(Protocol):
     def our_routes(self) -> tuple[Route, ...]:
         """Return the entries of table main that are ours (``Route.is_ours``), in the kernel's order."""
 
-    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
+    def routes_except(
+        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
+    ) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces: what a check of a large table needs of it.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
-        nearer, where gateways are, and encapsulates nothing (``Route.encap``).
+        nearer, where gateways are, encapsulates nothing (``Route.encap``), and names no ``src`` but some of its own.
 
         Args:
             devs: names of interfaces.
             inside: prefixes; a plain entry whose destination is one of them or lies in one is given too.
+            sources: that a plain entry may name.
 
         Returns:
             The entries in the kernel's order.
@@ -182,15 +185,17 @@ class Kernel(RouteBackend, Protocol):
         """Delete a policy rule."""
 
 
-def is_plain_by(route: Route, devs: Collection[str]) -> bool:
+def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IPv4Address]) -> bool:
     """Whether ``RouteBackend.routes_except`` may pass over an entry by some interfaces.
 
     Args:
         route: its destination doesn't count.
         devs: names of interfaces.
+        sources: that it may name.
     """
-    is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK
-    return is_plain and bool(route.devs) and set(route.devs) <= set(devs) and not route.encap
+    is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK and not route.encap
+    is_own = route.source is None or route.source in sources
+    return is_plain and is_own and bool(route.devs) and set(route.devs) <= set(devs)
 
 
 def matters(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
@@ -262,11 +267,13 @@ class WholeTables:
         """Return the entries of table main that are ours, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.is_ours)
 
-    def routes_except(self, devs: Collection[str], *, inside: Sequence[Prefix] = ()) -> tuple[Route, ...]:
+    def routes_except(
+        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
+    ) -> tuple[Route, ...]:
         """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes."""
         prefixes = PrefixSet(inside)
         return tuple(
             route
             for route in self.routes()
-            if not is_plain_by(route, devs) or prefixes.covers(numbers(route.destination))
+            if not is_plain_by(route, devs, sources) or prefixes.covers(numbers(route.destination))
         )

@@ -59,12 +59,19 @@ class Coverage:
         expected_devs: the default route's interfaces.
         rules: in the order in which the kernel asks them.
         besides: prefixes to look into as if another interface had them.
+        sources: addresses of the host; a route that names another one may fail every connection.
     """
 
     def __init__(
-        self, cidrs: Sequence[Prefix], expected_devs: Iterable[str], rules: Sequence[Rule], besides: Iterable[Prefix]
+        self,
+        cidrs: Sequence[Prefix],
+        expected_devs: Iterable[str],
+        rules: Sequence[Rule],
+        besides: Iterable[Prefix],
+        sources: Iterable[IPv4Address] = (),
     ) -> None:
-        self._cidrs, self._spans, self._devs = cidrs, PrefixSet(cidrs), frozenset(expected_devs)
+        self._cidrs, self._spans = cidrs, PrefixSet(cidrs)
+        self._devs, self._sources = frozenset(expected_devs), frozenset(sources)
         # They are to be looked into, whatever routes there are.
         self._besides = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
         if not _has_floor(rules):
@@ -79,7 +86,7 @@ class Coverage:
         Returns:
             Prefixes that are in the CIDRs; they may be nested.
         """
-        others = (route for route in routes if route.tos == 0 and not _is_plain(route, self._devs))
+        others = (route for route in routes if route.tos == 0 and not self._is_plain(route))
         suspects = {*self._besides, *(numbers(route.destination) for route in others)}
         shadows = PrefixSet(suspects)
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
@@ -97,7 +104,7 @@ class Coverage:
         """
         suspects, inner = set(self._besides), set(borders)
         for route in routes:
-            is_plain = _is_plain(route, self._devs)
+            is_plain = self._is_plain(route)
             if route.tos == 0 and self._spans.overlaps(*ends(prefix := numbers(route.destination))):
                 (inner if is_plain else suspects).add(prefix)
             if not is_plain:
@@ -106,11 +113,12 @@ class Coverage:
         cuts = {*self._cidrs, *map(numbers, RESERVED), *suspects, *filter(shadows.covers, inner)}
         return _lay([cut for cut in cuts if self._spans.covers(cut)])
 
-
-def _is_plain(route: Route, expected_devs: frozenset[str]) -> bool:
-    """Return whether a route does what is expected wherever it wins."""
-    is_unicast = route.type is RouteType.UNICAST
-    return is_unicast and bool(devs := route.devs) and expected_devs.issuperset(devs) and not route.encap
+    def _is_plain(self, route: Route) -> bool:
+        """Return whether a route does what is expected wherever it wins."""
+        if route.type is not RouteType.UNICAST or route.encap:
+            return False
+        is_own = route.source is None or route.source in self._sources
+        return is_own and bool(devs := route.devs) and self._devs.issuperset(devs)
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:

@@ -147,25 +147,33 @@ def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None
     # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
     connected = [numbers(address.network) for address in addresses if address.dev not in devs]
     single = [(end, 32) for each in addresses for end in (int(each.local), ends(numbers(each.network))[1])]
-    foretold = _coverage(overlap, default, KERNEL_RULES, (*connected, *single)).suspects(())
-    routes = backend.routes_except(devs, inside=foretold)
-    told = _coverage(overlap, default, rules).suspects(routes)
+    foretold = _coverage(overlap, default, KERNEL_RULES, addresses, (*connected, *single)).suspects(())
+    own = {address.local for address in addresses}
+    routes = backend.routes_except(devs, inside=foretold, sources=own)
+    told = _coverage(overlap, default, rules, addresses).suspects(routes)
     if not all(map(PrefixSet(foretold).covers, told)):
-        routes = backend.routes_except(devs, inside=told)
+        routes = backend.routes_except(devs, inside=told, sources=own)
     others = (route for route in routes if route.destination.prefixlen or route not in defaults)
     return default, addresses, rules, (*defaults, *others)
 
 
-def _coverage(overlap: RouteOverlap, default: Route, rules: Sequence[Rule], besides: Iterable[Prefix] = ()) -> Coverage:
+def _coverage(
+    overlap: RouteOverlap,
+    default: Route,
+    rules: Sequence[Rule],
+    addresses: Iterable[Address],
+    besides: Iterable[Prefix] = (),
+) -> Coverage:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
     # Also where even the default route may be wrong is to be looked into.
     elsewhere = (each.cidr for each in overlap.expected_cidrs if not each.is_default(default.devs))
-    return Coverage(cidrs, default.devs, rules, (*map(numbers, (*overlap.foreseen, *elsewhere)), *besides))
+    besides = (*map(numbers, (*overlap.foreseen, *elsewhere)), *besides)
+    return Coverage(cidrs, default.devs, rules, besides, [address.local for address in addresses])
 
 
 def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
     default, addresses, rules, routes = tables
-    tiles = _coverage(overlap, default, rules).tiles(routes, borders=own_subnets(addresses, default.devs))
+    tiles = _coverage(overlap, default, rules, addresses).tiles(routes, borders=own_subnets(addresses, default.devs))
     answers = ask(tiles, rules, routes, backend)
     for lookup in (answer.lookup for found in answers.values() for answer in found):
         if lookup.route is not None and lookup.route.encap:
