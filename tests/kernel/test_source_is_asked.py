@@ -82,10 +82,11 @@ CASES = {
         (("NO-ROUTE", "", "10.5.0.0", "10.1.0.7"),),
     ),
     "the src of a longer route by the default interface was local by a route": Case(
-        f"{NODE}{DEFAULT}ip route add local 10.7.7.7 dev lo\nip route add 10.5.0.0/24 via 10.1.0.1 src 10.7.7.7\n"
+        f"{NODE}{DEFAULT}ip route add local 10.7.7.7 dev lo\nip route add 10.5.7.0/24 via 10.1.0.1 src 10.7.7.7\n"
         "ip route del local 10.7.7.7 dev lo table local",
         (None, None, "eth0"),
-        (("NO-ROUTE", "", "10.5.0.0", "10.7.7.7"),),
+        (("NO-ROUTE", "", "10.5.7.0", "10.7.7.7"),),
+        address="10.5.7.9",
     ),
     "the default route's src was local by a route": Case(
         f"{NODE}ip route add local 10.7.7.7 dev lo\nip route add default via 10.1.0.1 src 10.7.7.7\n"

@@ -33,8 +33,8 @@ readonly HEAR_SECONDS=5
 TABLES=$'rule show\nroute show table all\naddress show'
 [ "$SETTLE_SECONDS" -eq 0 ] || TABLES+=$'\nlink show'
 
-# think <LISTED: prints a verdict; behind "==heard" it prints whether any change of some matters. Program and config are here-documents, quoted: nothing in them is expanded. It ends
-# the subshell that it is called in.
+# think <LISTED: prints a verdict, or of what stands behind "==heard" whether any of these changes matters. Program and config
+# are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in.
 think() {
   exec awk -f /dev/fd/3 /dev/fd/4 -
 } 3<<'AWK' 4<<'CONFIG'
@@ -45,8 +45,10 @@ section == "kernel" {
     read_route()
   else if (/^[0-9]+:\t/)
     read_rule()
-  else if (/ inet /)
+  else if (/ inet /) {
     has_address[$2] = 1
+    is_address[substr($4, 1, index($4 "/", "/") - 1)] = 1
+  }
   else if (/ link\/(\[32\]|infiniband) /) {
     sub(/[@:].*/, "", $2)
     infiniband[++infinibands] = $2
@@ -150,7 +152,7 @@ function find_places(    i, plain, plains, covered, suspected) {
   for (i = 1; i <= routes; i++) {
     parse(route[i])
     if (!(class in is_plain))
-      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && !strangers(class, expected, "/")
+      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || src_of[class] in is_address) && !strangers(class, expected, "/")
     if (is_for_tos[class])
       continue
     if (is_plain[class])
