@@ -183,7 +183,7 @@ def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) ->
 
 
 class Asked(Protocol):
-    """What is asked: a ``RouteBackend``, or a model of one."""
+    """A kernel to ask: a ``RouteBackend``, or a model of one."""
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False

@@ -46,7 +46,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def returns(backend: NetlinkBackend, within: float = 10) -> bool:
-    """Whether a wait returns by itself, within some seconds; a busy machine needs more of them than an event does."""
+    """Tell whether a wait returns by itself, within some seconds; a busy machine needs more of them than an event does."""
     try:
         backend.wait_for_change(CancelScope(timeout=within))
     except TimedOut:

@@ -136,7 +136,7 @@ def churn(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> Churn:
 
 
 def is_right(report: OverlapReport, churn: Churn) -> bool:
-    """Whether it is what every moment justifies, or unknown because of the changes."""
+    """Tell whether it is what every moment justifies, or unknown because of the changes."""
     return report.verdict in (churn.verdict, "unknown") and report.reason_kind in (None, "check-failed")
 
 

@@ -65,7 +65,7 @@ BY_TURNS = """
 
 @attrs.frozen
 class Case:
-    """What is done to a node, what sockets do then, and what is to be said.
+    """A case: what is done to a node, what sockets do then, and what is to be said.
 
     Args:
         does: commands of ip.
@@ -195,7 +195,7 @@ def checked(backend: RouteBackend, cidr: Any) -> OverlapReport:
 
 
 def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
-    """Whether ``explain`` finds that all is well; None: it can't tell."""
+    """Tell whether ``explain`` finds that all is well; None: it can't."""
     section = {"routeOverlap": {"expectedCidrs": [case.cidr]}, "waitSeconds": 0}
     config = Config.from_mapping({"hostRouting": section})
     try:
