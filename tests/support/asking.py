@@ -52,13 +52,20 @@ def recorded(kernel: RouteBackend) -> Snapshot:
 
 
 def recorded_by(commands: str, shell: str = "sh", *, ip: str = "iproute2-9999.0") -> Snapshot:
-    """Return what commands of a shell record of the host that they run on.
+    """Return what commands of a shell record of the host that they run on; once more if it changed meanwhile.
+
+    Links that were just made tell of their carriers up to a second later. Commands that change the host run once.
 
     Args:
         commands: of the shell.
         shell: its name.
         ip: the release to put in the place of ip's own; the usual one prints all that a rule may select by.
     """
+    found = _record(commands, shell, ip)
+    return _record(commands, shell, ip) if found.is_torn and commands == BY_HAND else found
+
+
+def _record(commands: str, shell: str, ip: str) -> Snapshot:
     with TemporaryDirectory() as folder:
         done = subprocess.run([shell, "-euc", commands], cwd=folder, capture_output=True, text=True, check=True)
         assert done.stderr == ""
