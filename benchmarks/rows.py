@@ -21,7 +21,7 @@ from benchmarks.measure import Contender, Span, run, side_by_side, timed
 from benchmarks.recordings import HOSTS
 from benchmarks.worlds import World, WrongOutcomeError, batch_file, cidrs_of, routes_of, script
 from hostrouting.boot.render import render_static_routes_script
-from hostrouting.config.routing import RouteOverlap
+from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.waiting import Deadline, look_until
@@ -126,9 +126,10 @@ def _check(size: int, rounds: int) -> Measured:
 def _doubled(make: Callable[[int], tuple[Snapshot, RouteOverlap]], size: int, rounds: int) -> Measured:
     def checking(count: int) -> Contender:
         recorded, overlap = make(count)
+        config = Config(route_overlap=overlap)
 
         def contender() -> Span:
-            span, report = timed(lambda: check_overlap(overlap, SnapshotBackend(recorded), CancelScope()))
+            span, report = timed(lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope()))
             told = len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable)
             if told < count:
                 raise WrongOutcomeError(f"the check of {count} told of {told}: {report.reason or report.verdict}")

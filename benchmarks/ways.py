@@ -18,7 +18,7 @@ from benchmarks.worlds import SCRATCH, World, WrongOutcomeError, batch_file, scr
 from hostrouting.backend import RouteBackend
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
-from hostrouting.config.routing import OverlapMode, RouteOverlap, StaticRoute
+from hostrouting.config.routing import Config, OverlapMode, RouteOverlap, StaticRoute
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
@@ -182,17 +182,17 @@ def count_processes(path: Path) -> int:
         return int(subprocess.run(inside, stdout=subprocess.PIPE, check=True).stdout)
 
 
-def expecting(cidrs: Sequence[IPv4Network]) -> RouteOverlap:
+def expecting(cidrs: Sequence[IPv4Network]) -> Config:
     """Make the config of a check."""
-    return RouteOverlap([str(cidr) for cidr in cidrs], mode=OverlapMode.STRICT)
+    return Config(route_overlap=RouteOverlap([str(cidr) for cidr in cidrs], mode=OverlapMode.STRICT))
 
 
 def by_check(world: World, cidrs: Sequence[IPv4Network]) -> Contender:
     """Judge CIDRs in this process."""
-    overlap = expecting(cidrs)
+    config = expecting(cidrs)
 
     def contender() -> Span:
-        span, report = timed(lambda: check_overlap(overlap, world.backend, CancelScope()))
+        span, report = timed(lambda: check_overlap(config, world.backend, CancelScope()))
         if report.verdict is not Verdict.OK:
             raise WrongOutcomeError(f"the verdict is {report.verdict}: {report.reason or report.findings[0].message}")
         return span

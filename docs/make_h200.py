@@ -200,7 +200,7 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
     config = Config(route_overlap={"expectedCidrs": [variant.expected]})  # what check --cidr makes: it reads no file
-    result = check_overlap(config.route_overlap, host.routes, phases.CancelScope(), host="node-7")
+    result = check_overlap(config, host.routes, phases.CancelScope(), host="node-7")
     result = attrs.evolve(result, time=rfc_3339(TIME))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

@@ -53,7 +53,8 @@ def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]
 def render_static_routes(config: Config) -> str:
     """Render the script of a whole config."""
     # A word for each field, in the order of the class.
-    rows = [_row(*map(_word, attrs.astuple(route, recurse=False))) for route in config.static_routes.routes]
+    routes = [_row(*map(_word, attrs.astuple(route, recurse=False))) for route in config.static_routes.routes]
+    rows = [*_uplink_rows(config), *routes]
     return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
 
 
@@ -67,7 +68,7 @@ def render_check_route_overlap_script(
     settle_seconds: int = 0,
     foreseen: Iterable[str | IPv4Network] = (),
 ) -> str:
-    """Render the script that proves that every expected CIDR leaves by the default route's interface.
+    """Render the script that proves that every expected CIDR leaves by the node's uplinks.
 
     Args:
         expected_cidrs: IPv4 CIDRs, each alone or as an ``ExpectedCidr``; host bits are masked.
@@ -107,6 +108,7 @@ def render_check(config: Config, *, python: str = "") -> str:
     """
     overlap = config.route_overlap
     rows = [
+        *_uplink_rows(config),
         _row("container", _expression(overlap.container_devs)),
         _row("allowed", _expression(overlap.allowed_devs)),
         *(row for expected in dict.fromkeys(overlap.expected_cidrs) for row in _expected_rows(expected)),
@@ -119,6 +121,11 @@ def render_check(config: Config, *, python: str = "") -> str:
         PYTHON=quote(python),
         CONFIG="\n".join(rows),
     )
+
+
+def _uplink_rows(config: Config) -> Iterable[str]:
+    if config.uplinks is not None:
+        yield _row("uplinks", _expression(config.uplinks), ",".join(config.uplinks))
 
 
 def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:

@@ -210,7 +210,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
         if config.static_routes.routes and backend is not on.routes:
             complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
         path = host.layout.config if options.config is None else options.config
-        proposal, changes = _proposal(options, document, result.remedy.routes, on, path)
+        proposal, changes = _proposal(options, document, result.remedy.routes, on, path, config.uplinks)
     if options.output == "json":
         found = {"overlap": result.to_json(), "remedy": result.remedy.to_json()}
         say_json({"host": result.host} | changes.to_json() | found | {"format": options.format, "proposal": proposal})
@@ -229,6 +229,7 @@ def _proposal(
     entries: Sequence[StaticRoute],
     on: Host,
     path: Path | str,
+    uplinks: tuple[str, ...] | None,
 ) -> tuple[dict[str, Any] | str, Changes]:
     """What is proposed, as a document or in another format, and what was changed to have it."""
     from hostrouting.cli.mending import mended
@@ -238,7 +239,8 @@ def _proposal(
 
     if options.format != "config":
         kernel = on.routes
-        routes, missing = resolve(entries, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN))
+        main = kernel.routes(Table.MAIN)
+        routes, missing = resolve(entries, kernel.links(), kernel.addresses(), main, uplinks)
         if missing:
             raise RouteError(f"can't fill in the routes without {missing}")
         write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]

@@ -89,7 +89,7 @@ def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
     yield _below(_answer(kernel))
 
     yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
-    sick = phases.run(phases.task("check")(partial(check_overlap, CONFIG.route_overlap, kernel, host=_NODE)))
+    sick = phases.run(phases.task("check")(partial(check_overlap, CONFIG, kernel, host=_NODE)))
     yield _below(overlap_text(sick, width=width))
 
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
@@ -98,7 +98,7 @@ def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
     yield _below(_answer(kernel))
 
     yield _heading("hostrouting check, again")
-    after = phases.run(phases.task("check")(partial(check_overlap, config.route_overlap, kernel, host=_NODE)))
+    after = phases.run(phases.task("check")(partial(check_overlap, config, kernel, host=_NODE)))
     yield _below(overlap_text(after, width=width))
 
     yield _heading("hostrouting apply, again; then remove: the table is as it was")

@@ -133,6 +133,13 @@ def _patterns(value: Sequence[str]) -> tuple[str, ...]:
     return each(value, parse_pattern)
 
 
+def _uplinks(value: Sequence[str] | None) -> tuple[str, ...] | None:
+    patterns = None if value is None else each(value, parse_pattern)
+    if patterns == ():
+        raise ValueError("names no interface; leave uplinks out to expect the default route's")
+    return patterns
+
+
 def _expected_devs(value: Sequence[str] | None) -> tuple[str, ...] | None:
     patterns = None if value is None else each(value, parse_pattern)
     if patterns == ():
@@ -209,7 +216,7 @@ class ExpectedCidr(Section):
     Args:
         cidr: an IPv4 CIDR. Host bits are masked.
         devs: shell patterns of the interfaces that may carry this CIDR. No other interface may, also none of
-            containers. Without this key the default route's interfaces may.
+            containers. Without this key the uplinks may.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -218,13 +225,13 @@ class ExpectedCidr(Section):
     cidr: IPv4Network = attrs.field(converter=parse_cidr)
     devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs)
 
-    def is_expected(self, dev: str, default_devs: Container[str]) -> bool:
-        """Return whether an interface may carry the CIDR, where these are the default route's."""
-        return dev in default_devs if self.devs is None else is_like(dev, self.devs)
+    def is_expected(self, dev: str, uplinks: Container[str]) -> bool:
+        """Return whether an interface may carry the CIDR, where these are the uplinks."""
+        return dev in uplinks if self.devs is None else is_like(dev, self.devs)
 
-    def is_default(self, default_devs: Collection[str]) -> bool:
-        """Return whether all interfaces of the default route may carry the CIDR."""
-        return all(self.is_expected(dev, default_devs) for dev in default_devs)
+    def allows_all(self, uplinks: Collection[str]) -> bool:
+        """Return whether each of the uplinks may carry the CIDR."""
+        return all(self.is_expected(dev, uplinks) for dev in uplinks)
 
     def __str__(self) -> str:
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
@@ -236,7 +243,7 @@ class ExpectedCidr(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class RouteOverlap(Section):
-    """The CIDRs that must leave by the default route's interface, and what may carry them besides.
+    """The CIDRs that must leave by the node's uplinks, and what may carry them besides.
 
     Args:
         expected_cidrs: the networks of the cluster: nodes, pods, Services. Each is a CIDR, or an object with the keys
@@ -292,6 +299,8 @@ class Config(Section):
         static_routes: the routes to install.
         route_overlap: the CIDRs to check.
         wait_seconds: how long a run waits for the default route, for devices and for gateways, all in all: 0 to 600.
+        uplinks: shell patterns of the interfaces by which the cluster is reached. Name them where several interfaces
+            have a default route. Without this key it is the interface of the default route with the lowest metric.
         consumer: the unit that must not start before routes and check have passed. A template stands for each of its
             instances, of which none can be named; ``kubelet.service`` is a single unit.
         watch: whether, and how, all of it is kept true afterwards.
@@ -303,6 +312,7 @@ class Config(Section):
     static_routes: StaticRoutes = attrs.field(default=StaticRoutes(), converter=_static_routes)
     route_overlap: RouteOverlap = attrs.field(default=RouteOverlap(), converter=_route_overlap)
     wait_seconds: int = attrs.field(default=WAIT_SECONDS, converter=seconds)
+    uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=_uplinks)
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
 

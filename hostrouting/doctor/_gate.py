@@ -40,8 +40,8 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
     if why := why_open(examined.layout):
         follows = f"its next start is let through unchecked, as {why}"
-    overlap = examined.manifest.config.route_overlap
-    if not overlap.expected_cidrs:
+    config = examined.manifest.config
+    if not config.route_overlap.expected_cidrs:
         message = "no CIDR is expected, so no start of it is checked"
         remedy = f"name the cluster's CIDRs in CONFIG as routeOverlap.expectedCidrs, then: {examined.command('apply')}"
         yield Fault("nothing-expected", examined.consumer, message, remedy, Severity.RISK)
@@ -51,7 +51,7 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
         remedy = "hostrouting confirm, or apply; then: hostrouting check"
         yield Fault("unjudged", examined.consumer, message, remedy, Severity.UNKNOWN)
         return
-    report = check_overlap(overlap, examined.host.routes, examined.scope)
+    report = check_overlap(config, examined.host.routes, examined.scope)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN

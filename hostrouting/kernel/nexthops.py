@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from hostrouting.kernel.rules import LOOPBACK
-from hostrouting.model.links import Address
+from hostrouting.model.links import Address, is_like
 from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Route, RouteType, Scope, Table
 
 
@@ -192,18 +192,32 @@ def _each_once(sources: Iterable[IPv4Address | None]) -> tuple[IPv4Address, ...]
 # --- the default route ---------------------------------------------------------------------------------------------
 
 
-def default_route(routes: Iterable[Route], dev: str | None = None) -> Route | None:
-    """The default route that counts: the lowest-metric unicast 0.0.0.0/0 of table main.
+def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
+    """Return the default route that counts: the lowest-metric unicast 0.0.0.0/0 of table main.
 
     Args:
         routes: entries of any tables, in the kernel's order.
-        dev: take only default routes with a live hop on this interface.
+        by: shell patterns of interfaces: take only default routes with a live hop by one of them; None: by any.
 
     Returns:
-        The route; None if there is none with a live hop. Its dead hops, if any, are still in it.
+        The route; None if there is none with a live hop. Its other hops, if any, are still in it.
     """
-    candidates = [route for route in unicast_defaults(routes) if (dev in route.devs if dev else route.devs)]
+    candidates = [route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
+
+
+def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
+    """Return ``default_route`` with its live hops by these interfaces alone: what a static route inherits."""
+    default = default_route(routes, by)
+    if default is None:
+        return None
+    hops = [hop for hop in default.hops if not hop.is_dead and hop.dev is not None and is_among(hop.dev, by)]
+    return attrs.evolve(default, hops=tuple(hops))
+
+
+def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
+    """Return whether an interface is like one of some shell patterns; None: each is."""
+    return patterns is None or is_like(dev, patterns)
 
 
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
@@ -247,18 +261,18 @@ def _is_alternative(route: Route) -> bool:
     return is_default and len(route.hops) == 1 and route.hops[0].gateway is not None
 
 
-def missing_default_route(routes: Iterable[Route], dev: str | None = None) -> str:
-    """Why ``default_route`` finds none, in words.
+def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> str:
+    """Say why ``default_route`` finds none.
 
     Args:
         routes: as for ``default_route``.
-        dev: likewise.
+        by: likewise.
 
     Returns:
         What is missing, with what is there instead.
     """
-    on = "" if dev is None else f" on {dev}"
-    dead = [route for route in unicast_defaults(routes) if dev is None or any(hop.dev == dev for hop in route.hops)]
+    on = "" if by is None else f" on {','.join(by)}"
+    dead = [route for route in unicast_defaults(routes) if any(is_among(hop.dev or "", by) for hop in route.hops)]
     if not dead:
         return f"the default route{on} (table main has no unicast 0.0.0.0/0{on})"
     return f"a live default route{on} (all hops are dead of {dead[0]})"

@@ -22,7 +22,7 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, ExpectedCidr, StaticRoute
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import in_turn
+from hostrouting.kernel.nexthops import in_turn, unicast_defaults
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import is_like
@@ -58,10 +58,14 @@ _ROUTES_MAX = 4096
 
 def _is_named_in_config(route: Route) -> bool:
     """Tell whether a static route can name the next hop of another."""
-    if len(route.hops) != 1 or isinstance(route.hops[0].gateway, IPv6Address):
-        return False
+    is_plain = len(route.hops) == 1 and not isinstance(route.hops[0].gateway, IPv6Address)
+    return is_plain and _is_nameable(route.hops[0].dev or "")
+
+
+def _is_nameable(dev: str) -> bool:
+    """Tell whether a config can name an interface."""
     try:
-        parse_device(route.hops[0].dev or "")
+        parse_device(dev)
     except ValueError:  # the kernel allows $(reboot)
         return False
     return True
@@ -110,6 +114,7 @@ class Remedies:
 
     Args:
         reading: the host.
+        default: of the reading: the entries inherit from it.
         outcomes: of each expected CIDR, by ``sort_answers``.
         nameservers: of resolv.conf.
     """
@@ -117,16 +122,17 @@ class Remedies:
     def __init__(
         self,
         reading: Reading,
+        default: Route,
         outcomes: Mapping[ExpectedCidr, Outcomes],
         nameservers: Iterable[IPv4Address] = (),
     ) -> None:
-        self._reading, self._nameservers = reading, tuple(nameservers)
-        tiles, devs = reading.tiles, reading.default.devs
+        self._reading, self._default, self._nameservers = reading, default, tuple(nameservers)
+        tiles, devs = reading.tiles, reading.uplinks
         # For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces.
         self._outcomes: dict[int, Outcome] = {}
         self._elsewhere: dict[int, ExpectedCidr] = {}
         for expected, found in outcomes.items():
-            is_default = expected.is_default(devs)
+            is_default = expected.allows_all(default.devs)
             for question in dict.fromkeys(tile.question for tile in tiles_in(tiles, numbers(expected.cidr))):
                 outcome, known = found[question][0], self._outcomes.get(question)
                 if known is None or outcome.is_failure or not known.is_failure:
@@ -137,6 +143,10 @@ class Remedies:
         self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), reading.routes)
         self._own_subnets = own_subnets(reading.addresses, devs)
         self._nested_subnets = PrefixIndex(self._own_subnets)
+        # Which of them the cluster is reached by nobody has said.
+        rivals = {hop.dev or "" for route in unicast_defaults(reading.routes) for hop in route.hops} - {*devs}
+        self._rivals = own_subnets(reading.addresses, () if reading.named is not None else tuple(rivals))
+        self._nested_rivals = PrefixIndex(self._rivals)
         # The gateways behind all other interfaces, each with a route by it.
         self._gateways = {
             (hop.gateway, hop.dev): route for route in reading.routes for hop in route.hops if hop.dev not in devs
@@ -211,13 +221,18 @@ class Remedies:
 
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
         if (expected := self._elsewhere.get(int(address))) is not None:
-            return f"{expected} is expected, and the default route leaves by {','.join(self._reading.default.devs)}"
+            return f"{expected} is expected, and the default route leaves by {','.join(self._default.devs)}"
+        if (subnet := next(self._nested_rivals.around((int(address), 32)), None)) is not None:
+            dev = self._rivals[subnet]
+            return (
+                f"it is in the subnet of {dev}, which has a default route too: name the uplinks (hostRouting.uplinks)"
+            )
         if outcome.answer.lookup not in self._look_up([address]):
             return f"the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch {address}"
         return ""
 
     def _owner(self, devs: Iterable[str]) -> str:
-        foreign = [dev for dev in devs if dev not in self._reading.default.devs]
+        foreign = [dev for dev in devs if dev not in self._reading.uplinks]
         owned = (
             f"{dev} belongs to {advice}" for dev in foreign for patterns, advice in _OWNERS if is_like(dev, patterns)
         )
@@ -238,18 +253,15 @@ class Remedies:
         if subnet is None:
             return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
         dev = self._own_subnets[subnet]
-        if len(self._reading.default.devs) > 1 or self._has_lost_source:
-            try:
-                parse_device(dev)
-            except ValueError:  # the kernel allows $(reboot)
-                return Obstacle(f"it is on the link of {dev}, a name that no config takes: rename it")
+        if (self._names_devs or self._has_lost_source) and not _is_nameable(dev):
+            return Obstacle(f"it is on the link of {dev}, a name that no config takes: rename it")
         return max(beaten, subnet[1] - 1)
 
     def _beaten(self, address: IPv4Address) -> int | Obstacle:
         """Return the length that a new entry of table main must exceed; or why main isn't asked."""
         last: Rule | None = None
         bounds: list[int] = []
-        dev = self._reading.default.devs[0]
+        dev = self._default.devs[0]
         for rule, found in self._fib.asked(Flow(address), own=dev):
             last = rule
             # While local and main are one trie, local's turn is main's too.
@@ -265,18 +277,18 @@ class Remedies:
             return Obstacle("no policy rule leads to table main: add one: ip rule add preference 32766 lookup main")
         if decision.route is not None and decision.route.table == Table.LOCAL:
             return Obstacle(f"{decision.route} decides before table main is asked: remove it")
-        return Obstacle.of_rule(f"{decided_by(last)} before table main is asked", last, self._reading.default)
+        return Obstacle.of_rule(f"{decided_by(last)} before table main is asked", last, self._default.hops)
 
     @cached_property
     def _has_lost_source(self) -> bool:
         """Tell whether the default route names a src that isn't this host's; the kernel refuses a route with it."""
-        source = self._reading.default.source
+        source = self._default.source
         return source is not None and not self._fib.is_own(source)
 
     @cached_property
     def _lost_gateway(self) -> str:
         """Why the kernel would refuse entries by the default route's gateways; "" if it wouldn't."""
-        default = self._reading.default
+        default = self._default
         if self._has_lost_source and not _is_named_in_config(default):
             return f"the kernel would refuse entries with the src of {default}: it is no address of this host"
         for hop in default.hops:
@@ -297,29 +309,36 @@ class Remedies:
         return ""
 
     def _subnet_of(self, network: IPv4Network) -> Prefix | None:
-        """The innermost subnet of the default interfaces that a network lies in."""
+        """Return the innermost subnet of the uplinks that a network lies in."""
         return next(self._nested_subnets.around(numbers(network)), None)
 
     # --- the entries -------------------------------------------------------------------------------------------
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
-        subnet, default = self._subnet_of(network), self._reading.default
+        subnet, default = self._subnet_of(network), self._default
         if self._has_lost_source:
             # What names gateway and device inherits nothing, so no src.
             if subnet is not None:
                 return StaticRoute(network, ONLINK, self._own_subnets[subnet])
             (hop,) = default.hops
             return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
-        if subnet is None:
-            return StaticRoute(network)
-        return StaticRoute(network, ONLINK, self._own_subnets[subnet] if len(default.devs) > 1 else None)
+        if subnet is not None:
+            return StaticRoute(network, ONLINK, self._own_subnets[subnet] if self._names_devs else None)
+        # The default route that wins may be another one's.
+        is_one = self._reading.named is not None and len(default.devs) == 1 and _is_nameable(default.devs[0])
+        return StaticRoute(network, dev=default.devs[0] if is_one else None)
+
+    @property
+    def _names_devs(self) -> bool:
+        """Tell whether an entry for the link of an uplink has to name it."""
+        return self._reading.named is not None or len(self._default.devs) > 1
 
     def _tables_with(self, entries: Sequence[StaticRoute], mended: Iterable[IPv4Address]) -> Fib | str:
         """The tables as they would be, by the planner; or why the entries don't do what they shall."""
         reading = self._reading
         main = [route for route in reading.routes if route.table == Table.MAIN]
         try:
-            routes, missing = resolve(entries, reading.links, reading.addresses, main)
+            routes, missing = resolve(entries, reading.links, reading.addresses, main, reading.named)
             # Ours that are there stay: the entries are meant to join them.
             plan = plan_routes(routes, [route for route in main if not route.is_ours])
         except RouteError as error:
@@ -329,8 +348,8 @@ class Remedies:
         fib = self._fib.with_changes(add=plan.add)
         for address in mended:
             answer = fib.lookup(address).route
-            if answer is None or not set(answer.devs) <= set(reading.default.devs):
-                return f"{address} would still not leave by {','.join(reading.default.devs)}"
+            if answer is None or not set(answer.devs) <= set(reading.uplinks):
+                return f"{address} would still not leave by {','.join(reading.uplinks)}"
         return fib
 
     def _mended_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
@@ -351,10 +370,10 @@ class Remedies:
     def _consequences(self, entries: PrefixIndex) -> Iterator[str]:
         """What changes sides besides the expected traffic."""
         reading = self._reading
-        by = ",".join(reading.default.devs)
+        by = ",".join(self._default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}
         for address in reading.addresses:
-            if address.dev not in reading.default.devs and address.network.prefixlen < 32:
+            if address.dev not in reading.uplinks and address.network.prefixlen < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
             if parts := [str(IPv4Network(entry)) for entry in self._mending(entries, subnet)]:

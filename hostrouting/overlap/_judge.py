@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
 from itertools import takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
@@ -19,7 +20,7 @@ from hostrouting.model.prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap._reading import Answer, Reading, pending_devs
+from hostrouting.overlap._reading import Answer, Reading, pending_devs, rival_defaults
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
 Outcomes = Mapping[int, tuple["Outcome", ...]]
@@ -120,7 +121,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
 
     def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
-        self._reading, self._expected, self._default_devs = reading, expected, reading.default.devs
+        self._reading, self._expected, self._uplinks = reading, expected, reading.uplinks
         # Who names interfaces means these alone.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
         container_devs, self._allowed_devs = exempted
@@ -163,7 +164,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         is_own = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_beyond_routes(answer, route)
         # What another local entry takes never leaves this host either, whatever its device.
         devs = ("lo",) if route.type is RouteType.LOCAL and not is_own else route.devs
-        foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._default_devs))
+        foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._uplinks))
         if is_own:
             kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
             return Outcome(kind, answer, devs, route, is_lost=bool(set(foreign) - {"lo"}))
@@ -217,7 +218,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         return sorted(
             (route.table, *numbers(route.destination))
             for route in self._reading.routes
-            if any(dev not in self._default_devs and self._belongs_to_pods(dev) for dev in route.devs)
+            if any(dev not in self._uplinks and self._belongs_to_pods(dev) for dev in route.devs)
         )
 
 
@@ -260,6 +261,8 @@ def judge(
             else:
                 notes.append(_note(expected, group, reading, parts.get(key)))
         notes += _foreseen(expected.cidr, foreseen, reading, found)
+    if any(expected.devs is None for expected in outcomes):
+        notes += _contested(reading)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(reading))
 
 
@@ -271,7 +274,7 @@ def _finding(expected: ExpectedCidr, group: _Group, reading: Reading, part: Sequ
         cidr=expected.cidr,
         probe=IPv4Address(tile.first),
         devs=outcome.devs,
-        expected_devs=reading.default.devs if expected.devs is None else expected.devs,
+        expected_devs=reading.uplinks if expected.devs is None else expected.devs,
         source=outcome.answer.source,
         ranges=networks_of(tile for tile, _ in group),
         route=outcome.route,
@@ -288,7 +291,7 @@ def _note(expected: ExpectedCidr, group: _Group, reading: Reading, about: Sequen
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, ranges if about is None else tuple(about))
-    own = _own_on_default(expected, reading)
+    own = _own_on_uplinks(expected, reading)
     if kind in _OWN:
         is_one = sum(network.num_addresses for network in ranges) == 1
         which = "this address" if is_one else "one of them"
@@ -311,7 +314,7 @@ def _note(expected: ExpectedCidr, group: _Group, reading: Reading, about: Sequen
         if kind is NoteKind.CONTAINER and own and any(hides_others):
             import json
 
-            alone = json.dumps({"cidr": str(cidr), "devs": reading.default.devs})
+            alone = json.dumps({"cidr": str(cidr), "devs": reading.uplinks})
             message += (
                 f"; this host's own {own[0].local} on {own[0].dev} is in the same CIDR: if that is the nodes', nodes in"
                 f" this part can't be reached; {alone} in expectedCidrs makes that a failure"
@@ -319,8 +322,8 @@ def _note(expected: ExpectedCidr, group: _Group, reading: Reading, about: Sequen
     return Note(kind, message, cidr, devs, ranges)
 
 
-def _own_on_default(expected: ExpectedCidr, reading: Reading) -> list[Address]:
-    """This host's addresses on the default route's interfaces, in a CIDR that may be the nodes', pods' or Services'.
+def _own_on_uplinks(expected: ExpectedCidr, reading: Reading) -> list[Address]:
+    """Return this host's addresses on its uplinks, in a CIDR that may be the nodes', pods' or Services'.
 
     The config doesn't tell which, nor does a subnet inside the CIDR: nodes have theirs in the nodes' CIDR, and by
     mistake in the pods'. Two facts tell that it is the nodes': it is the subnet of the address (``Address.network``),
@@ -328,7 +331,7 @@ def _own_on_default(expected: ExpectedCidr, reading: Reading) -> list[Address]:
     """
     if expected.devs is not None:
         return []
-    devs = reading.default.devs
+    devs = reading.uplinks
     return [each for each in reading.addresses if each.dev in devs and each.local in expected.cidr]
 
 
@@ -345,7 +348,7 @@ def _behind(outcome: Outcome, expected: ExpectedCidr, reading: Reading) -> set[s
     number, length = numbers(route.destination)
     entries = reading.fib.tables.get(route.table, {}).get(length, {}).get(number, ())
     in_turn = takewhile(
-        lambda devs: not any(expected.is_expected(dev, reading.default.devs) for dev in devs),
+        lambda devs: not any(expected.is_expected(dev, reading.uplinks) for dev in devs),
         (entry.devs for entry in entries if entry.tos == route.tos),
     )
     return set().union(*in_turn) - {*outcome.devs}
@@ -371,8 +374,22 @@ def _would_lose(outcome: Outcome, prefix: IPv4Network) -> bool:
     return route.destination.prefixlen <= prefix.prefixlen
 
 
+def _contested(reading: Reading) -> Iterable[Note]:
+    """Tell of default routes by several interfaces, where that leaves a doubt."""
+    if (default := reading.default) is None or not (others := rival_defaults(reading)):
+        return
+    found = sorted((default, *others), key=attrgetter("metric"))
+    devs = tuple(sorted({dev for route in found for dev in route.devs}))
+    listed = "; ".join(map(str, found))
+    if reading.named is not None:
+        settles = f"what names no interface goes by {default}"
+    else:
+        settles = f"that by {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
+    yield Note(NoteKind.CONTESTED, f"several interfaces have a default route: {listed}; {settles}", devs=devs)
+
+
 def _notes_on_host(reading: Reading) -> Iterable[Note]:
-    for dev in pending_devs(reading.links, reading.addresses, reading.default.devs):
+    for dev in pending_devs(reading.links, reading.addresses, reading.uplinks):
         text = (
             f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         )

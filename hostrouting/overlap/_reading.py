@@ -16,14 +16,22 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import attrs
 
-from hostrouting.config.routing import RouteOverlap
-from hostrouting.kernel.nexthops import Way, contested_defaults, default_route, in_turn, spread, way_of
+from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.kernel.nexthops import (
+    Way,
+    contested_defaults,
+    in_turn,
+    inherited_route,
+    spread,
+    unicast_defaults,
+    way_of,
+)
 from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import RouteError
-from hostrouting.model.links import Address, Hardware, Link
+from hostrouting.model.links import Address, Hardware, Link, is_like
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Lookup, Route, RouteType
+from hostrouting.model.routes import Lookup, NextHop, Route, RouteType
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._coverage import Coverage, Tile
 from phases import CancelScope
@@ -36,8 +44,19 @@ class ContestedDefaultError(RouteError):
     """Default routes of one metric by several interfaces, so that nobody knows which interface is expected."""
 
 
-# What a reading is made of: default route, addresses, rules and entries.
-_Tables = tuple["Route", "tuple[Address, ...]", "tuple[Rule, ...]", "tuple[Route, ...]"]
+class NoUplinkError(RouteError):
+    """There is no interface that the config names as an uplink."""
+
+
+class _Tables(NamedTuple):
+    """What is read before anything is asked; see ``Reading``."""
+
+    uplinks: tuple[str, ...]
+    default: Route | None
+    links: tuple[Link, ...]
+    addresses: tuple[Address, ...]
+    rules: tuple[Rule, ...] = ()
+    routes: tuple[Route, ...] = ()
 
 
 class Answer(NamedTuple):
@@ -60,7 +79,10 @@ class Reading:
     """Everything that a judgement needs to know of the host.
 
     Args:
-        default: the default route that counts.
+        uplinks: the interfaces by which the cluster may be reached, sorted.
+        default: the default route that counts, with its live hops by uplinks alone; None: the uplinks, which the config
+            names then, have none.
+        named: the config's patterns of the uplinks: another default route than theirs may win; None: it names none.
         links: all interfaces.
         addresses: of this host.
         rules: in the order in which the kernel asks them.
@@ -69,13 +91,20 @@ class Reading:
         answers: the kernel's to each of their questions; the first is what goes unconnected by UDP.
     """
 
-    default: Route
+    uplinks: tuple[str, ...]
+    default: Route | None
+    named: tuple[str, ...] | None
     links: Sequence[Link]
     addresses: Sequence[Address]
     rules: Sequence[Rule]
     routes: Sequence[Route]
     tiles: Sequence[Tile]
     answers: Mapping[int, tuple[Answer, ...]]
+
+    @property
+    def next_hops(self) -> tuple[NextHop, ...]:
+        """Return the next hops that what isn't shadowed takes; none where the uplinks have no default route."""
+        return () if self.default is None else self.default.hops
 
     @property
     def asks_local_first(self) -> bool:
@@ -94,92 +123,94 @@ def _asks_local_first(rules: Sequence[Rule]) -> bool:
     return tuple(rules[:1]) == KERNEL_RULES[:1]
 
 
-def read_host(overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope) -> Reading | None:
+def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Reading | None:
     """Read tables and the kernel's answers that belong to them.
 
     Args:
-        overlap: the expected CIDRs.
+        config: the expected CIDRs and the uplinks.
         backend: the kernel.
         scope: ends it between two looks.
 
     Returns:
-        The reading; None without a default route.
+        The reading; None without a default route, where no uplinks are named.
 
     Raises:
         ContestedDefaultError: the default route doesn't tell which interface an expected CIDR should leave by.
+        NoUplinkError: there is none.
         RouteError: the kernel can't be asked, what matters changed each time that it was read, or an encapsulation
             decides where packets leave.
     """
 
     def read() -> Reading | None:
         scope.check()
-        return read_once(overlap, backend)
+        return read_once(config, backend)
 
-    reading, why_torn = at_one_moment(backend, overlap.judged, read)
+    reading, why_torn = at_one_moment(backend, config.route_overlap.judged, read)
     if why_torn is not None:
         raise why_torn
     return reading
 
 
-def read_once(overlap: RouteOverlap, backend: RouteBackend) -> Reading | None:
-    """Read tables and answers one after the other; None without a default route."""
-    tables = _read_tables(overlap, backend)
-    return None if tables is None else _ask_about(overlap, tables, backend)
+def read_once(config: Config, backend: RouteBackend) -> Reading | None:
+    """Read tables and answers one after the other; see ``read_host``."""
+    tables = _read_tables(config, backend)
+    return None if tables is None else _ask_about(config, tables, backend)
 
 
-def _read_tables(overlap: RouteOverlap, backend: RouteBackend) -> _Tables | None:
-    defaults = backend.default_routes()
-    default = default_route(defaults)
-    if default is None:
+def _read_tables(config: Config, backend: RouteBackend) -> _Tables | None:
+    overlap, defaults, links = config.route_overlap, backend.default_routes(), backend.links()
+    default = inherited_route(defaults, config.uplinks)
+    if config.uplinks is not None:
+        devs = tuple(sorted(link.name for link in links if is_like(link.name, config.uplinks)))
+        if not devs:
+            raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}")
+    elif default is None:
         return None
-    if any(each.devs is None for each in overlap.expected_cidrs) and (tied := contested_defaults(defaults)):
-        named = "; ".join(map(str, tied))
-        raise ContestedDefaultError(
-            f"table main has {len(tied)} default routes of metric {default.metric} by several interfaces, and which the"
-            f" kernel takes may change with each packet: {named}",
-            hint="give one of them a lower metric, or name the interfaces of each expected CIDR (devs)",
-        )
-    addresses, rules = backend.addresses(), backend.rules()
-    if any(rule.source is not None or rule.ip_protocol for rule in rules):
+    else:
+        devs = default.devs
+        if any(each.devs is None for each in overlap.expected_cidrs) and (tied := contested_defaults(defaults)):
+            named = "; ".join(map(str, tied))
+            raise ContestedDefaultError(
+                f"table main has {len(tied)} default routes of metric {default.metric} by several interfaces, and which"
+                f" the kernel takes may change with each packet: {named}",
+                hint="give one of them a lower metric, or name the node's uplinks (hostRouting.uplinks)",
+            )
+    tables = _Tables(devs, default, links, backend.addresses(), backend.rules())
+    if any(rule.source is not None or rule.ip_protocol for rule in tables.rules):
         # Where connections would go once all is mended only whole tables tell.
-        return default, addresses, rules, tuple(dict.fromkeys((*defaults, *backend.routes())))
-    devs = default.devs
+        return tables._replace(routes=tuple(dict.fromkeys((*defaults, *backend.routes()))))
     # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
-    connected = [numbers(address.network) for address in addresses if address.dev not in devs]
-    single = [(end, 32) for each in addresses for end in (int(each.local), ends(numbers(each.network))[1])]
-    foretold = _coverage(overlap, default, KERNEL_RULES, addresses, (*connected, *single)).suspects(())
-    own = {address.local for address in addresses}
+    connected = [numbers(address.network) for address in tables.addresses if address.dev not in devs]
+    single = [(end, 32) for each in tables.addresses for end in (int(each.local), ends(numbers(each.network))[1])]
+    foretold = _coverage(overlap, tables._replace(rules=KERNEL_RULES), (*connected, *single)).suspects(())
+    own = {address.local for address in tables.addresses}
     routes = backend.routes_except(devs, inside=foretold, sources=own)
-    told = _coverage(overlap, default, rules, addresses).suspects(routes)
+    told = _coverage(overlap, tables).suspects(routes)
     if not all(map(PrefixSet(foretold).covers, told)):
         routes = backend.routes_except(devs, inside=told, sources=own)
     others = (route for route in routes if route.destination.prefixlen or route not in defaults)
-    return default, addresses, rules, (*defaults, *others)
+    return tables._replace(routes=(*defaults, *others))
 
 
-def _coverage(
-    overlap: RouteOverlap,
-    default: Route,
-    rules: Sequence[Rule],
-    addresses: Iterable[Address],
-    besides: Iterable[Prefix] = (),
-) -> Coverage:
+def _coverage(overlap: RouteOverlap, tables: _Tables, besides: Iterable[Prefix] = ()) -> Coverage:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
-    # Also where even the default route may be wrong is to be looked into.
-    elsewhere = (each.cidr for each in overlap.expected_cidrs if not each.is_default(default.devs))
+    # Also where what the uplinks take may be wrong, or nothing takes what they don't, is to be looked into.
+    elsewhere = (
+        each.cidr for each in overlap.expected_cidrs if tables.default is None or not each.allows_all(tables.uplinks)
+    )
     besides = (*map(numbers, (*overlap.foreseen, *elsewhere)), *besides)
-    return Coverage(cidrs, default.devs, rules, besides, [address.local for address in addresses])
+    return Coverage(cidrs, tables.uplinks, tables.rules, besides, [address.local for address in tables.addresses])
 
 
-def _ask_about(overlap: RouteOverlap, tables: _Tables, backend: RouteBackend) -> Reading:
-    default, addresses, rules, routes = tables
-    tiles = _coverage(overlap, default, rules, addresses).tiles(routes, borders=own_subnets(addresses, default.devs))
+def _ask_about(config: Config, tables: _Tables, backend: RouteBackend) -> Reading:
+    uplinks, default, links, addresses, rules, routes = tables
+    tiles = _coverage(config.route_overlap, tables).tiles(routes, borders=own_subnets(addresses, uplinks))
     answers = ask(tiles, rules, routes, backend)
     for lookup in (answer.lookup for found in answers.values() for answer in found):
         if lookup.route is not None and lookup.route.encap:
             reason = f"what is sent to {lookup.address} is encapsulated as {lookup.route.encap} (by {lookup.route})"
             raise RouteError(f"{reason}, and where that leaves is decided by other tables")
-    return Reading(default, backend.links(), addresses, rules, routes, tiles, answers)
+    return Reading(uplinks, default, config.uplinks, links, addresses, rules, routes, tiles, answers)
 
 
 class Asked(Protocol):
@@ -256,9 +287,9 @@ def _by_source(
     return found
 
 
-def pending_devs(links: Sequence[Link], addresses: Sequence[Address], default_devs: Sequence[str]) -> tuple[str, ...]:
+def pending_devs(links: Sequence[Link], addresses: Sequence[Address], uplinks: Sequence[str]) -> tuple[str, ...]:
     """The InfiniBand interfaces without an IPv4 address: their connected routes may still come."""
-    with_address = {address.dev for address in addresses} | set(default_devs)
+    with_address = {address.dev for address in addresses} | set(uplinks)
     return tuple(
         sorted(link.name for link in links if link.hardware == Hardware.INFINIBAND and link.name not in with_address)
     )
@@ -269,10 +300,22 @@ def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefi
 
     Args:
         addresses: of the host.
-        devs: the default route's interfaces.
+        devs: their names.
 
     Returns:
         None that is a single address: nobody else is in it.
     """
     own = (address for address in addresses if address.dev in devs and address.prefix_length < 32)
     return {numbers(address.network): address.dev for address in own}
+
+
+def rival_defaults(reading: Reading) -> list[Route]:
+    """Return the live default routes by other interfaces than the one that counts: of uplinks, if these are named."""
+    if reading.default is None:
+        return []
+    known = set(reading.default.devs)
+
+    def is_rival(route: Route) -> bool:
+        return any(dev not in known and (dev in reading.uplinks or reading.named is None) for dev in route.devs)
+
+    return list(filter(is_rival, unicast_defaults(reading.routes)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.config.routing import RouteOverlap
+from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.nexthops import Way, default_route, missing_default_route, unicast_defaults, way_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
@@ -22,8 +22,16 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap._judge import Outcome, judge, sort_answers
-from hostrouting.overlap._reading import ContestedDefaultError, Reading, ask, pending_devs, read_host
-from hostrouting.overlap.findings import Obstacle, OverlapReport, UnknownReason, Unmendable, Verdict
+from hostrouting.overlap._reading import ContestedDefaultError, NoUplinkError, Reading, ask, pending_devs, read_host
+from hostrouting.overlap.findings import (
+    Finding,
+    Obstacle,
+    OverlapReport,
+    Remedy,
+    UnknownReason,
+    Unmendable,
+    Verdict,
+)
 from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 
@@ -75,7 +83,7 @@ def without_findings(overlap: RouteOverlap, verdict: Verdict, *, host: str | Non
 
 
 def check_overlap(
-    overlap: RouteOverlap,
+    config: Config,
     backend: RouteBackend,
     scope: CancelScope,
     *,
@@ -86,40 +94,47 @@ def check_overlap(
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
     Args:
-        overlap: the expected CIDRs and how to judge them.
+        config: the expected CIDRs, how to judge them, and the uplinks.
         backend: the kernel to ask.
         scope: ends it.
-        deadlines: until when a default route, and InfiniBand's addresses, are waited for; None: neither is.
+        deadlines: until when a default route by an uplink, and InfiniBand's addresses, are waited for; None:
+            neither is.
         nameservers: that the host asks; the remedy tells of those that change sides.
         host: the name of a host that was recorded; None: it is this one.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several
-        that the kernel takes by turns, or the kernel can't be asked.
+        that the kernel takes by turns, or no uplink, or the kernel can't be asked.
     """
+    overlap = config.route_overlap
     if not overlap.expected_cidrs:
         return nothing_expected(overlap, host=host)
     try:
         if deadlines is not None:
-            _wait_for_addresses(backend, scope, deadlines)
-        reading = read_host(overlap, backend, scope)
+            _wait_for_addresses(config, backend, scope, deadlines)
+        reading = read_host(config, backend, scope)
         if reading is None:
             missing = _no_default_route(backend.routes())
             return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing, host=host)
     except ContestedDefaultError as error:
         return unjudged(overlap, UnknownReason.CONTESTED_DEFAULT, str(error), host=host)
+    except NoUplinkError as error:
+        return unjudged(overlap, UnknownReason.NO_UPLINK, str(error), host=host)
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
     outcomes = sort_answers(overlap, reading)
     findings, notes = judge(overlap, reading, outcomes)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=reading.default.devs, notes=notes)
+    report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=reading.uplinks, notes=notes)
     if not findings:
         return report
+    if reading.default is None:
+        left = Remedy(unmendable=tuple(_without_default(reading, findings)))
+        return attrs.evolve(report, findings=findings, remedy=left)
     from hostrouting.overlap._fix import Remedies
 
     scope.check()
-    remedies = Remedies(reading, outcomes, nameservers)
+    remedies = Remedies(reading, reading.default, outcomes, nameservers)
     remedy, tables = remedies.of_all()
     findings = tuple(remedies.with_fixes(findings, remedy))
     # What is discarded now gets a source, and may meet more rules, only once it is mended.
@@ -130,14 +145,15 @@ def check_overlap(
     return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
-def _wait_for_addresses(backend: RouteBackend, scope: CancelScope, deadlines: Deadlines) -> None:
-    """Wait for a default route, and then for InfiniBand's addresses, each until its deadline."""
+def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScope, deadlines: Deadlines) -> None:
+    """Wait for a default route (on an uplink), and then for InfiniBand's addresses, each until its deadline."""
+    on = "" if config.uplinks is None else f" on {','.join(config.uplinks)}"
 
     def find_default() -> str | None:
-        return None if default_route(backend.default_routes()) else "the default route"
+        return None if default_route(backend.default_routes(), config.uplinks) else f"the default route{on}"
 
     def find_pending() -> str | None:
-        default = default_route(backend.default_routes())
+        default = default_route(backend.default_routes(), config.uplinks)
         pending = pending_devs(backend.links(), backend.addresses(), default.devs if default else ())
         return f"an address on {', '.join(pending)}" if pending else None
 
@@ -153,6 +169,14 @@ def _no_default_route(routes: Sequence[Route]) -> str:
     return f"missing is {missing_default_route(routes)}{other}"
 
 
+def _without_default(reading: Reading, findings: Iterable[Finding]) -> Iterator[Unmendable]:
+    """Say of each failure that there is no default route for an entry to inherit from."""
+    missing = missing_default_route(reading.routes, reading.named)
+    obstacle = Obstacle(f"missing is {missing}: add one, or an entry that names gateway and dev")
+    for finding in findings:
+        yield Unmendable(finding.ranges, finding.devs, obstacle, finding.shadowed)
+
+
 def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -> tuple[Unmendable, ...]:
     """What still fails of connections and of TCP once the first look-ups are mended, and what mends these.
 
@@ -165,7 +189,7 @@ def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -
     for expected, outcomes in sort_answers(overlap, after).items():
         for tile in tiles_in(reading.tiles, numbers(expected.cidr)):
             for outcome in filter(attrgetter("is_failure"), outcomes[tile.question][1:]):
-                obstacle = _obstacle(outcome, mended, reading.default)
+                obstacle = _obstacle(outcome, mended, reading)
                 left.setdefault((outcome.devs, obstacle), {})[tile] = None
     return tuple(
         Unmendable(networks_of(sorted(tiles, key=lambda tile: tile.first)), devs, obstacle)
@@ -207,7 +231,7 @@ class _Mended:
         return {entry: self.told.get(way_of(entry)) or self.fib.sources().of(entry) for entry in entries}
 
 
-def _obstacle(outcome: Outcome, fib: Fib, default: Route) -> Obstacle:
+def _obstacle(outcome: Outcome, fib: Fib, reading: Reading) -> Obstacle:
     answer = outcome.answer
     if answer.source is not None and not fib.is_own(answer.source):
         return Obstacle(
@@ -217,4 +241,4 @@ def _obstacle(outcome: Outcome, fib: Fib, default: Route) -> Obstacle:
     whose = "TCP" if answer.source is None else f"connections from {answer.source}"
     if rule is None:
         return Obstacle(f"no policy rule leads {whose} to a route: add one: ip rule add preference 32766 lookup main")
-    return Obstacle.of_rule(f"{decided_by(rule)} for {whose}", rule, default)
+    return Obstacle.of_rule(f"{decided_by(rule)} for {whose}", rule, reading.next_hops)

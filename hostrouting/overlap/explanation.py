@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.routing import ExpectedCidr, RouteOverlap
+from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import in_turn, spread
 from hostrouting.kernel.port import RouteBackend, at_one_moment
@@ -79,7 +79,7 @@ class Explanation:
     Args:
         address: the destination.
         expected: the expected CIDRs around it; none: it is judged as if it were one itself.
-        default_devs: the default route's interfaces, sorted.
+        default_devs: the uplinks, sorted.
         lookups: what a socket asks, in this order.
         is_torn: the host changed each time that it was read, so that what is shown may never have been.
     """
@@ -106,14 +106,12 @@ class Explanation:
 _Found = tuple[Reading, tuple[Route, ...], "bool | None", list[Outcome], list[tuple[IPv4Address, ...]]]
 
 
-def explain(
-    address: IPv4Address, overlap: RouteOverlap, backend: RouteBackend, scope: CancelScope
-) -> Explanation | None:
+def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: CancelScope) -> Explanation | None:
     """Follow an address through rules and tables.
 
     Args:
         address: the destination; a unicast address.
-        overlap: what is expected of it.
+        config: what is expected of it.
         backend: the kernel to ask.
         scope: ends the reading.
 
@@ -123,6 +121,7 @@ def explain(
     Raises:
         RouteError: the kernel can't be asked.
     """
+    overlap = config.route_overlap
     around = tuple(expected for expected in overlap.expected_cidrs if address in expected.cidr)
     network = IPv4Network(address)
     asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
@@ -130,7 +129,7 @@ def explain(
 
     def read() -> _Found | None:
         scope.check()
-        if (reading := read_once(alone, backend)) is None:
+        if (reading := read_once(attrs.evolve(config, route_overlap=alone), backend)) is None:
             return None
         outcomes = sort_each(alone, reading, int(address))
         chosen = [_chosen_sources(outcome.answer, backend) for outcome in outcomes]
@@ -158,7 +157,7 @@ def explain(
             is_modelled=told in modelled([address], source=source, is_tcp=is_tcp),
         )
 
-    return Explanation(address, around, reading.default.devs, tuple(map(way, outcomes, chosen)), why_torn is not None)
+    return Explanation(address, around, reading.uplinks, tuple(map(way, outcomes, chosen)), why_torn is not None)
 
 
 def _chosen_sources(answer: Answer, backend: RouteBackend) -> tuple[IPv4Address, ...]:

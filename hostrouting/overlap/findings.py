@@ -32,6 +32,7 @@ class UnknownReason(StrEnum):
 
     NO_DEFAULT_ROUTE = "no-default-route"
     CONTESTED_DEFAULT = "contested-default"
+    NO_UPLINK = "no-uplink"
     CHECK_FAILED = "check-failed"
     NO_RECORDING = "no-recording"
     NO_KERNEL = "no-kernel"
@@ -47,7 +48,7 @@ class FindingKind(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """A reason why traffic by another interface than the default's is no failure."""
+    """A reason for a note, which is no failure."""
 
     LOCAL = "LOCAL"
     BROADCAST = "BROADCAST"
@@ -58,6 +59,7 @@ class NoteKind(StrEnum):
     FORESEEN = "FORESEEN"
     RULE = "RULE"
     NETNS = "NETNS"
+    CONTESTED = "CONTESTED"
 
 
 @attrs.frozen
@@ -69,7 +71,7 @@ class Finding(JsonObject):
         cidr: the expected CIDR, masked.
         probe: the first failing address.
         devs: the interfaces that it leaves by, sorted; none if it doesn't.
-        expected_devs: the default route's interfaces, sorted; or the patterns that the config names for this CIDR.
+        expected_devs: the uplinks, sorted; or the patterns that the config names for this CIDR.
         source: from which connections fail, and otherwise than the rest; None: it fails unconnected.
         ranges: the failing part, as the fewest CIDRs.
         route: the entry that wins at ``probe``, or discards there, as ``ip route show`` prints it; null if there is
@@ -132,7 +134,8 @@ class Note(JsonObject):
     Args:
         kind: ``LOCAL`` and ``BROADCAST`` addresses of this host; ``CONTAINER`` and ``ALLOWED`` interfaces;
             ``CNI-DISCARD`` a CNI's own block; ``PENDING`` an InfiniBand interface without an address; ``FORESEEN`` a
-            prefix that would overlap; ``RULE`` policy rules that weren't judged; ``NETNS`` another network namespace.
+            prefix that would overlap; ``RULE`` policy rules that weren't judged; ``NETNS`` another network namespace;
+            ``CONTESTED`` default routes by several interfaces.
         message: one line for a person.
         cidr: the expected CIDR that it is about, masked; null: all of them.
         devs: the interfaces that it is about, sorted.
@@ -162,10 +165,10 @@ class Obstacle(NamedTuple):
     next_hops: tuple[NextHop, ...] = ()
 
     @classmethod
-    def of_rule(cls, reason: str, rule: Rule, default: Route) -> Obstacle:
+    def of_rule(cls, reason: str, rule: Rule, next_hops: tuple[NextHop, ...]) -> Obstacle:
         """Return the obstacle that a policy rule is."""
         leads = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL)
-        return cls(reason, rule.preference, rule.table if leads else None, default.hops if leads else ())
+        return cls(reason, rule.preference, rule.table if leads else None, next_hops if leads else ())
 
     def commands(self, cidr: str) -> tuple[str, ...]:
         """Return the commands of which each lets a CIDR past the policy rule.
@@ -251,7 +254,8 @@ class OverlapReport(JsonObject):
         mode: what a failure means to the node: ``WARN`` reports it, ``STRICT`` holds the node back.
         time: when the kernel was asked: RFC 3339, UTC, in seconds.
         host: the name of the host that was judged.
-        default_devs: the default route's interfaces, sorted; none if nothing was judged.
+        default_devs: the uplinks, sorted: the default route's interfaces, or those that the config names; none if
+            nothing was judged.
         findings: the failures in the order of the config, those of one CIDR by their first addresses.
         notes: what is worth knowing and is no failure.
         reason_kind: why the verdict is ``unknown``; None: it isn't.

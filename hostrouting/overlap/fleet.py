@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
-from hostrouting.config.routing import Config, RouteOverlap, StaticRoute
+from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import HostRoutingError
@@ -125,7 +125,7 @@ def judge(
     done = 0
     with _processes() if executor is None else nullcontext(executor) as pool:
         try:
-            for found in _results(pool, snapshots, config.route_overlap, scope, is_ours=executor is None):
+            for found in _results(pool, snapshots, config, scope, is_ours=executor is None):
                 for signature, (report, hosts) in found.items():
                     groups.setdefault(signature, (report, []))[1].extend(hosts)
                     done += len(hosts)
@@ -175,12 +175,12 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
 
 
 def _results(
-    pool: Executor, snapshots: Iterable[Recording], overlap: RouteOverlap, scope: CancelScope, *, is_ours: bool
+    pool: Executor, snapshots: Iterable[Recording], config: Config, scope: CancelScope, *, is_ours: bool
 ) -> Iterator[_Groups]:
     """What the workers find, in the order of the recordings, so that any executor gives the same report."""
     left = enumerate(snapshots, 1)
     portions = iter(lambda: tuple(islice(left, _AT_ONCE)), ())
-    submitted = (pool.submit(_judge_some, some, overlap) for some in portions)
+    submitted = (pool.submit(_judge_some, some, config) for some in portions)
     waiting = deque(islice(submitted, _UNDER_WAY))
     try:
         while waiting:
@@ -200,17 +200,17 @@ def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
     return future.result()
 
 
-def _judge_some(recordings: tuple[tuple[int, Recording], ...], overlap: RouteOverlap) -> _Groups:
+def _judge_some(recordings: tuple[tuple[int, Recording], ...], config: Config) -> _Groups:
     """What a worker does: judge some recordings, and group them."""
     groups: _Groups = {}
     for number, recording in recordings:
-        report = _judge_one(recording, overlap, f"recording {number}")
+        report = _judge_one(recording, config, f"recording {number}")
         signature = (report.verdict, _failures(report), report.remedy.routes, report.reason_kind)
         groups.setdefault(signature, (report, []))[1].append(report.host)
     return groups
 
 
-def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> OverlapReport:
+def _judge_one(recording: Recording, config: Config, name: str) -> OverlapReport:
     try:
         if isinstance(recording, Snapshot):
             snapshot = recording
@@ -220,8 +220,8 @@ def _judge_one(recording: Recording, overlap: RouteOverlap, name: str) -> Overla
             name = Path(recording).name.removesuffix(".json")
             snapshot = Snapshot.load(recording)
     except HostRoutingError as error:
-        return unjudged(overlap, UnknownReason.NO_RECORDING, "; ".join(str(error).splitlines()), host=name)
-    return check_overlap(overlap, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
+        return unjudged(config.route_overlap, UnknownReason.NO_RECORDING, "; ".join(str(error).splitlines()), host=name)
+    return check_overlap(config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:

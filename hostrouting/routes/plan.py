@@ -180,7 +180,8 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
         RouteError: a route can't ever be installed like that, or the kernel can't be asked.
     """
     main = backend.routes(Table.MAIN)
-    routes, missing = resolve(config.static_routes.routes, backend.links(), backend.addresses(), main)
+    wanted = config.static_routes.routes
+    routes, missing = resolve(wanted, backend.links(), backend.addresses(), main, config.uplinks)
     return (RoutePlan() if missing else plan_routes(routes, main)), missing
 
 
@@ -214,7 +215,7 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
         around = (each for each in found if each is not None and each.table == Table.MAIN)
         main = (*defaults, *(each for each in around if each.destination.prefixlen))
         try:
-            return resolve(wanted, links, addresses, main)[1]
+            return resolve(wanted, links, addresses, main, config.uplinks)[1]
         except RouteError:  # waiting can't help
             return None
 

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 import attrs
 
 from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
-from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
+from hostrouting.kernel.nexthops import inherited_route, missing_default_route, unicast_defaults
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, RouteType, Scope
@@ -19,19 +19,24 @@ _NAMED_ROUTES_MAX = 3
 
 
 def resolve(
-    wanted: Sequence[StaticRoute], links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route]
+    wanted: Sequence[StaticRoute],
+    links: Sequence[Link],
+    addresses: Sequence[Address],
+    main: Sequence[Route],
+    uplinks: tuple[str, ...] | None,
 ) -> tuple[tuple[Route, ...], str | None]:
     """Fill in device, gateway, source and MTU of static routes.
 
-    What is named is taken literally. What isn't is inherited from the default route (on the named device, if there
-    is one): its gateway of either family (RFC 8950), ``onlink``, all hops of a multipath route, and its ``src``
-    and ``mtu``.
+    What is named is taken literally. What isn't is inherited from the default route by the named device, if there
+    is one, else by an uplink: its gateway of either family (RFC 8950), ``onlink``, all hops of a multipath route, and
+    its ``src`` and ``mtu``.
 
     Args:
         wanted: from the config.
         links: of the host.
         addresses: of the host.
         main: the entries of table main; those for 0.0.0.0/0 and those of scope link or nearer are enough.
+        uplinks: of the config: patterns of the interfaces whose default route is inherited; None: any interface's.
 
     Returns:
         The routes, those first that others may need to reach their gateway, and all of them only if nothing is missing;
@@ -41,7 +46,7 @@ def resolve(
         RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
             default route has several interfaces and a device must be named. All such routes are named.
     """
-    resolver = _Resolver(links, addresses, main, wanted)
+    resolver = _Resolver(links, addresses, main, wanted, uplinks)
     # A gateway may be reachable only by another of these routes, which must then be there first.
     near: list[Route] = []
     others: list[Route] = []
@@ -96,11 +101,17 @@ def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple
 
 class _Resolver:
     def __init__(
-        self, links: Sequence[Link], addresses: Sequence[Address], main: Sequence[Route], wanted: Sequence[StaticRoute]
+        self,
+        links: Sequence[Link],
+        addresses: Sequence[Address],
+        main: Sequence[Route],
+        wanted: Sequence[StaticRoute],
+        uplinks: tuple[str, ...] | None,
     ) -> None:
         self._links = {link.name: link for link in links}
         self._own = {address.local for address in addresses}
         self._defaults = unicast_defaults(main)
+        self._uplinks = uplinks
         self._on_link = _on_link(main, wanted)
         self.like = cache(self._like)  # thousands of routes name the same
 
@@ -116,14 +127,11 @@ class _Resolver:
             self._check_device(dev)
         if dev is not None and gateway is not None:
             return (self._named_hop(gateway, dev),), None
-        default = default_route(self._defaults, dev)
+        by = self._uplinks if dev is None else (dev,)
+        default = inherited_route(self._defaults, by)
         if default is None:
-            raise _NotThere(missing_default_route(self._defaults, dev))
-        hops = tuple(
-            attrs.evolve(hop, is_linkdown=False)
-            for hop in default.hops
-            if not hop.is_dead and (dev is None or hop.dev == dev)
-        )
+            raise _NotThere(missing_default_route(self._defaults, by))
+        hops = tuple(attrs.evolve(hop, is_linkdown=False) for hop in default.hops)
         if gateway is not None:
             hops = (self._named_hop(gateway, self._default_device(gateway, hops), hops),)
         elif len(hops) == 1:
@@ -165,7 +173,7 @@ class _Resolver:
 
     def _is_reachable(self, gateway: IPv4Address, dev: str) -> bool:
         """Whether the kernel's look-up of a gateway would succeed."""
-        default = default_route(self._defaults)
+        default = inherited_route(self._defaults, self._uplinks)
         is_default = default is not None and dev in default.devs
         return any(
             (dev in devs or (is_default and None in devs)) and gateway in network for network, devs in self._on_link

@@ -313,7 +313,7 @@ class Run:
             return nothing_expected(overlap)
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
-        report = check_overlap(overlap, host.routes, scope, deadlines=self.deadlines)
+        report = check_overlap(self.config, host.routes, scope, deadlines=self.deadlines)
         # As the script and the watcher do: two that write at once could leave both markers.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)

@@ -62,8 +62,7 @@ def check_kernel(
     """
     # In a snapshot nothing changes, so nothing is waited for.
     deadlines = Deadlines.of(config, scope) if host.snapshot is None else None
-    overlap = config.route_overlap
-    return check_overlap(overlap, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name)
+    return check_overlap(config, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name)
 
 
 def explain(
@@ -95,7 +94,7 @@ def explain(
         address = parse_unicast_address(address)
     except ValueError as error:
         raise ConfigError([("address", str(error))]) from None
-    found = explanation.explain(address, config.route_overlap, host.routes, scope)
+    found = explanation.explain(address, config, host.routes, scope)
     if found is None:
         reason = "table main has no default route, so there is no interface to compare with"
         raise RouteError(f"can't explain {address}: {reason}")

@@ -119,7 +119,7 @@ class TryRoutes(ConfigTask):
                     with all_or_nothing() as undo:
                         apply_routes(plan, host.routes, scope, undo)
                         verify_routes(plan.wanted, host.routes)
-                overlap = check_overlap(config.route_overlap, host.routes, scope)
+                overlap = check_overlap(config, host.routes, scope)
                 scope.check()
                 raise_if_strict(overlap)
             except BaseException:

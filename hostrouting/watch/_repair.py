@@ -221,7 +221,7 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
     if not wanted:
         return RoutePlan(), []
     main = backend.routes(Table.MAIN)
-    routes, missing = resolve(wanted, backend.links(), backend.addresses(), main)
+    routes, missing = resolve(wanted, backend.links(), backend.addresses(), main, config.uplinks)
     plan, refusals = plan_what_goes(routes, main)
     problems = ["\n".join(map(str, refusals))] if refusals else []
     if missing:

@@ -126,7 +126,7 @@ class _Watch:
         self._end_overdue_trial()
         done = self.keeper.repair(self._reread, host, self.scope)
         tell(_PING)
-        report = check_overlap(self.config.route_overlap, host.routes, self.scope)
+        report = check_overlap(self.config, host.routes, self.scope)
         tell(_PING)
         self.counted.update({"looks": 1} | {str(drift): len(routes) for drift, routes in done.mended.items()})
         for write in (self._write_markers, self._write_metrics):

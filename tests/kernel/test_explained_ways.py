@@ -13,7 +13,7 @@ from leaving import Leaving
 from nightly import by_day
 
 import phases
-from hostrouting import RouteOverlap
+from hostrouting import Config, RouteOverlap
 from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.explanation import explain
@@ -65,12 +65,12 @@ def _of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
 def test_a_way_ends_where_ip_and_sockets_say(question: Question) -> None:
     kernel = built(question)
     recording = SnapshotBackend(take_snapshot(kernel))
-    overlap = RouteOverlap(question.expected, allowed_devs=question.allowed)
+    config = Config(route_overlap=RouteOverlap(question.expected, allowed_devs=question.allowed))
     with Leaving(*question.world.devs) as leaving:
         for address in question.addresses[:: by_day(5, by_night=2)]:
-            found = explain(address, overlap, kernel, phases.CancelScope())
+            found = explain(address, config, kernel, phases.CancelScope())
             assert found is not None
-            assert found == explain(address, overlap, recording, phases.CancelScope())
+            assert found == explain(address, config, recording, phases.CancelScope())
             for way in found.lookups:
                 assert way.is_modelled
                 decides = [step for step in way.steps if step.passed is None]

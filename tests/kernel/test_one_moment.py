@@ -115,7 +115,7 @@ def do(commands: str) -> None:
 
 
 def checked(backend: RouteBackend) -> OverlapReport:
-    return check_overlap(CONFIG.route_overlap, backend, phases.CancelScope())
+    return check_overlap(CONFIG, backend, phases.CancelScope())
 
 
 def see(churn: Churn) -> None:
@@ -168,7 +168,7 @@ def test_an_explanation_mixes_no_two_states_or_says_so(churn: Churn) -> None:
     address = IPv4Address(churn.asked[0])
     with churning(churn.steps):
         for _ in range(TRIES):
-            found = explain(address, CONFIG.route_overlap, NetlinkBackend(), phases.CancelScope())
+            found = explain(address, CONFIG, NetlinkBackend(), phases.CancelScope())
             assert found is not None
             assert found.is_torn or found.is_as_expected is (churn.verdict == "ok")
 
@@ -246,7 +246,7 @@ def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: Namespa
     with churning(churn.steps):
         assert {checked(NetlinkBackend()).verdict for _ in range(TRIES)} == {"overlap"}
         assert {run_script(tmp_path, awk) for awk in AWKS} == {"overlap"}
-        found = explain(IPv4Address("10.5.0.9"), CONFIG.route_overlap, NetlinkBackend(), phases.CancelScope())
+        found = explain(IPv4Address("10.5.0.9"), CONFIG, NetlinkBackend(), phases.CancelScope())
     assert found is not None
     assert (found.is_torn, found.is_as_expected) == (False, False)
 
@@ -269,7 +269,7 @@ def test_a_torn_recording_is_not_judged(kernel: NamespaceKernel) -> None:
     report = checked(backend)
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert "recorded" in str(report.reason)
-    found = explain(IPv4Address("10.5.0.9"), CONFIG.route_overlap, backend, phases.CancelScope())
+    found = explain(IPv4Address("10.5.0.9"), CONFIG, backend, phases.CancelScope())
     assert found is not None
     assert (found.is_torn, found.is_as_expected, found.to_json()["isTorn"]) == (True, True, True)
 
@@ -304,7 +304,7 @@ def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert "10.5.0.0/16" in str(report.reason)
     elsewhere = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.6.0.0/16"]}}})
-    assert check_overlap(elsewhere.route_overlap, SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
+    assert check_overlap(elsewhere, SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
     # The kernel takes a member that goes out of its group, so only the monitor tells.
     torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
     assert checked(SnapshotBackend(torn)).verdict == "unknown"

@@ -58,7 +58,7 @@ def _ip() -> None:
 
 def resolved(kernel: NamespaceKernel) -> tuple[Route, ...]:
     wanted = CONFIG.static_routes.routes
-    routes, missing = resolve(wanted, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN))
+    routes, missing = resolve(wanted, kernel.links(), kernel.addresses(), kernel.routes(Table.MAIN), None)
     assert missing is None
     return routes
 

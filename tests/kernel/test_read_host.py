@@ -31,7 +31,7 @@ GATEWAY = IPv4Address("10.1.0.1")
 def check(backend: RouteBackend, *cidrs: str) -> OverlapReport:
     section = {"routeOverlap": {"expectedCidrs": list(cidrs)}, "waitSeconds": 0}
     host = Host(routes=backend, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    return check_overlap(Config.from_mapping({"hostRouting": section}).route_overlap, host.routes, phases.CancelScope())
+    return check_overlap(Config.from_mapping({"hostRouting": section}), host.routes, phases.CancelScope())
 
 
 def by_eth0(network: str) -> Route:
@@ -94,7 +94,7 @@ def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) 
     kernel.add([by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(256)])
     kernel.add([by_eth0("172.16.5.0/24"), by_ib0("20.1.0.0/25")])
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "20.0.0.0/8"]}}})
-    reading = read_host(config.route_overlap, kernel, phases.CancelScope())
+    reading = read_host(config, kernel, phases.CancelScope())
     assert reading is not None
     plain = [route for route in reading.routes if route.devs == ("eth0",) and route.hops[0].gateway is not None]
     plain = [route for route in plain if route.destination.prefixlen]

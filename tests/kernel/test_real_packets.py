@@ -191,7 +191,7 @@ def run_ip(commands: str) -> None:
 
 def checked(backend: RouteBackend, cidr: Any) -> OverlapReport:
     section = {"routeOverlap": {"expectedCidrs": [cidr]}, "waitSeconds": 0}
-    return check_overlap(Config.from_mapping({"hostRouting": section}).route_overlap, backend, phases.CancelScope())
+    return check_overlap(Config.from_mapping({"hostRouting": section}), backend, phases.CancelScope())
 
 
 def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
@@ -199,7 +199,7 @@ def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
     section = {"routeOverlap": {"expectedCidrs": [case.cidr]}, "waitSeconds": 0}
     config = Config.from_mapping({"hostRouting": section})
     try:
-        found = explain(IPv4Address(case.address), config.route_overlap, backend, phases.CancelScope())
+        found = explain(IPv4Address(case.address), config, backend, phases.CancelScope())
     except RouteError:
         return None
     assert found is not None

@@ -64,7 +64,7 @@ def _check(kernel: Kernel, root: Path, cidrs: list[str], **overlap: Any) -> tupl
     section = {"routeOverlap": {"expectedCidrs": cidrs, **overlap}, "waitSeconds": 0}
     config = Config.from_mapping({"hostRouting": section})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    return config, check_overlap(config.route_overlap, host.routes, phases.CancelScope())
+    return config, check_overlap(config, host.routes, phases.CancelScope())
 
 
 def told(report: OverlapReport) -> list[str]:

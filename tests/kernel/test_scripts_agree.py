@@ -341,7 +341,7 @@ def checks() -> st.SearchStrategy[Config]:
 
 def _check(config: Config, kernel: Kernel, root: Path) -> tuple[Outcome, OverlapReport]:
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    report = check_overlap(config.route_overlap, host.routes, phases.CancelScope())
+    report = check_overlap(config, host.routes, phases.CancelScope())
     write_markers(host.layout, report)
     notes = [f"{note.kind}: {note.message}" for note in report.notes]
     said = (*_lines(summary(report)), *advice(report), *notes)

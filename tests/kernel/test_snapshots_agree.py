@@ -63,7 +63,7 @@ def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
 
 
 def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
-    document = check_overlap(config.route_overlap, backend, phases.CancelScope()).to_json()
+    document = check_overlap(config, backend, phases.CancelScope()).to_json()
     del document["time"]
     return document
 

@@ -102,7 +102,7 @@ def test_a_rule_from_the_own_address_leads_connections_away_and_not_datagrams(
 def test_a_rule_from_the_own_address_is_found(answering_elsewhere: NamespaceKernel, is_recorded: bool) -> None:
     backend = SnapshotBackend(take_snapshot(answering_elsewhere)) if is_recorded else answering_elsewhere
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [str(CIDR)]}, "waitSeconds": 0}})
-    (finding,) = check_overlap(config.route_overlap, backend, phases.CancelScope()).findings
+    (finding,) = check_overlap(config, backend, phases.CancelScope()).findings
     assert (finding.kind, finding.cidr, finding.devs) == (FindingKind.OVERLAP, CIDR, ("eth1",))
     assert finding.source == IPv4Address("10.1.0.4")
     assert finding.ranges == (CIDR,)

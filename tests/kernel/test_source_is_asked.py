@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hostrouting.backend import RouteBackend
-    from hostrouting.config.routing import RouteOverlap
     from hostrouting.kernel.namespace import NamespaceKernel
     from hostrouting.overlap.findings import OverlapReport
 
@@ -202,13 +201,13 @@ ip route add default via 10.1.0.1 src 10.7.7.7; ip route del local 10.7.7.7 dev 
 FIXABLE = Case(f"{NODE}{LOST_SOURCE}", (None, None, None), (), cidr="10.5.0.0/24")
 
 
-def overlap_of(case: Case) -> RouteOverlap:
+def config_of(case: Case) -> Config:
     section = {"routeOverlap": {"expectedCidrs": [case.cidr]}, "waitSeconds": 0}
-    return Config.from_mapping({"hostRouting": section}).route_overlap
+    return Config.from_mapping({"hostRouting": section})
 
 
 def check(backend: RouteBackend, case: Case) -> OverlapReport:
-    return check_overlap(overlap_of(case), backend, phases.CancelScope())
+    return check_overlap(config_of(case), backend, phases.CancelScope())
 
 
 def build(commands: str) -> None:
@@ -251,7 +250,7 @@ def told(report: OverlapReport) -> tuple[tuple[str, str, str, str], ...]:
 def test_an_explanation_says_it_too(case: Case) -> None:
     backend = NetlinkBackend()
     for asked in (backend, SnapshotBackend(recorded(backend))):
-        found = explain(IPv4Address(case.address), overlap_of(case), asked, phases.CancelScope())
+        found = explain(IPv4Address(case.address), config_of(case), asked, phases.CancelScope())
         assert found is not None
         assert "" in case.leaves or found.is_as_expected == (not case.told)
 
@@ -260,7 +259,7 @@ def test_a_fix_has_no_source_that_left_the_host(kernel: NamespaceKernel) -> None
     build(FIXABLE.does)
     remedy = check(kernel, FIXABLE).remedy
     main = kernel.routes(Table.MAIN)
-    routes, missing = resolve(remedy.routes, kernel.links(), kernel.addresses(), main)
+    routes, missing = resolve(remedy.routes, kernel.links(), kernel.addresses(), main, None)
     assert (remedy.unmendable, missing, kernel.add(routes)) == ((), None, ())
     assert check(kernel, FIXABLE).verdict == "ok"
 
@@ -271,7 +270,7 @@ def test_an_explanation_asks_whether_two_tables_are_one(kernel: NamespaceKernel)
         f"{NODE}{DEFAULT}ip rule add pref 5 lookup 77; ip rule del pref 5\n"
         "ip route add local 10.5.0.0/16 dev lo table local; ip route add 10.5.1.0/24 dev ib0"
     )
-    found = explain(IPv4Address("10.5.1.9"), overlap_of(FIXABLE), kernel, phases.CancelScope())
+    found = explain(IPv4Address("10.5.1.9"), config_of(FIXABLE), kernel, phases.CancelScope())
     assert found is not None
     assert [way.is_modelled for way in found.lookups] == [True]
 

@@ -264,7 +264,7 @@ CASES = {
 
 def check(backend: RouteBackend, case: Case) -> OverlapReport:
     section = {"routeOverlap": {"expectedCidrs": [case.cidr], **case.overlap}, "waitSeconds": 0}
-    return check_overlap(Config.from_mapping({"hostRouting": section}).route_overlap, backend, phases.CancelScope())
+    return check_overlap(Config.from_mapping({"hostRouting": section}), backend, phases.CancelScope())
 
 
 def build(commands: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nightly import by_day
 
 import phases
-from hostrouting import Host, Layout, RouteError, RouteOverlap, StaticRoute
+from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.overlap._cover import Piece, fewest_prefixes
@@ -253,9 +253,11 @@ WITH_METRICS = World(
 @example(world=WITH_METRICS)
 def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(world: World) -> None:
     kernel = world.build()
-    overlap = RouteOverlap([str(cidr) for cidr in world.cidrs], allowed_devs=["eth1"], container_devs=[])
+    config = Config(
+        route_overlap=RouteOverlap([str(cidr) for cidr in world.cidrs], allowed_devs=["eth1"], container_devs=[])
+    )
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    report = check_overlap(overlap, host.routes, phases.CancelScope())
+    report = check_overlap(config, host.routes, phases.CancelScope())
     judge = Judge(kernel, world.cidrs)
     assert {a for finding in report.findings for part in finding.ranges for a in part} == judge.failing
     event(f"{len(report.remedy.routes)} entries")
@@ -276,6 +278,6 @@ def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(world: Wo
     ],
 )
 def test_an_entry_may_cover_what_a_longer_route_holds(world: World, networks: list[str]) -> None:
-    overlap = RouteOverlap([str(cidr) for cidr in world.cidrs])
-    report = check_overlap(overlap, world.build(), phases.CancelScope())
+    config = Config(route_overlap=RouteOverlap([str(cidr) for cidr in world.cidrs]))
+    report = check_overlap(config, world.build(), phases.CancelScope())
     assert [str(static.destination) for static in report.remedy.routes] == networks

@@ -261,7 +261,11 @@ def test_what_was_rendered_reads_back_from_the_manifest(
     routes: list[StaticRoute], overlap: RouteOverlap, wait_seconds: int
 ) -> None:
     config = Config(
-        StaticRoutes(bool(routes), routes), overlap, wait_seconds, "kubelet.service", {"enabled": bool(routes)}
+        StaticRoutes(bool(routes), routes),
+        overlap,
+        wait_seconds,
+        consumer="kubelet.service",
+        watch={"enabled": bool(routes)},
     )
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)

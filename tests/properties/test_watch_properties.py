@@ -177,7 +177,7 @@ def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_loo
         host = Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
         with suppress(Cancelled):
             WatchHostRouting(lambda: CONFIG, host, said.append, lambda line: None).do(scope)
-        report = check_overlap(CONFIG.route_overlap, host.routes, CancelScope())
+        report = check_overlap(CONFIG, host.routes, CancelScope())
         assert json.loads(host.layout.report.read_text()) | {"time": ""} == report.to_json() | {"time": ""}
         assert host.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
     assert not plan_repair(CONFIG, kernel)[0].changes

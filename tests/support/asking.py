@@ -40,7 +40,7 @@ def checked(
         "foreseen": [str(prefix) for prefix in foreseen],
     }
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
-    return config, check_overlap(config.route_overlap, backend, phases.CancelScope())
+    return config, check_overlap(config, backend, phases.CancelScope())
 
 
 def recorded(kernel: RouteBackend) -> Snapshot:

@@ -1,6 +1,6 @@
 #!/bin/bash -p
 {
-# Says whether every expected CIDR below leaves by the default route's interface, and leaves a marker that says so.
+# Says whether every expected CIDR below leaves by the node's uplinks, and leaves a marker that says so.
 # Rendered by hostrouting: edits are lost.
 #
 #   check-route-overlap.sh         the oneshot at boot: waits for the network as long as the config says
@@ -29,9 +29,7 @@ readonly SHOWN_LINES=50
 # The groups of netlink that tell of links, addresses, routes, rules and nexthop objects.
 readonly GROUPS_HEARD=$((16#800000d1))
 readonly HEAR_SECONDS=5
-# Links only tell what may still come.
-TABLES=$'rule show\nroute show table all\naddress show'
-[ "$SETTLE_SECONDS" -eq 0 ] || TABLES+=$'\nlink show'
+readonly TABLES=$'rule show\nroute show table all\naddress show\nlink show'
 
 # think <LISTED: prints a verdict, or of what stands behind "==heard" whether any of these changes matters. Program and config
 # are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in.
@@ -49,10 +47,8 @@ section == "kernel" {
     has_address[$2] = 1
     is_address[substr($4, 1, index($4 "/", "/") - 1)] = 1
   }
-  else if (/ link\/(\[32\]|infiniband) /) {
-    sub(/[@:].*/, "", $2)
-    infiniband[++infinibands] = $2
-  }
+  else
+    read_link()
 }
 
 section == "heard" { is_restless = is_restless || matters($0) }
@@ -85,6 +81,15 @@ section == "config" && $1 == "expect" {
 }
 # The patterns are regular expressions; "/", which is in no name, for none.
 section == "config" { pattern_of[$1] = $2 }
+
+function read_link(    name) {
+  name = $2
+  sub(/[@:].*/, "", name)
+  if (/ link\/(\[32\]|infiniband) /)
+    infiniband[++infinibands] = name
+  if (uplink_pattern != "" && is_uplink(name))
+    uplink[++uplinks] = name
+}
 
 function read_route() {
   route[++routes] = $0
@@ -138,8 +143,8 @@ function find_places(    i, plain, plains, covered, suspected) {
   sorter = "exec sort -n >\"$SCRATCH\""
   for (i = 1; i <= ranges; i++) {
     print range_first[i], "expected", range_last[i] | sorter
-    # By the default route's interfaces this CIDR isn't as expected.
-    if (own_pattern[i] != "")
+    # By the uplinks this CIDR isn't as expected, or nothing takes what they don't.
+    if (own_pattern[i] != "" || default_on("*") == "")
       print_suspect(range_first[i], range_last[i])
   }
   # With rules of somebody's anything may decide anywhere.
@@ -367,10 +372,14 @@ function ask(    i, given) {
 }
 
 function print_verdict(    i) {
-  if (!ranges || expected == "") {
-    print !ranges ? "nothing" : "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
+  if (!ranges)
+    print "nothing"
+  else if (expected == "" && uplink_pattern != "")
+    print "unknown\nno-uplink: there is no interface " uplink_words
+  else if (expected == "")
+    print "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
+  if (!ranges || expected == "")
     return
-  }
   if ((i = contested()) != "") {
     print "unknown\ncontested-default: " i
     return
@@ -401,7 +410,7 @@ function print_verdict(    i) {
   else if (trouble != "")
     print "unknown\ncheck-failed: " trouble
   else {
-    print (findings ? "overlap" : "ok") pending_devs()
+    print (default_on("*") == "" ? "early-" : "") (findings ? "overlap" : "ok") pending_devs()
     for (i = 1; i <= findings; i++)
       print message(finding[i])
     if (!findings)
@@ -409,11 +418,11 @@ function print_verdict(    i) {
   }
 }
 
-# Why the default routes don't tell which interface is expected; "" if they do, or each CIDR names its own.
+# Why the default routes don't tell which interface is expected; "" if they do, or the config does.
 function contested(    i, best, count, others, text) {
   for (i = 1; i <= ranges && own_pattern[i] != ""; i++)
     ;
-  if (i > ranges)
+  if (i > ranges || uplink_pattern != "")
     return ""
   best = default_on("*")
   for (i = 1; i <= default_count; i++)
@@ -424,7 +433,7 @@ function contested(    i, best, count, others, text) {
     }
   if (!others)
     return ""
-  return "table main has " count " default routes of metric " metric_of[best] " by several interfaces, and which the kernel takes may change with each packet: " substr(text, 3) "; give one of them a lower metric, or name the interfaces of each expected CIDR (devs)"
+  return "table main has " count " default routes of metric " metric_of[best] " by several interfaces, and which the kernel takes may change with each packet: " substr(text, 3) "; give one of them a lower metric, or name the node\047s uplinks (hostRouting.uplinks)"
 }
 
 # The type of what discards; 0: nothing matches.
@@ -588,7 +597,7 @@ function key(table, n, bits) {
 }
 
 END {
-  expected = devs_of[default_on("*")]
+  expected = uplink_pattern == "" ? devs_of[default_on("*")] : sorted(uplink, uplinks, "/")
   if (section == "heard")
     print is_restless ? "restless" : "calm"
   else
@@ -655,7 +664,8 @@ is_calm() {
 }
 
 # Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro. Sets
-# VERDICT, PENDING and LINES.
+# VERDICT, LACKS_DEFAULT, PENDING and
+# LINES.
 look() {
   local left text
   VERDICT=again
@@ -674,6 +684,8 @@ look() {
   done
   kill "$LISTENER" 2>/dev/null
   trap 'kill $MONITOR 2>/dev/null' EXIT
+  LACKS_DEFAULT=''
+  [[ $VERDICT != early-* ]] || LACKS_DEFAULT=yes VERDICT=${VERDICT#early-}
   case $VERDICT in
     ok | overlap | unknown | nothing | no-default-route) ;;
     again) VERDICT=unknown LINES='check-failed: the routes changed each time that they were read; try again later' ;;
@@ -693,6 +705,10 @@ attempt() {
   look_at_time
   if [ -n "$IS_GATE" ] && has_trial; then
     VERDICT=unknown LINES='check-failed: a trial of routes stands; to end it: hostrouting apply' MISSING='the end of the trial of routes'
+    return "$MAY_COME"
+  fi
+  if [[ -n $LACKS_DEFAULT || $LINES = no-uplink:* ]]; then
+    MISSING='the default route on an uplink'
     return "$MAY_COME"
   fi
   case $VERDICT in
@@ -759,7 +775,7 @@ explain() {
     (cd / && exec timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -m hostrouting check --report) >&2
 }
 
-VERDICT='' PENDING='' LINES='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS IS_GATE='' IS_TOLD=''
+VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS IS_GATE='' IS_TOLD=''
 LIMIT=$((WAIT_SECONDS > SETTLE_SECONDS ? WAIT_SECONDS : SETTLE_SECONDS))
 case $#:${1-} in
   0:) ;;

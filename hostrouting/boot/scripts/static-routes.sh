@@ -22,7 +22,7 @@ think() {
 } 3<<'AWK' 4<<'ROUTES'
 @ROUTES_AWK@
 
-# DESTINATION GATEWAY DEV METRIC of a wanted route; "*" is the default route's.
+# DESTINATION GATEWAY DEV METRIC of a wanted route; "*" is inherited from the default route.
 section == "config" {
   wanted++
   wanted_to[wanted] = shown_to[wanted] = $1
@@ -83,12 +83,12 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu
     return in_order(named_hop(gateway, name), "", rank, "")
   best = default_on(name)
   if (best == "") {
-    fail("lacking", "the default route" (name == "*" ? "" : " on " name))
+    fail("lacking", "the default route" (name == "*" ? on_uplinks() : " on " name))
     return ""
   }
   take_apart(1, best)
   for (h = 1; h <= hops; h++)
-    if (!is_dead[h] && (name == "*" || dev[h] == name)) {
+    if (!is_dead[h] && (name == "*" ? is_uplink(dev[h]) : dev[h] == name)) {
       count++
       head = way(h)
       onlink_by[head] = onlink[h]
@@ -98,8 +98,12 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu
   mtu = field["mtu"] == "" ? "" : " mtu " field["mtu"]
   if (gateway == "*")
     return count == 1 ? in_order(head, source, rank, onlink_by[head] mtu) : in_order("", source, rank, mtu legs)
-  head = named_hop(gateway, name == "*" ? one_of(devs_of[best], gateway) : name)
+  head = named_hop(gateway, name == "*" ? one_of(uplinks_of(best), gateway) : name)
   return in_order(head, source, rank, onlink_by[head] mtu)
+}
+
+function on_uplinks() {
+  return uplink_words == "" ? "" : " on " uplink_words
 }
 
 function in_order(head, source, rank, tail) {
@@ -159,7 +163,7 @@ function fail(how, why) {
 function make_plan(    i, id, words_of, carrier) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
-      near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? devs_of[default_on("*")] : wanted_dev[i]) "/"
+      near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? uplinks_of(default_on("*")) : wanted_dev[i]) "/"
   for (i = 1; i <= wanted; i++) {
     looked_at = wanted_to[i]
     id = wanted_gateway[i] " " wanted_dev[i] " " wanted_metric[i]

@@ -18,7 +18,7 @@ import pytest
 from drawn import bar, of_terminal, report, segment
 
 import phases
-from hostrouting import Host, Layout, RouteOverlap
+from hostrouting import Config, Host, Layout, RouteOverlap
 from hostrouting.cli.bars import CellKind, Paint, cells, legend
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.report import overlap_text
@@ -203,8 +203,8 @@ def h200(kernel: FakeKernel, tmp_path: Path) -> Host:
 
 
 def test_a_check_draws_whole_cidrs(tmp_path: Path) -> None:
-    overlap = RouteOverlap(["172.16.0.0/12", "10.96.0.0/12", "112.0.0.0/4"])
-    checked = check_overlap(overlap, h200(FakeKernel(), tmp_path).routes, phases.CancelScope())
+    config = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12", "112.0.0.0/4"]))
+    checked = check_overlap(config, h200(FakeKernel(), tmp_path).routes, phases.CancelScope())
     (failing,) = checked.findings
     assert (failing.devs, failing.behind) == (("ib0",), tuple(f"ib{number}" for number in range(1, 8)))
     lines = printed(overlap_text(checked))

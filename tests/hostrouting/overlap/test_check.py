@@ -65,7 +65,7 @@ def checked(kernel: FakeKernel) -> OverlapReport:
     overlap = {"expectedCidrs": ["172.20.0.0/16"]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
-    return check_overlap(config.route_overlap, host.routes, phases.CancelScope())
+    return check_overlap(config, host.routes, phases.CancelScope())
 
 
 def test_the_way_of_a_check_in_production_runs_on_the_kernel_in_memory() -> None:
@@ -165,4 +165,4 @@ def test_a_cancel_ends_the_looking() -> None:
     host = Host(routes=RestlessKernel(), units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
     config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.20.0.0/16"]}}})
     with pytest.raises(phases.Cancelled):
-        check_overlap(config.route_overlap, host.routes, scope)
+        check_overlap(config, host.routes, scope)

@@ -47,7 +47,7 @@ def of(source: IPv4Address, **more: Any) -> Rule:
 
 def check(backend: RouteBackend, *cidrs: Any, **overlap: Any) -> OverlapReport:
     section = {"routeOverlap": {"expectedCidrs": [*cidrs] or [CIDR], **overlap}, "waitSeconds": 0}
-    return check_overlap(Config.from_mapping({"hostRouting": section}).route_overlap, backend, phases.CancelScope())
+    return check_overlap(Config.from_mapping({"hostRouting": section}), backend, phases.CancelScope())
 
 
 def told(report: OverlapReport) -> list[tuple[str, tuple[str, ...], IPv4Address | None]]:

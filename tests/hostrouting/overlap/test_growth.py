@@ -9,6 +9,7 @@ from nightly import by_day
 
 import phases
 from benchmarks.recordings import HOSTS
+from hostrouting import Config
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.overlap.check import check_overlap
 
@@ -18,7 +19,7 @@ def calls_of_a_check(name: str, size: int) -> int:
     recorded, overlap = make(size)
     backend = SnapshotBackend(recorded)
     profile = cProfile.Profile()
-    report = profile.runcall(check_overlap, overlap, backend, phases.CancelScope())
+    report = profile.runcall(check_overlap, Config(route_overlap=overlap), backend, phases.CancelScope())
     assert len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable) >= size
     return sum(entry.callcount for entry in profile.getstats())
 

@@ -32,14 +32,16 @@ RULES = (
 SHADOW = Route(CIDR, (NextHop("ib0"),), protocol=Protocol.KERNEL, source=IPv4Address("172.16.0.10"))
 
 
-def reading(answer: Route | int, **changes: Any) -> Reading:
+def reading(answer: Route | int, default: Route = DEFAULT, **changes: Any) -> Reading:
     lookup = Lookup(PROBE, None, answer) if isinstance(answer, int) else Lookup(PROBE, answer)
     base = Reading(
-        DEFAULT,
+        default.devs,
+        default,
+        named=None,
         links=(),
         addresses=(),
         rules=RULES,
-        routes=(DEFAULT,),
+        routes=(default,),
         tiles=[Tile(int(CIDR[0]), int(CIDR[-1]), int(PROBE))],
         answers={int(PROBE): (Answer(lookup),)},
     )

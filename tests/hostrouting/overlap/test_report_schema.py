@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SCHEMA = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
-GATEWAY = IPv4Address("10.1.0.1")
+GATEWAY, SECOND_GATEWAY = IPv4Address("10.1.0.1"), IPv4Address("10.2.0.1")
 EVERYTHING = [
     "10.0.0.0/8",
     "172.16.0.0/12",
@@ -49,6 +49,7 @@ def host_with_everything() -> FakeKernel:
     kernel.add_link("cali1")
     routes = [
         Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP),
+        Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.DHCP, metric=500),
         Route(IPv4Network("10.244.1.0/26"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD),
         Route(IPv4Network("10.244.1.7/32"), (NextHop("cali1"),), protocol=Protocol.BOOT),
         Route(IPv4Network("192.168.4.0/24"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC),
@@ -74,7 +75,7 @@ def checked(kernel: FakeKernel, root: Path, cidrs: list[str], **more: Any) -> Ov
     overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"], **more}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    return check_overlap(config.route_overlap, host.routes, phases.CancelScope())
+    return check_overlap(config, host.routes, phases.CancelScope())
 
 
 def problems(document: object) -> list[str]:

@@ -52,7 +52,7 @@ def test_it_reaches_every_route_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(routing, "StaticRoute", TaggedStaticRoute)
     monkeypatch.setattr(resolving, "Route", TaggedRoute)
     default = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),), protocol=Protocol.DHCP)
-    routes, missing = resolving.resolve(tagged_config().static_routes.routes, [Link(2, "eth0")], [], [default])
+    routes, missing = resolving.resolve(tagged_config().static_routes.routes, [Link(2, "eth0")], [], [default], None)
     assert missing is None
     added = plan_routes(routes, [default]).add
     assert [route.tag for route in added if isinstance(route, TaggedRoute)] == [7] * len(TAGS)

@@ -35,7 +35,7 @@ DEFAULT = default(NextHop("eth0", GATEWAY), metric=100, source=IPv4Address("10.1
 def resolution_of(
     route: StaticRoute, *main: Route, links: list[Link] | None = None
 ) -> tuple[tuple[Route, ...], str | None]:
-    return resolve([route], links or LINKS, ADDRESSES, [CONNECTED, CONNECTED_1, *main])
+    return resolve([route], links or LINKS, ADDRESSES, [CONNECTED, CONNECTED_1, *main], None)
 
 
 def resolved(route: StaticRoute, *main: Route) -> Route:
@@ -60,7 +60,7 @@ def test_the_default_that_counts_is_the_unicast_one_of_table_main_with_the_lowes
         Route(IPv4Network("0.0.0.0/1"), (NextHop("ib0"),)),
     ]
     assert default_route([*others, DEFAULT, better]) is better
-    assert default_route([*others, DEFAULT, better], dev="eth0") is DEFAULT
+    assert default_route([*others, DEFAULT, better], ("eth0",)) is DEFAULT
     assert default_route(others) is None
 
 
@@ -170,7 +170,7 @@ def test_a_gateway_behind_another_gateway_is_not_reachable() -> None:
 
 def test_routes_that_others_need_for_their_gateway_come_first() -> None:
     wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.1/32", "onlink", "eth1")]
-    routes, _ = resolve(wanted, LINKS, ADDRESSES, [])
+    routes, _ = resolve(wanted, LINKS, ADDRESSES, [], None)
     assert [str(route.destination) for route in routes] == ["10.9.0.1/32", "172.16.1.0/24"]
 
 
@@ -208,8 +208,8 @@ def test_what_this_run_removes_carries_no_gateway_of_what_it_adds() -> None:
 
 def test_an_onlink_route_without_a_device_reaches_by_the_defaults_only() -> None:
     wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.0/24", "onlink")]
-    assert resolve(wanted, LINKS, ADDRESSES, [DEFAULT])[1]
-    assert not resolve([attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DEFAULT])[1]
+    assert resolve(wanted, LINKS, ADDRESSES, [DEFAULT], None)[1]
+    assert not resolve([attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DEFAULT], None)[1]
 
 
 class Counting(list[Route]):
@@ -229,7 +229,7 @@ def test_the_table_is_gone_through_a_constant_number_of_times_whatever_the_numbe
             StaticRoute(f"172.{16 + n // 256}.{n % 256}.0/24", *(("10.1.0.1", "eth0") if n % 2 else ()))
             for n in range(count)
         ]
-        assert not resolve(wanted, LINKS, ADDRESSES, table)[1]
+        assert not resolve(wanted, LINKS, ADDRESSES, table, None)[1]
         return table.passes
 
     assert passes(2) == passes(500)
@@ -239,14 +239,14 @@ def test_all_refusals_are_named_at_once() -> None:
     links = [attrs.evolve(ETH0, master="br0"), attrs.evolve(ETH1, master="br1"), Link(8, "br0"), Link(9, "br1")]
     wanted = [StaticRoute("172.16.1.0/24", "onlink", "eth0"), StaticRoute("172.16.2.0/24", "onlink", "eth1")]
     with pytest.raises(RouteError) as caught:
-        resolve(wanted, links, (), ())
+        resolve(wanted, links, (), (), None)
     assert len(caught.value.message.splitlines()) == 2
     assert caught.value.hint == "name br0 as dev\nname br1 as dev"
 
 
 def test_many_missing_things_are_counted_not_listed() -> None:
     wanted = [StaticRoute(f"172.16.{n}.0/24", "onlink", f"ib{n}x") for n in range(9)]
-    _, what = resolve(wanted, LINKS, ADDRESSES, ())
+    _, what = resolve(wanted, LINKS, ADDRESSES, (), None)
     assert what is not None
     assert what.endswith("; and 6 more")
 
