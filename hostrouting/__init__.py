@@ -20,7 +20,7 @@ Tasks, which change things; ``phases.run`` runs them:
 
 Functions, which change nothing; the command line has one of the same name for each, but ``examine`` is its doctor:
 
-    check      does every expected CIDR leave by the default route's interface?
+    check      does every expected CIDR leave by the node's uplinks?
     plan       what would Configure change, and would the next start be let through?
     explain    why does an address go where it goes?
     snapshot   record a host

@@ -26,6 +26,8 @@ CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
 # What parts are started and judged in this order; others come behind them.
+SHARED_KEYS = ("waitSeconds", "uplinks")
+
 _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
@@ -207,11 +209,12 @@ class Manifest:
 
 
 def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
-    config = {
-        section: {key: asked.get(section, {}).get(key, value) for key, value in keys.items()}
-        for section, keys in part.config.items()
-    }
-    return attrs.evolve(part, config=config)
+    keys, theirs = part.config.get(SECTION, {}), asked.get(SECTION, {})
+    if not keys.keys() & SHARED_KEYS or not theirs.keys() & SHARED_KEYS:
+        return part
+    own = {key: value for key, value in keys.items() if key not in SHARED_KEYS}
+    shared = {key: value for key, value in theirs.items() if key in SHARED_KEYS}
+    return attrs.evolve(part, config={**part.config, SECTION: own | shared})
 
 
 # The first line of each unit and drop-in of ours.

@@ -12,7 +12,7 @@ import attrs
 from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import DROP_INS, list_text
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.manifest import CHECK, ROUTES, WATCH, InstalledPart, Manifest
+from hostrouting.boot.manifest import CHECK, ROUTES, SHARED_KEYS, WATCH, InstalledPart, Manifest
 from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.routing import SECTION, Config, OverlapMode
 from hostrouting.model.errors import UnitError
@@ -64,7 +64,7 @@ class Part:
 PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOSTROUTING)}\thostrouting\n"
 
 _ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
-_CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the default route's interface"
+_CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the node's uplink"
 
 # The longest that a config may ask for, and the lock; the check waits for the lock at each look.
 _ROUTES_SECONDS = 660
@@ -103,9 +103,9 @@ def check_part(config: Config, layout: Layout) -> Part:
 
 
 def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
-    """What a part is rendered from: one key of the config, and the wait."""
-    section = config.to_mapping()[SECTION]
-    return {SECTION: {key: section[key], "waitSeconds": config.wait_seconds}}
+    """Return what a part is rendered from: one key of the config, and those that parts share."""
+    section = config.to_mapping()[SECTION] | {"waitSeconds": config.wait_seconds}
+    return {SECTION: {each: section[each] for each in (key, *SHARED_KEYS) if each in section}}
 
 
 def unit_text(name: str, description: str, seconds: int, *after: str) -> str:

@@ -16,7 +16,7 @@ class CellKind(NamedTuple):
     """A kind of cell: what becomes of the packets to its addresses.
 
     Args:
-        kind: of the finding or note; None: they leave by the default route's interfaces.
+        kind: of the finding or note; None: they leave by the uplinks.
         devs: what shadows, sorted, and what would do so next. One veth for each pod, or an own address on each
             interface, is no news.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check(options: argparse.Namespace, host: Host) -> int:
-    """Check now that every expected CIDR leaves by the default route's interface.
+    """Check now that every expected CIDR leaves by the node's uplink.
 
     The check judges every address: it cuts each CIDR into ranges inside which the kernel's answer can't change, and
     asks the kernel about each range. Where a policy rule has a "from" it also asks for connections from the source
@@ -150,7 +150,7 @@ def explain(options: argparse.Namespace, host: Host) -> int:
     The command follows each look-up that a socket makes for the address: the policy rules in their order and why the
     kernel passes each, the entry that wins in a table, the interface, and the source that a connection gets. From that
     source it follows the second look-up. It compares the result with what CONFIG expects of the CIDRs around the
-    address. For an address in none of them, and without a CONFIG, it expects the default route's interface. It exits
+    address. For an address in none of them, and without a CONFIG, it expects the uplinks. It exits
     with 0 if the address goes as expected, with 1 if not, and with 2 if there is nothing to compare with.
 
       hostrouting explain 172.16.3.4

@@ -167,7 +167,7 @@ class StaticRoute(Section):
             224/4 or 240/4.
         gateway: the address of the next router. ``"onlink"`` means that there is none, as the destination is on the
             link. Without this key the route takes the default route's whole next hop: its gateways, source and MTU.
-        dev: the interface. Without this key the route takes the default route's.
+        dev: the interface. Without this key the route takes the default route's, by an uplink.
         metric: a number from 0 to 4294967295. 0 is the kernel's default.
 
     Raises:

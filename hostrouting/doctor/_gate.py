@@ -14,7 +14,7 @@ from hostrouting.boot.trial import standing
 from hostrouting.boot.unit_files import drop_ins
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import NoteKind, Verdict
 
 
 def consumer(examined: ExaminedHost) -> Iterator[Fault]:
@@ -56,6 +56,10 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN
         yield Fault("unjudged", examined.consumer, message, "mend that, then: hostrouting check", severity)
+    for note in report.notes:
+        if note.kind is NoteKind.CONTESTED and config.uplinks is None:
+            remedy = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
+            yield Fault("contested", examined.consumer, note.message, remedy, Severity.RISK)
     for finding in report.findings:
         yield Fault("shadowed", examined.consumer, f"{follows}: {finding.message}", f"see: {examined.command('fix')}")
 

@@ -10,7 +10,7 @@ look-up tells it::
     172.16.3.10/32                      |                     local ib0
     tiles             |  a   | b |  a   |c|     a      |      3 questions: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
-A large FIB mostly leaves by the default route's interfaces. Where nothing else reaches, such routes change nothing,
+A large FIB mostly leaves by the uplinks. Where nothing else reaches, such routes change nothing,
 and cut nothing.
 """
 
@@ -56,7 +56,7 @@ class Coverage:
 
     Args:
         cidrs: any; they may be nested.
-        expected_devs: the default route's interfaces.
+        expected_devs: the uplinks.
         rules: in the order in which the kernel asks them.
         besides: prefixes to look into as if another interface had them.
         sources: addresses of the host; a route that names another one may fail every connection.

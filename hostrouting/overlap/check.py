@@ -129,8 +129,8 @@ def check_overlap(
     if not findings:
         return report
     if reading.default is None:
-        left = Remedy(unmendable=tuple(_without_default(reading, findings)))
-        return attrs.evolve(report, findings=findings, remedy=left)
+        unmendable = tuple(_without_default(reading, findings))
+        return attrs.evolve(report, findings=findings, remedy=Remedy(unmendable=unmendable))
     from hostrouting.overlap._fix import Remedies
 
     scope.check()

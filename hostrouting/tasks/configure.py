@@ -98,7 +98,7 @@ class ConfigureWatch(ConfigTask):
 
 @attrs.frozen
 class CheckRouteOverlap(ConfigTask):
-    """Prove that every expected CIDR leaves by the default route's interface, and leave a marker that says so.
+    """Prove that every expected CIDR leaves by the node's uplinks, and leave a marker that says so.
 
     On a running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> OverlapReport:
-    """Check now that every expected CIDR leaves by the default route's interface, writing no marker.
+    """Check now that every expected CIDR leaves by the node's uplinks, writing no marker.
 
     The check waits as the config says: ``wait_seconds`` for a default route, ``settle_seconds`` for InfiniBand's
     addresses. A failure is no error, in either mode.
@@ -76,7 +76,7 @@ def explain(
 
     Args:
         address: the destination; a unicast address.
-        config: what is expected of it; None, or no CIDR around it: that it leaves by the default route's interface.
+        config: what is expected of it; None, or no CIDR around it: that it leaves by an uplink.
         host: whom to ask; None: this host.
         scope: ends the reading.
 

@@ -192,7 +192,7 @@ def told(report: OverlapReport) -> tuple[tuple[str, str, str, str], ...]:
     return tuple((str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings)
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES)
+@pytest.fixture(params=list(CASES.values()), ids=list(CASES))
 def case(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> Case:
     found: Case = request.param
     run_ip(NODE + found.does)

@@ -42,6 +42,7 @@ gateways = st.one_of(st.none(), st.just("onlink"), unicast.map(IPv4Address))
 names = st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(lambda name: name not in (".", ".."))
 patterns = st.from_regex(r"[][A-Za-z0-9_.*?-]+", fullmatch=True)
 seconds = st.integers(0, 600)
+uplinks = st.one_of(st.none(), st.lists(patterns, min_size=1, max_size=3))
 static_routes = st.lists(
     st.builds(StaticRoute, destinations, gateways, st.one_of(st.none(), names), st.integers(0, METRIC_MAX)),
     max_size=5,
@@ -256,14 +257,15 @@ def test_the_renderers_take_strings_mappings_and_typed_values_alike() -> None:
 # --- and back ------------------------------------------------------------------------------------------------------
 
 
-@given(static_routes, overlaps, seconds)
+@given(static_routes, overlaps, seconds, uplinks)
 def test_what_was_rendered_reads_back_from_the_manifest(
-    routes: list[StaticRoute], overlap: RouteOverlap, wait_seconds: int
+    routes: list[StaticRoute], overlap: RouteOverlap, wait_seconds: int, uplinks: list[str] | None
 ) -> None:
     config = Config(
         StaticRoutes(bool(routes), routes),
         overlap,
         wait_seconds,
+        uplinks,
         consumer="kubelet.service",
         watch={"enabled": bool(routes)},
     )

@@ -31,7 +31,7 @@ from hostrouting import (
 from hostrouting.backend import NextHop, Protocol, Route
 from hostrouting.boot.gate import DROP_INS
 from hostrouting.boot.locks import locked
-from hostrouting.boot.manifest import CHECK, Manifest
+from hostrouting.boot.manifest import CHECK, ROUTES, Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.model.changes import Change
@@ -173,6 +173,17 @@ def test_many_routes_wait_no_longer_than_one(layout: Layout) -> None:
     with pytest.raises(HostRoutingError, match="waited 30 s in vain for the default route"):
         phases.run(task, scope=phases.CancelScope(clock=clock))
     assert clock.monotonic() == pytest.approx(30)
+
+
+def test_the_tasks_alone_agree_about_the_uplinks(host: Host, layout: Layout) -> None:
+    named, unnamed = config(uplinks=["eth*"]), config()
+    phases.run(ConfigureStaticRoutes(named, host=host))
+    phases.run(CheckRouteOverlap(named, host=host))
+    assert Manifest.load(layout).config.uplinks == ("eth*",)
+    for task in (ConfigureStaticRoutes, CheckRouteOverlap):
+        phases.run(task(unnamed, host=host))
+        assert Manifest.load(layout).config.uplinks is None
+    assert all("\nuplinks " not in layout.script(name).read_text() for name in (ROUTES, CHECK))
 
 
 def test_a_mode_changes_the_list_and_a_consumer_moves_the_drop_in(

@@ -25,7 +25,7 @@ from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.examination import Severity
 from hostrouting.doctor.examine import CHECKS, examine
 from hostrouting.model.parsing import parse_cidr
-from hostrouting.model.routes import NextHop, Route, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, Table
 from hostrouting.tasks.trial import TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
@@ -195,6 +195,13 @@ def delete_the_default(node: Node) -> None:
     assert not node.kernel.delete([route for route in node.kernel.routes() if route.destination.prefixlen == 0])
 
 
+def add_a_default(node: Node) -> None:
+    node.kernel.add_link("eth1")
+    node.kernel.add_address("eth1", "10.9.0.4/24")
+    other = Route(DEFAULT_DESTINATION, (NextHop("eth1", IPv4Address("10.9.0.1")),), metric=500)
+    assert not node.kernel.add([other])
+
+
 def never_restart(node: Node) -> None:
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
     node.reload()
@@ -264,6 +271,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
     "shadowed": (lambda n: n.delete_ours(), "shadowed", TEMPLATE, "hostrouting fix"),
     "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
+    "two default routes": (add_a_default, "contested", TEMPLATE, "hostRouting.uplinks"),
     "consumer gone": (lambda n: setattr(n.units, "_running", ()), "no-consumer", TEMPLATE, "as consumer in CONFIG"),
     "the host's own kubelet": (
         lambda n: n.link(f"{UNITS}/multi-user.target.wants/kubelet.service", "../kubelet.service"),
@@ -539,7 +547,15 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
 # Of the others, by kind or by fault; what isn't here is broken now.
 SEVERITIES = dict.fromkeys(
     (
-        *("another-agent", "cloud-init-hotplug", "masked", "network-manager-flushes", "networkd-flushes", "no-restart"),
+        *(
+            "another-agent",
+            "cloud-init-hotplug",
+            "contested",
+            "masked",
+            "network-manager-flushes",
+            "networkd-flushes",
+            "no-restart",
+        ),
         *("not-enabled", "not-held", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
         "the reference's other link",
     ),

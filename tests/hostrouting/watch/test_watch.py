@@ -204,6 +204,16 @@ def test_a_route_resolved_automatically_follows_the_default_route(world: World) 
     assert EventKind.ROUTES_CONTESTED not in world.kinds()
 
 
+def test_a_route_follows_no_default_route_but_an_uplinks(world: World) -> None:
+    world.config = config({"destination": "172.16.1.0/24"}, uplinks=["eth*"])
+    other = default("172.16.0.1", "ib0")
+    world.at(5, lambda: world.kernel.replace([default(metric=100), other]))
+    world.watch(60)
+    assert [route.hops[0].dev for route in world.ours()] == ["eth0"]
+    assert EventKind.ROUTES_FOLLOWED not in world.kinds()
+    assert list(world.marker()) == ["ok"]
+
+
 def test_a_route_follows_a_default_route_that_was_away_for_a_while(world: World) -> None:
     world.at(5, lambda: world.kernel.delete([default()]))
     world.at(20, lambda: world.kernel.add([default("10.1.0.254")]))
