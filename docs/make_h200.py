@@ -254,6 +254,11 @@ with this config:
 {{config}}
 ```
 
+Azure's agent may give InfiniBand its addresses only after the node has booted. So in STRICT mode the check at boot and
+that of `apply` wait for the addresses of InfiniBand interfaces that are up, at most 60 s, and go on once all are there.
+If your agent takes longer, or brings the interfaces up no sooner than it gives the addresses, set `settleSeconds` in
+`routeOverlap`: the check then waits that long, also for interfaces that are down.
+
 What follows is what hostrouting prints. The nodes have `nameserver {DNS_SERVER}` in resolv.conf. `check` exits with 1
 as long as something fails; `LOCAL` and `BROADCAST` are only notes. For programs, `--output json` says
 [the same](../reference/report.md).

@@ -65,7 +65,7 @@ def render_check_route_overlap_script(
     wait_seconds: int = 30,
     container_devs: Iterable[str] = CONTAINER_DEVS,
     allowed_devs: Iterable[str] = (),
-    settle_seconds: int = 0,
+    settle_seconds: int | None = None,
     foreseen: Iterable[str | IPv4Network] = (),
 ) -> str:
     """Render the script that proves that every expected CIDR leaves by the node's uplinks.
@@ -76,7 +76,8 @@ def render_check_route_overlap_script(
         wait_seconds: 0-600; how long to wait for the default route.
         container_devs: shell patterns of interfaces that belong to pods.
         allowed_devs: shell patterns of interfaces that may carry expected traffic.
-        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet.
+        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet. None: in STRICT
+            60 s for those that are up.
         foreseen: CIDRs that another interface may get later; the script, which has no notes, has no use for them.
 
     Returns:
@@ -111,13 +112,15 @@ def render_check(config: Config, *, python: str = "") -> str:
         *_uplink_rows(config),
         _row("container", _expression(overlap.container_devs)),
         _row("allowed", _expression(overlap.allowed_devs)),
+        # In the flags of an InfiniBand interface.
+        _row("awaited", "[<,]UP[,>]" if overlap.settle_seconds is None else "<"),
         *(row for expected in dict.fromkeys(overlap.expected_cidrs) for row in _expected_rows(expected)),
     ]
     return fill(
         "check-route-overlap.sh",
         MODE=overlap.mode.value,
         WAIT_SECONDS=f"{config.wait_seconds:d}",
-        SETTLE_SECONDS=f"{overlap.settle_seconds:d}",
+        SETTLE_SECONDS=f"{overlap.address_seconds:d}",
         PYTHON=quote(python),
         CONFIG="\n".join(rows),
     )

@@ -34,9 +34,10 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
     The check judges every address: it cuts each CIDR into ranges inside which the kernel's answer can't change, and
     asks the kernel about each range. Where a policy rule has a "from" it also asks for connections from the source
-    that they get. It waits for a default route, at most waitSeconds (30 without a CONFIG), and writes no marker. It
-    exits with 0 if all is well, with 1 if a CIDR is shadowed, has no route or is discarded, and with 2 if it can't
-    judge. With --output nagios it exits with 0, 1 (failures, WARN), 2 (failures, STRICT) or 3.
+    that they get. It waits for a default route, at most waitSeconds (30 without a CONFIG), and for InfiniBand's
+    addresses as settleSeconds says, and writes no marker. It exits with 0 if all is well, with 1 if a CIDR is shadowed,
+    has no route or is discarded, and with 2 if it can't judge. With --output nagios it exits with 0, 1 (failures,
+    WARN), 2 (failures, STRICT) or 3.
 
       hostrouting check                         the CIDRs of /etc/aks-flex-node/config.json, else of what is installed
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read

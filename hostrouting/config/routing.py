@@ -35,6 +35,7 @@ ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
 CONFIG_BYTES_MAX = 64 << 20
 WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
+STRICT_SETTLE_SECONDS = 60
 
 # Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
 # their networks really shadow the cluster's.
@@ -119,6 +120,10 @@ def read_config(path: str | os.PathLike[str]) -> Any:
 def seconds(value: int) -> int:
     """A time to wait."""
     return parse_integer(value, WAIT_SECONDS_MAX)
+
+
+def _settle_seconds(value: int | None) -> int | None:
+    return None if value is None else seconds(value)
 
 
 def _mode(value: str) -> OverlapMode:
@@ -254,7 +259,9 @@ class RouteOverlap(Section):
             failure. A given list replaces the default.
         allowed_devs: shell patterns of interfaces that may carry expected traffic, such as second NICs, storage
             networks and VPNs.
-        settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet: 0 to 600.
+        settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet: 0 to 600. Without
+            this key a ``STRICT`` check waits 60 s for those that are up, as Azure's agent gives them their addresses
+            late, and a ``WARN`` check doesn't wait. Right before a start of the node it waits at most 5 s.
         foreseen: CIDRs that another interface may get later. The check notes what they would shadow.
 
     Raises:
@@ -265,8 +272,15 @@ class RouteOverlap(Section):
     mode: OverlapMode = attrs.field(default=OverlapMode.WARN, converter=_mode)
     container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=_patterns)
     allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns)
-    settle_seconds: int = attrs.field(default=0, converter=seconds)
+    settle_seconds: int | None = attrs.field(default=None, converter=_settle_seconds)
     foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs)
+
+    @property
+    def address_seconds(self) -> int:
+        """Return how long the check waits for addresses of InfiniBand."""
+        if self.settle_seconds is not None:
+            return self.settle_seconds
+        return STRICT_SETTLE_SECONDS if self.mode is OverlapMode.STRICT else 0
 
     @property
     def judged(self) -> tuple[Prefix, ...]:

@@ -51,7 +51,7 @@ class Deadlines:
     def of(cls, config: Config, scope: CancelScope) -> Deadlines:
         """Start the deadlines of a run now, by the clock of its scope."""
         start = scope.clock.monotonic()
-        return cls(Deadline(start, config.wait_seconds), Deadline(start, config.route_overlap.settle_seconds))
+        return cls(Deadline(start, config.wait_seconds), Deadline(start, config.route_overlap.address_seconds))
 
 
 def look_until(

@@ -18,6 +18,7 @@ from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import Deadlines, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
+from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
@@ -145,6 +146,24 @@ def check_overlap(
     return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
+def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
+    """Return the InfiniBand interfaces for whose addresses a check waits.
+
+    Args:
+        config: how long it waits. If only the mode says so, it doesn't wait for interfaces that are down.
+        backend: the kernel to ask.
+    """
+    overlap = config.route_overlap
+    if not overlap.expected_cidrs or not overlap.address_seconds:
+        return ()
+    links, default = backend.links(), default_route(backend.default_routes())
+    uplinks: Sequence[str] = default.devs if default else ()
+    if config.uplinks is not None:
+        uplinks = [link.name for link in links if is_like(link.name, config.uplinks)]
+    awaited = [link for link in links if link.is_up or overlap.settle_seconds is not None]
+    return pending_devs(awaited, backend.addresses(), uplinks)
+
+
 def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScope, deadlines: Deadlines) -> None:
     """Wait for a default route (on an uplink), and then for InfiniBand's addresses, each until its deadline."""
     on = "" if config.uplinks is None else f" on {','.join(config.uplinks)}"
@@ -153,9 +172,8 @@ def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScop
         return None if default_route(backend.default_routes(), config.uplinks) else f"the default route{on}"
 
     def find_pending() -> str | None:
-        default = default_route(backend.default_routes(), config.uplinks)
-        pending = pending_devs(backend.links(), backend.addresses(), default.devs if default else ())
-        return f"an address on {', '.join(pending)}" if pending else None
+        devs = awaited_devs(config, backend)
+        return f"an address on {', '.join(devs)}" if devs else None
 
     if look_until(backend, scope, deadlines.network, find_default) is None:
         look_until(backend, scope, deadlines.addresses, find_pending)

@@ -920,36 +920,6 @@ def test_a_tool_that_fails_never_lets_strict_pass(node: NamespaceKernel, plain: 
         assert table(node) == before
 
 
-def test_an_infiniband_interface_without_an_address_is_waited_for(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    with infiniband("ib7") as _:
-        process = sandbox.start(check_script("172.17.1.0/24", settle_seconds=60))
-        assert read_line(process) == "waiting up to 60 s for an address on ib7"
-        subprocess.run(["ip", "addr", "add", "172.17.0.1/16", "dev", "ib7"], check=True)
-        _, error = process.communicate(timeout=30)
-        assert process.returncode == 1
-        assert "routes via ib7, expected eth0" in error
-
-
-class infiniband:  # noqa: N801 - reads like a function
-    """A tun device that says that it is InfiniBand."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> infiniband:
-        import struct
-
-        self.fd = os.open("/dev/net/tun", os.O_RDWR)
-        tun, no_info = 0x1, 0x1000
-        fcntl.ioctl(self.fd, 0x400454CA, struct.pack("16sH22x", self.name.encode(), tun | no_info))  # TUNSETIFF
-        fcntl.ioctl(self.fd, 0x400454CD, 32)  # TUNSETLINK, ARPHRD_INFINIBAND
-        subprocess.run(["ip", "link", "set", self.name, "up"], check=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-
-
 # --- what Python adds to a failing verdict ---------------------------------------------------------------------------
 
 SHADOWED = Config(route_overlap={"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT"}, wait_seconds=0)

@@ -85,7 +85,7 @@ section == "config" { pattern_of[$1] = $2 }
 function read_link(    name) {
   name = $2
   sub(/[@:].*/, "", name)
-  if (/ link\/(\[32\]|infiniband) /)
+  if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"])
     infiniband[++infinibands] = name
   if (uplink_pattern != "" && is_uplink(name))
     uplink[++uplinks] = name
@@ -694,6 +694,7 @@ look() {
 }
 
 attempt() {
+  LIMIT=$NETWORK_LIMIT
   # Whoever holds the lock that long won't let go: once is enough.
   if [ "$LOCK_LIMIT" -gt 0 ] && ! take_lock; then
     complain "$MESSAGE; judging without it"
@@ -702,7 +703,6 @@ attempt() {
   give_way
   # Only what is installed judges a start; without the lock a trial may have begun meanwhile.
   { [ -n "$IS_GATE" ] && has_trial; } || look
-  look_at_time
   if [ -n "$IS_GATE" ] && has_trial; then
     VERDICT=unknown LINES='check-failed: a trial of routes stands; to end it: hostrouting apply' MISSING='the end of the trial of routes'
     return "$MAY_COME"
@@ -716,8 +716,8 @@ attempt() {
     no-default-route) MISSING='the default route' && return "$MAY_COME" ;;
     *) return 1 ;;
   esac
-  if [ -n "$PENDING" ] && [ "$NOW" -lt "$SETTLE_UNTIL" ]; then
-    MISSING="an address on$PENDING"
+  if [ -n "$PENDING" ]; then
+    MISSING="an address on$PENDING" LIMIT=$SETTLE_LIMIT
     return "$MAY_COME"
   fi
   [ "$VERDICT" != overlap ]
@@ -776,18 +776,20 @@ explain() {
 }
 
 VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS IS_GATE='' IS_TOLD=''
-LIMIT=$((WAIT_SECONDS > SETTLE_SECONDS ? WAIT_SECONDS : SETTLE_SECONDS))
+LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
 case $#:${1-} in
   0:) ;;
   2:unjudged) VERDICT=unknown LINES=$2; report; exit ;;
   1:gate | 2:gate)
     be_the_gate
     IS_GATE=yes IS_TOLD=${2-} EXPLAIN_LIMIT=$GATE_EXPLAIN_SECONDS
+    SETTLE_LIMIT=$((SETTLE_SECONDS < GATE_SECONDS ? SETTLE_SECONDS : GATE_SECONDS))
+    # A hold has waited once, and lets the start through as soon as what holds it is mended.
+    [ -z "$IS_TOLD" ] || SETTLE_LIMIT=0
     ;;
   *) explain_usage '[gate [told]]' ;;
 esac
-look_at_time
-SETTLE_UNTIL=$((NOW + (SETTLE_SECONDS < LIMIT ? SETTLE_SECONDS : LIMIT) * 100))
+NETWORK_LIMIT=$LIMIT
 keep_trying
 if is_told; then
   [ "$MODE" = WARN ]

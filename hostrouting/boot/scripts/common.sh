@@ -95,14 +95,14 @@ nap() {
 # Runs attempt() until it succeeds or fails, or what is missing hasn't come in LIMIT seconds, or the gate is open: a start may
 # be waiting for this run. Nobody waits with the lock; the last attempt leaves it to the end of the run.
 keep_trying() {
-  local status until reported=''
+  local status start reported=''
   look_at_time
-  until=$((NOW + LIMIT * 100))
+  start=$NOW
   while :; do
     attempt
     status=$?
     look_at_time
-    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt "$until" ] && ! is_glass_broken || return "$status"
+    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt $((start + LIMIT * 100)) ] && ! is_glass_broken || return "$status"
     [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
     reported=$MISSING
     exec 9>&-

@@ -319,6 +319,16 @@ def test_waits_are_whole_seconds_up_to_ten_minutes(key: str, seconds: Any) -> No
     assert only_problem(document)[0].endswith(key)
 
 
+def test_no_wait_is_not_the_default_one() -> None:
+    """In STRICT mode the check waits for InfiniBand unless it is told not to."""
+    default, never = (Config.from_mapping(overlap(mode="STRICT", **more)) for more in ({}, {"settleSeconds": 0}))
+    assert default != never
+    assert Config.from_mapping(never.to_mapping()) == never
+    assert "settleSeconds" not in default.to_mapping()["hostRouting"]["routeOverlap"]
+    assert (default.route_overlap.address_seconds, never.route_overlap.address_seconds) == (60, 0)
+    assert RouteOverlap(["10.0.0.0/8"], settle_seconds=None) == RouteOverlap(["10.0.0.0/8"])
+
+
 def test_coverage_is_no_key_any_more_and_the_error_says_why() -> None:
     path, message = only_problem(overlap(coverage="EXACT"))
     assert path.endswith("coverage")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from functools import partial
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -30,7 +30,7 @@ from hostrouting import (
     UnitError,
     plan,
 )
-from hostrouting.backend import NextHop, Route, Scope
+from hostrouting.backend import DEFAULT_DESTINATION, Hardware, NextHop, Route, Scope
 from hostrouting.report import OverdueRun
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -117,6 +117,39 @@ def test_a_run_waits_once(wanted: Config, changes: dict[float, Callable[[FakeKer
     """A host lacks a device and a default route: whatever is waited for, the run ends after `waitSeconds`."""
     ended, _ = run_late(wanted, layout, changes)
     assert ended == pytest.approx(30, abs=1)
+
+
+def add_ib0(kernel: FakeKernel, *, is_up: bool = True) -> None:
+    kernel.add_link("ib0", hardware=Hardware.INFINIBAND, up=is_up)
+
+
+def add_eth0(kernel: FakeKernel) -> None:
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    assert kernel.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),))]) == ()
+
+
+def give_address(kernel: FakeKernel) -> None:
+    kernel.add_address("ib0", "172.16.0.10/16")
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes", "ended"),
+    [
+        pytest.param("STRICT", {0.0: add_ib0, 1.0: add_eth0, 20.0: give_address}, 20, id="the address comes"),
+        pytest.param("STRICT", {0.0: add_ib0, 1.0: add_eth0}, 60, id="it never comes"),
+        pytest.param("STRICT", {0.0: add_ib0, 29.0: add_eth0}, 60, id="the default route comes first"),
+        pytest.param("STRICT", {0.0: add_ib0}, 30, id="no default route"),
+        pytest.param("WARN", {0.0: add_ib0, 1.0: add_eth0}, 1, id="WARN"),
+        pytest.param("STRICT", {0.0: partial(add_ib0, is_up=False), 1.0: add_eth0}, 1, id="it is down"),
+    ],
+)
+def test_a_run_waits_for_addresses(
+    mode: str, changes: dict[float, Callable[[FakeKernel], None]], ended: float, layout: Layout
+) -> None:
+    """Both deadlines count from the run's start."""
+    wanted = config(ROUTE, cidrs=["172.16.1.0/24"], mode=mode)
+    assert run_late(wanted, layout, changes)[0] == pytest.approx(ended, abs=1.5)
 
 
 def test_what_the_routes_leave_is_for_the_check(layout: Layout) -> None:

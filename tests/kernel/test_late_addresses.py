@@ -1,0 +1,189 @@
+"""A check waits for addresses of InfiniBand as mode and `settleSeconds` say: in Python, and at boot with each awk."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from infiniband import infiniband
+from scripts import Sandbox, awk_or_skip, awks_for
+
+import phases
+from hostrouting import Config, Host, Layout, Verdict, check
+from hostrouting.boot.render import render_check
+from hostrouting.model.routes import DEFAULT_DESTINATION, Table
+from hostrouting.testing import FakeSystemd
+from phases.testing import RecordingObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostrouting.kernel.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+DEV, ADDRESS = "ib7", "172.17.0.1/16"
+
+
+@attrs.frozen
+class Case:
+    """A node with an InfiniBand interface that gets its address late.
+
+    Args:
+        mode: of the check.
+        settle_seconds: as the config gives it; None: it doesn't.
+        waits: how long the check waits.
+        is_up: the state of the interface.
+    """
+
+    mode: str
+    settle_seconds: int | None
+    waits: int
+    is_up: bool = True
+
+    def config(self, **more: Any) -> Config:
+        overlap = {"expectedCidrs": ["172.17.1.0/24"], "mode": self.mode, "settleSeconds": self.settle_seconds}
+        return Config.from_mapping({"hostRouting": {"routeOverlap": overlap} | more})
+
+    def __str__(self) -> str:
+        given = "default" if self.settle_seconds is None else f"{self.settle_seconds}"
+        return f"{self.mode}-{given}-{'up' if self.is_up else 'down'}"
+
+
+CASES = [
+    Case("STRICT", None, 60),
+    Case("STRICT", None, 0, is_up=False),
+    Case("STRICT", 0, 0),
+    Case("STRICT", 90, 90),
+    Case("STRICT", 90, 90, is_up=False),
+    Case("WARN", None, 0),
+    Case("WARN", 0, 0),
+    Case("WARN", 90, 90),
+]
+by_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def give_address() -> None:
+    subprocess.run(["ip", "address", "add", ADDRESS, "dev", DEV], check=True)
+
+
+class Agent(RecordingObserver):
+    """Gives the address as soon as something is waited for."""
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        super().progress(path, message, fraction)
+        give_address()
+
+    @property
+    def messages(self) -> list[object]:
+        return [event[2] for event in self.events if event[0] == "progress"]
+
+
+@by_case
+def test_a_check_waits(case: Case, node: NamespaceKernel, tmp_path: Path) -> None:
+    agent, host = Agent(), Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
+    task = phases.task("check")(lambda scope: check(case.config(), host=host, scope=scope))
+    with infiniband(DEV, is_up=case.is_up):
+        report = phases.run(task, observer=agent)
+    assert agent.messages == ([f"waiting up to {case.waits} s for an address on {DEV}"] if case.waits else [])
+    assert report.verdict is (Verdict.OVERLAP if case.waits and case.is_up else Verdict.OK)
+
+
+@pytest.mark.parametrize(
+    ("case", "awk"), [(case, awk) for case in CASES for awk in awks_for(f"late addresses {case}")], ids=str
+)
+def test_the_script_waits(case: Case, awk: str, node: NamespaceKernel, tmp_path: Path) -> None:
+    with infiniband(DEV, is_up=case.is_up):
+        said, code = run_script(Sandbox(tmp_path, awk_or_skip(awk)), render_check(case.config()), give_address)
+    assert re.findall("waiting .*", said) == (
+        [f"waiting up to {case.waits} s for an address on {DEV}"] if case.waits else []
+    )
+    assert (f"routes via {DEV}, expected eth0" in said) == (case.is_up and case.waits > 0)
+    assert code == (1 if case.mode == "STRICT" and case.is_up and case.waits else 0)
+
+
+def run_script(
+    sandbox: Sandbox, text: str, act: Callable[[], object] = lambda: None, *arguments: str
+) -> tuple[str, int]:
+    """Run a script, and act as soon as it says that it waits; all that it says, and its exit code."""
+    process = sandbox.start(text, *arguments)
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    if said.startswith("waiting"):
+        act()
+    out, error = process.communicate(timeout=60)
+    return said + out + error, process.returncode
+
+
+@pytest.mark.parametrize("has_infiniband", [False, True], ids=["no InfiniBand", "its address"])
+def test_nothing_else_is_waited_for(has_infiniband: bool, node: NamespaceKernel, tmp_path: Path) -> None:
+    host = Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
+    config, observer = Case("STRICT", None, 60).config(), RecordingObserver()
+    task = phases.task("check")(lambda scope: check(config, host=host, scope=scope))
+    with infiniband(DEV) if has_infiniband else nullcontext():
+        if has_infiniband:
+            give_address()
+        said, code = run_script(Sandbox(tmp_path), render_check(config))
+        verdict = phases.run(task, observer=observer).verdict
+    assert "waiting" not in said
+    assert "progress" not in {event[0] for event in observer.events}
+    assert (code, verdict) == ((1, Verdict.OVERLAP) if has_infiniband else (0, Verdict.OK))
+
+
+# --- at the gate -----------------------------------------------------------------------------------------------------
+
+
+def at_gate(case: Case) -> str:
+    """Return a script that waits 1 s at the gate."""
+    shorter = "readonly GATE_SECONDS=1"
+    text, count = re.subn("^readonly GATE_SECONDS=5$", shorter, render_check(case.config()), flags=re.MULTILINE)
+    assert count == 1
+    return text
+
+
+@pytest.mark.parametrize("settle_seconds", [None, 90])
+def test_the_gate_waits_once_and_not_for_long(
+    settle_seconds: int | None, node: NamespaceKernel, tmp_path: Path
+) -> None:
+    """A hold has waited at its first look: when what holds it is mended, it lets the start through."""
+    text, sandbox = at_gate(Case("STRICT", settle_seconds, 90)), Sandbox(tmp_path)
+    run = partial(run_script, sandbox, text, lambda: None)
+    with infiniband(DEV):
+        said, code = run("gate")
+        assert (said.splitlines()[0], code) == (f"waiting up to 1 s for an address on {DEV}", 0)
+        said, code = run("gate", "told")
+        assert ("waiting" in said, code) == (False, 0)
+        give_address()
+        assert run("gate")[1] == 1
+
+
+def test_the_gate_waits_no_longer_than_asked(node: NamespaceKernel, tmp_path: Path) -> None:
+    with infiniband(DEV):
+        said, code = run_script(Sandbox(tmp_path), at_gate(Case("STRICT", 0, 0)), lambda: None, "gate")
+    assert ("waiting" in said, code) == (False, 0)
+
+
+# --- beside the default route ----------------------------------------------------------------------------------------
+
+
+def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> None:
+    """The default route is waited for as `waitSeconds` says, however long InfiniBand may take."""
+    default = [route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
+    assert node.delete(default) == ()
+    text, sandbox = render_check(Case("STRICT", None, 60).config(waitSeconds=1)), Sandbox(tmp_path)
+    with infiniband(DEV):
+        said, code = run_script(sandbox, text)
+        assert (said.splitlines()[0], code) == ("waiting up to 1 s for the default route", 1)
+        process = sandbox.start(text)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting up to 1 s for the default route\n"
+        assert node.add(default) == ()
+        assert process.stdout.readline() == f"waiting up to 60 s for an address on {DEV}\n"
+        give_address()
+        assert "routes via ib7" in process.communicate(timeout=60)[1]

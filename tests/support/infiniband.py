@@ -1,0 +1,36 @@
+"""An interface that says that it is InfiniBand, for kernels without its hardware."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TUNSETIFF, _TUNSETLINK = 0x400454CA, 0x400454CD
+_IFF_TUN, _IFF_NO_PI = 0x1, 0x1000
+_ARPHRD_INFINIBAND = 32
+
+
+@contextmanager
+def infiniband(dev: str, *, is_up: bool = True) -> Iterator[None]:
+    """Have a tun device of InfiniBand's type in this thread's network namespace; it may be moved to another one.
+
+    Args:
+        dev: its name.
+        is_up: its administrative state.
+    """
+    fd = os.open("/dev/net/tun", os.O_RDWR)
+    try:
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", dev.encode(), _IFF_TUN | _IFF_NO_PI))
+        fcntl.ioctl(fd, _TUNSETLINK, _ARPHRD_INFINIBAND)
+        if is_up:
+            subprocess.run(["ip", "link", "set", dev, "up"], check=True)
+        yield
+    finally:
+        os.close(fd)
