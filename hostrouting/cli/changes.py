@@ -13,6 +13,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
+    from hostrouting.config.routing import Config
     from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan
     from hostrouting.tasks.preview import Plan
@@ -49,12 +50,15 @@ def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> s
     return f"{text}\n{overlap_text(overlap, width=columns(sys.stdout))}"
 
 
-def plan_text(plan: Plan, *, wait_seconds: int) -> str:
+def plan_text(plan: Plan, config: Config) -> str:
     """Return what would become of routes, files and units, and of the consumer's next start."""
     marks = {"added": "+", "replaced": "~", "removed": "-"}
     lines = [*_lines(plan.changes.routes, marks), *_left_alone(plan.routes, "=")]
     if plan.missing is not None:
-        lines.append(f"would wait up to {wait_seconds} s for {clean(plan.missing)}")
+        lines.append(f"would wait up to {config.wait_seconds} s for {clean(plan.missing)}")
+    if plan.pending:
+        devs, limit = clean(", ".join(plan.pending)), config.route_overlap.address_seconds
+        lines.append(f"would wait up to {limit} s for an address on {devs}")
     if plan.boot is None:
         lines.append(dim("files and units aren't recorded: only routes were compared"))
     else:

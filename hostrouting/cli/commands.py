@@ -109,7 +109,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     found = run_task(phases.task("plan")(lambda scope: preview.plan(config, host=on, scope=scope)))
     for warning in found.warnings:
         complain(f"hostrouting: {warning}")
-    say_as_asked(options, found.to_json, lambda: plan_text(found, wait_seconds=config.wait_seconds))
+    say_as_asked(options, found.to_json, lambda: plan_text(found, config))
     return EXIT_PLAN_CHANGES if found else 0
 
 

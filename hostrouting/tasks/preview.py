@@ -18,7 +18,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.text import shortened
-from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.check import awaited_devs, check_overlap
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.tasks.arguments import to_config, to_host
@@ -58,6 +58,7 @@ class Plan:
         boot: files and units; None: of a recorded host they aren't known.
         next_start: whether the gate would let the consumer start afterwards.
         warnings: what keeps the installation from doing its job until it comes, a sentence each.
+        pending: the InfiniBand interfaces for whose addresses the check would wait.
     """
 
     host: str
@@ -66,6 +67,7 @@ class Plan:
     boot: Changes | None
     next_start: NextStart
     warnings: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
     @property
     def changes(self) -> Changes:
@@ -78,7 +80,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON, as ``hostrouting plan --output json`` prints it."""
         unknown = {"files": None, "units": None} if self.boot is None else {}
-        more = {"missing": self.missing, "nextStart": self.next_start.to_json(), "warnings": [*self.warnings]}
+        more = {"missing": self.missing, "pending": [*self.pending], "nextStart": self.next_start.to_json()}
+        more |= {"warnings": [*self.warnings]}
         return {"schema": 1, "host": self.host} | RoutesReport(self.routes, self.changes).to_json() | more | unknown
 
 
@@ -101,13 +104,14 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     config, host = to_config(config), to_host(host)
     routes, missing = plan_now(config, host.routes)
     next_start = _next_start(config, host.routes, routes, missing, scope or CancelScope())
+    pending = awaited_devs(config, host.routes)
     if host.snapshot is not None:
-        return Plan(host.name, routes, missing, None, next_start)
+        return Plan(host.name, routes, missing, None, next_start, pending=pending)
     if why := why_open(host.layout):
         next_start = NextStart(config.consumer, True, f"{why}, so nothing is checked")
     wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted).changes
-    return Plan(host.name, routes, missing, boot, next_start, warnings_of(config, wanted, host))
+    return Plan(host.name, routes, missing, boot, next_start, warnings_of(config, wanted, host), pending)
 
 
 def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend) -> RouteBackend:

@@ -60,8 +60,9 @@ def check_kernel(
         scope: ends it.
         nameservers: that the host asks; the remedy tells of those that change sides.
     """
-    # In a snapshot nothing changes, so nothing is waited for.
-    deadlines = Deadlines.of(config, scope) if host.snapshot is None else None
+    # Nothing changes in a snapshot, nor in a kernel with routes that are only planned, so nothing is waited for.
+    is_live = host.snapshot is None and backend is host.routes
+    deadlines = Deadlines.of(config, scope) if is_live else None
     return check_overlap(config, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name)
 
 

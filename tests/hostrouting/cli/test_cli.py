@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from shadowed import shadowed_kernel
 
-from hostrouting import Host, Layout, RouteError, __version__, cli
+from hostrouting import Config, Host, Layout, RouteError, Verdict, __version__, cli
 from hostrouting.cli.arguments import _WORDS as WORDS
+from hostrouting.model.links import Hardware
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
+from hostrouting.tasks.preview import as_installed
+from hostrouting.tasks.queries import check_kernel
 from hostrouting.testing import FakeKernel, FakeSystemd
+from phases import CancelScope
+from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -287,14 +293,42 @@ def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: Fak
     assert json.loads(run("plan", config, "--output", "json")[1])["missing"].startswith("the default route")
 
 
+@pytest.mark.parametrize(("settle_seconds", "words"), [(None, "60 s"), (90, "90 s"), (0, "")])
+def test_plan_says_for_which_address_apply_would_wait(
+    run: Any, config: Path, kernel: FakeKernel, settle_seconds: int | None, words: str
+) -> None:
+    """That alone is nothing to change; of a recorded host it is said too."""
+    kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
+    run("apply", "--routes-only", config)
+    document = json.loads(json.dumps(CONFIG))
+    document["hostRouting"]["routeOverlap"]["settleSeconds"] = settle_seconds
+    config.write_text(json.dumps(document))
+    recorded = config.with_name("node.json")
+    recorded.write_text(run("snapshot")[1])
+    for where in ((), ("--snapshot", recorded)):
+        out = run("plan", config, *where)[1]
+        assert re.findall("would wait up to (.*)", out) == ([f"{words} for an address on ib1"] if words else [])
+        assert json.loads(run("plan", config, *where, "--output", "json")[1])["pending"] == (["ib1"] if words else [])
+    assert run("plan", config, "--snapshot", recorded)[0] == 0
+
+
+def test_fix_waits_for_no_address_where_it_counts_on_planned_routes(host: Host, kernel: FakeKernel) -> None:
+    """The kernel that it asks then is one in memory, which never gets one."""
+    kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
+    wanted, clock = Config.from_mapping(CONFIG), FakeClock()
+    backend = as_installed(wanted, host.routes)
+    assert check_kernel(wanted, host, backend, CancelScope(clock=clock)).verdict is Verdict.OK
+    assert clock.monotonic() == 0
+
+
 def in_any_order(value: object) -> object:
     return sorted(map(str, value)) if isinstance(value, list) else value
 
 
 def test_json_of_apply_and_plan_is_for_programs(run: Any, config: Path) -> None:
     plan = json.loads(run("plan", config, "--output", "json")[1])
-    missing, next_start = plan.pop("missing"), plan.pop("nextStart")
-    assert missing is None
+    missing, pending, next_start = (plan.pop(key) for key in ("missing", "pending", "nextStart"))
+    assert (missing, pending) == (None, [])
     assert (next_start["consumer"], next_start["admitted"]) == ("systemd-nspawn@.service", True)
     assert (plan["host"], plan["changed"], plan["unchanged"], plan["foreign"]) == (os.uname().nodename, True, [], [])
     assert plan["routes"] == [{"route": LINE, "change": "added"}]
