@@ -132,6 +132,11 @@ class Keeper:
         into = [f"--{flag}=/proc/{holder}/fd/{self._fds[name]}" for name, flag in _NAMESPACES.items()]
         return ["nsenter", *into, "--"]
 
+    def take_link(self, dev: str) -> None:
+        """Move an interface of this process's network in here."""
+        net = self._fds["net"]
+        subprocess.run(["ip", "link", "set", dev, "netns", f"/proc/self/fd/{net}"], check=True, pass_fds=[net])
+
     def path(self, name: str) -> str:
         """A way to a file in here for system calls of this process. Mind: absolute links in it lead to the host."""
         return f"/proc/self/fd/{self._fds['root']}{name}"

@@ -220,6 +220,11 @@ class Machine:
             self.fabric("ip", "address", "add", f"{gateway}/{length}", "dev", dev)
             self.ip("route", "add", "default", "via", gateway, "dev", dev, *(("metric", str(metric)) if metric else ()))
 
+    def take_nic(self, dev: str) -> None:
+        """Give it an interface of this process's network, and bring that up; it has no cable and no address."""
+        self._keeper.take_link(dev)
+        self.ip("link", "set", dev, "up")
+
     def ip(self, *words: str) -> str:
         """Run ``ip`` in its network from outside, on or off; the output."""
         return _checked(self._keeper.run("ip", *words))
