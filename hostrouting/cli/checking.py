@@ -12,7 +12,7 @@ import attrs
 
 import phases
 from hostrouting.cli.layout import page_text
-from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
+from hostrouting.cli.options import UsageError, asked_host, has_config, load, read, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_as_asked, say_json
 from hostrouting.model.errors import HostRoutingError, RouteError
@@ -53,10 +53,11 @@ def check(options: argparse.Namespace, host: Host) -> int:
     if options.report:
         return _explain_verdict(host)
     on = asked_host(options, host)
-    config = read_with_cidrs(options, host)[1] if _is_asked(options, host) else _installed(host)
+    document, config = read_with_cidrs(options, host) if _is_asked(options, host) else (None, _installed(host))
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
-    result = _check(config, on)
+    # A recorded host may be another than the one that CONFIG is of.
+    result = _check(config, on, document if on.snapshot is None else None)
     if options.output == "nagios":
         code, line = nagios(result)
         say(line)
@@ -112,10 +113,11 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
     return [*asks, _FIND_CIDRS]
 
 
-def _check(config: Config, host: Host) -> OverlapReport:
+def _check(config: Config, host: Host, document: dict[str, Any] | None = None) -> OverlapReport:
     from hostrouting.tasks import queries
 
-    return run_task(phases.task("check")(lambda scope: queries.check(config, host=host, scope=scope)))
+    task = phases.task("check")(lambda scope: queries.check(config, host=host, scope=scope, document=document))
+    return run_task(task)
 
 
 def _without_waits(config: Config) -> Config:
@@ -302,10 +304,12 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
 
     is_there = has_config(options, host)
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
-    config = load(options, host) if is_there else None
+    document, config = read(options, host) if is_there else (None, None)
     checks = CHECKS + neighbours.examinations(options, host, has_config=is_there)
     report = run_task(
-        phases.task("doctor")(lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope))
+        phases.task("doctor")(
+            lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope, document=document)
+        )
     )
     say_as_asked(options, report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)))
     return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0

@@ -13,8 +13,9 @@ from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.trial import standing
 from hostrouting.boot.unit_files import drop_ins
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
-from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.check import check_overlap, uplink_devs
 from hostrouting.overlap.findings import NoteKind, Verdict
+from hostrouting.overlap.node_ip import NONE_GIVEN, misfits
 
 
 def consumer(examined: ExaminedHost) -> Iterator[Fault]:
@@ -62,6 +63,15 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
             yield Fault("contested", examined.consumer, note.message, remedy, Severity.RISK)
     for finding in report.findings:
         yield Fault("shadowed", examined.consumer, f"{follows}: {finding.message}", f"see: {examined.command('fix')}")
+
+
+def node_ip(examined: ExaminedHost) -> Iterator[Fault]:
+    """Compare the addresses that CONFIG gives other components with the uplinks' and with what is expected."""
+    overlap, kernel = examined.config.route_overlap, examined.host.routes
+    if examined.addresses == NONE_GIVEN or not (uplinks := uplink_devs(examined.config, kernel)):
+        return
+    for misfit in misfits(examined.addresses, overlap, kernel.addresses(), uplinks):
+        yield Fault("node-ip", misfit.key, misfit.message, misfit.hint, Severity.RISK)
 
 
 # --- the gate ------------------------------------------------------------------------------------------------------

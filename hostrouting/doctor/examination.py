@@ -20,6 +20,7 @@ from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import StrEnum
+from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
 from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")
@@ -64,14 +65,23 @@ class ExaminedHost:
         config: what is asked for; None: what the installed parts were rendered from.
         config_name: what a command has to name so that it reads that config.
         scope: ends what an examination waits for.
+        addresses: that the config's document gives other components.
     """
 
-    def __init__(self, host: Host, config: Config | None, config_name: str, scope: CancelScope) -> None:
+    def __init__(
+        self,
+        host: Host,
+        config: Config | None,
+        config_name: str,
+        scope: CancelScope,
+        addresses: NodeAddresses = NONE_GIVEN,
+    ) -> None:
         self.host = host
         self.scope = scope
         self.layout: Layout = host.layout
         self.units: UnitManager = host.units
         self.given = config
+        self.addresses = addresses
         self._config_name = config_name
 
     @cached_property

@@ -6,7 +6,7 @@ and the others go on. A new one gets a row in ``CHECKS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -16,11 +16,15 @@ from hostrouting.config.routing import Config
 from hostrouting.doctor import _files, _gate, _routes
 from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.overlap.node_ip import NodeAddresses
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
 CHECKS = (
     Examination("verdict", "the check lets the next start through now", _gate.verdict),
+    Examination(
+        "node-ip", "the addresses that CONFIG gives node and DNS fit", _gate.node_ip, is_of_the_installed=False
+    ),
     Examination("trial", "no trial of routes stands", _routes.trial, is_of_the_installed=False),
     Examination("installed", "what is asked for is installed", _files.installed, is_of_the_installed=False),
     Examination("consumer", "the unit that is held back exists", _gate.consumer),
@@ -89,6 +93,7 @@ def examine(
     checks: Iterable[Examination] = CHECKS,
     config_name: str = "CONFIG",
     scope: CancelScope | None = None,
+    document: Mapping[str, Any] | None = None,
 ) -> DoctorReport:
     """Make all examinations of a running host, changing nothing.
 
@@ -98,12 +103,15 @@ def examine(
         checks: those to make, in order; a plug-in's are added, as in ``CHECKS + azure.CHECKS``.
         config_name: the config's file, as the remedies shall name it in commands; empty: the one that needn't be named.
         scope: ends what is waited for.
+        document: that the config was read from: its ``node.kubelet.nodeIP`` and ``networking.dnsServiceIP`` are to
+            fit the host.
 
     Returns:
         What was found. It never raises because one examination can't be made.
     """
     config = None if config is None else to_config(config)
-    examined = ExaminedHost(to_host(host), config, config_name, scope or CancelScope())
+    given = NodeAddresses.of(document)
+    examined = ExaminedHost(to_host(host), config, config_name, scope or CancelScope(), given)
     made = (each for each in checks if examined.has_installation or not each.is_of_the_installed)
     return DoctorReport({each: _look(each, examined) for each in made})
 

@@ -26,6 +26,8 @@ from hostrouting.overlap._judge import Outcome, judge, sort_answers
 from hostrouting.overlap._reading import ContestedDefaultError, NoUplinkError, Reading, ask, pending_devs, read_host
 from hostrouting.overlap.findings import (
     Finding,
+    Note,
+    NoteKind,
     Obstacle,
     OverlapReport,
     Remedy,
@@ -33,6 +35,7 @@ from hostrouting.overlap.findings import (
     Unmendable,
     Verdict,
 )
+from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses, misfits
 from hostrouting.overlap.wording import decided_by
 from phases import CancelScope
 
@@ -91,6 +94,7 @@ def check_overlap(
     deadlines: Deadlines | None = None,
     nameservers: Sequence[IPv4Address] = (),
     host: str | None = None,
+    given: NodeAddresses = NONE_GIVEN,
 ) -> OverlapReport:
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
@@ -102,6 +106,7 @@ def check_overlap(
             neither is.
         nameservers: that the host asks; the remedy tells of those that change sides.
         host: the name of a host that was recorded; None: it is this one.
+        given: the addresses that the config's document gives other components; a note tells of those that don't fit.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several
@@ -125,6 +130,7 @@ def check_overlap(
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
     outcomes = sort_answers(overlap, reading)
     findings, notes = judge(overlap, reading, outcomes)
+    notes = (*notes, *_notes_on_given(given, overlap, reading))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=reading.uplinks, notes=notes)
     if not findings:
@@ -146,6 +152,25 @@ def check_overlap(
     return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
+def _notes_on_given(given: NodeAddresses, overlap: RouteOverlap, reading: Reading) -> Iterator[Note]:
+    for misfit in misfits(given, overlap, reading.addresses, reading.uplinks):
+        text = f"{misfit.key}: {misfit.message}; {misfit.hint}"
+        yield Note(NoteKind.NODE_IP, text, devs=misfit.devs)
+
+
+def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
+    """Return the uplinks that are there, sorted.
+
+    Args:
+        config: which may name them.
+        backend: the kernel to ask.
+    """
+    if config.uplinks is not None:
+        return tuple(sorted(link.name for link in backend.links() if is_like(link.name, config.uplinks)))
+    default = default_route(backend.default_routes())
+    return default.devs if default else ()
+
+
 def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """Return the InfiniBand interfaces for whose addresses a check waits.
 
@@ -156,12 +181,8 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     overlap = config.route_overlap
     if not overlap.expected_cidrs or not overlap.address_seconds:
         return ()
-    links, default = backend.links(), default_route(backend.default_routes())
-    uplinks: Sequence[str] = default.devs if default else ()
-    if config.uplinks is not None:
-        uplinks = [link.name for link in links if is_like(link.name, config.uplinks)]
-    awaited = [link for link in links if link.is_up or overlap.settle_seconds is not None]
-    return pending_devs(awaited, backend.addresses(), uplinks)
+    links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
+    return pending_devs(links, backend.addresses(), uplink_devs(config, backend))
 
 
 def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScope, deadlines: Deadlines) -> None:

@@ -60,6 +60,7 @@ class NoteKind(StrEnum):
     RULE = "RULE"
     NETNS = "NETNS"
     CONTESTED = "CONTESTED"
+    NODE_IP = "NODE-IP"
 
 
 @attrs.frozen
@@ -135,7 +136,8 @@ class Note(JsonObject):
         kind: ``LOCAL`` and ``BROADCAST`` addresses of this host; ``CONTAINER`` and ``ALLOWED`` interfaces;
             ``CNI-DISCARD`` a CNI's own block; ``PENDING`` an InfiniBand interface without an address; ``FORESEEN`` a
             prefix that would overlap; ``RULE`` policy rules that weren't judged; ``NETNS`` another network namespace;
-            ``CONTESTED`` default routes by several interfaces.
+            ``CONTESTED`` default routes by several interfaces; ``NODE-IP`` an address that the config's document gives
+            node or DNS, and that doesn't fit.
         message: one line for a person.
         cidr: the expected CIDR that it is about, masked; null: all of them.
         devs: the interfaces that it is about, sorted.

@@ -5,9 +5,9 @@ With ``host=Host.recorded(snapshot)`` they tell of the host that was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
@@ -16,6 +16,7 @@ from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.parsing import parse_unicast_address
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport
+from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
     from hostrouting.overlap.explanation import Explanation
 
 
-def check(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> OverlapReport:
+def check(
+    config: Config,
+    *,
+    host: Host | None = None,
+    scope: CancelScope | None = None,
+    document: Mapping[str, Any] | None = None,
+) -> OverlapReport:
     """Check now that every expected CIDR leaves by the node's uplinks, writing no marker.
 
     The check waits as the config says: ``wait_seconds`` for a default route, ``settle_seconds`` for InfiniBand's
@@ -36,6 +43,8 @@ def check(config: Config, *, host: Host | None = None, scope: CancelScope | None
         config: the expected CIDRs.
         host: whom to ask; None: this host.
         scope: ends it, and is told what is waited for.
+        document: that the config was read from. A note tells where its ``node.kubelet.nodeIP`` or
+            ``networking.dnsServiceIP`` doesn't fit.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, where nothing could be judged.
@@ -45,11 +54,17 @@ def check(config: Config, *, host: Host | None = None, scope: CancelScope | None
         phases.Cancelled, phases.TimedOut: the scope ended.
     """
     config, host = to_config(config), to_host(host)
-    return check_kernel(config, host, host.routes, scope or CancelScope())
+    given = NodeAddresses.of(document)
+    return check_kernel(config, host, host.routes, scope or CancelScope(), given=given)
 
 
 def check_kernel(
-    config: Config, host: Host, backend: RouteBackend, scope: CancelScope, nameservers: Sequence[IPv4Address] = ()
+    config: Config,
+    host: Host,
+    backend: RouteBackend,
+    scope: CancelScope,
+    nameservers: Sequence[IPv4Address] = (),
+    given: NodeAddresses = NONE_GIVEN,
 ) -> OverlapReport:
     """Check a host by a kernel that may be another than its own, such as one with the routes of a config.
 
@@ -59,11 +74,14 @@ def check_kernel(
         backend: the kernel to ask.
         scope: ends it.
         nameservers: that the host asks; the remedy tells of those that change sides.
+        given: the addresses that the config's document gives other components.
     """
     # Nothing changes in a snapshot, nor in a kernel with routes that are only planned, so nothing is waited for.
     is_live = host.snapshot is None and backend is host.routes
     deadlines = Deadlines.of(config, scope) if is_live else None
-    return check_overlap(config, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name)
+    return check_overlap(
+        config, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name, given=given
+    )
 
 
 def explain(
