@@ -263,7 +263,17 @@ def _add_strict(parser: Parser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit with 1 also for what only may break later")
 
 
+def _add_from(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a JSON file that other components share")
+    parser.add_argument("--from", dest="config", metavar="CONFIG", required=True, help="a JSON file with our keys")
+
+
 # --- the words -----------------------------------------------------------------------------------------------------
+
+
+def _config() -> Mapping[str, Word]:
+    """Change our keys in a file that other components share."""
+    return {"set": Word(commands.set_config, (_add_from, _add_output))}
 
 
 def _lb_probe() -> Mapping[str, Word]:
@@ -334,6 +344,7 @@ _WORDS = {
     "judge": Word(checking.judge, (_add_recordings,), EXIT_CHECK_UNKNOWN),
     "doctor": Word(checking.doctor, (_add_config, _add_output, _add_strict)),
     "watch": Word(commands.watch, (_add_config,)),
+    "config": Word(_config, is_followed=True),
     "lb-probe": Word(_lb_probe, is_followed=True),
     "azure-vnet": Word(_azure_vnet, is_followed=True),
     "remove": Word(commands.remove, (_add_output,)),

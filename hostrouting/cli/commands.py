@@ -210,6 +210,24 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
+def set_config(options: argparse.Namespace, host: Host) -> int:
+    """Write our keys of CONFIG into FILE, which other components share.
+
+    The keys are hostRouting and hostNetworking; one that CONFIG lacks stays in FILE as it is. The bytes around them,
+    the mode, the owner and a link that leads to FILE stay too. Where there is no FILE it is made, for its owner alone.
+    A second run writes nothing.
+
+      hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
+    """
+    from hostrouting.cli.azure import neighbours
+    from hostrouting.cli.changes import NOTHING, changes_lines
+    from hostrouting.cli.mending import set_sections
+
+    changes = set_sections(options.file, neighbours.our_sections(options, host))
+    say_as_asked(options, changes.to_json, lambda: "\n".join(changes_lines(changes)) or NOTHING)
+    return 0
+
+
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Take back everything that was ever installed.
 

@@ -1,18 +1,21 @@
-"""A config's file with more static routes: all that isn't of host routing stays as it is written, byte for byte."""
+"""Changes of a config's file: all that isn't of host routing stays as it is written, byte for byte."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 from hostrouting.boot import files
-from hostrouting.config.routing import SECTION, StaticRoute, read_config
+from hostrouting.config.documents import parse_document
+from hostrouting.config.routing import CONFIG_BYTES_MAX, SECTION, StaticRoute, read_config
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.errors import FileError
+from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.jsonable import to_json_text
 
 
 def mended(
@@ -58,6 +61,44 @@ def mended(
         raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it; run again")
     files.rewrite(Path(path), _with_value(files.read_text(Path(path)) or "", SECTION, section))
     return after, Changes(files=(Change(path, "replaced"),))
+
+
+def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> Changes:
+    """Write keys of ours into a JSON file; where there is none, make one that its owner alone may read.
+
+    Args:
+        path: of the file; other components may have their own keys, and secrets, in it.
+        sections: the values of our keys.
+
+    Returns:
+        What was changed: nothing, where the keys have these values.
+
+    Raises:
+        ConfigError: the file holds no JSON object, or one that has such a key twice.
+        FileError: it can't be read or written.
+    """
+    text = files.read_text(Path(path))
+    if text is None:
+        files.write_if_changed(Path(path), to_json_text(sections), mode=0o600)
+        return Changes(files=(Change(path, "added"),))
+
+    def values(text: str) -> str:
+        content = io.BytesIO(text.encode("utf-8", "surrogateescape"))
+        document = parse_document(content, str(path), "config", bytes_max=CONFIG_BYTES_MAX)
+        if not isinstance(document, dict):
+            raise ConfigError([(str(path), "is not a JSON object")])
+        # To Python 1 equals true.
+        return json.dumps([document.get(key) for key in sections], sort_keys=True)
+
+    wanted = json.dumps([*sections.values()], sort_keys=True)
+    if values(text) == wanted:
+        return Changes()
+    for key, value in sections.items():
+        text = _with_value(text, key, value)
+    if values(text) != wanted:
+        raise ConfigError([(str(path), f"has one of the keys {', '.join(sections)} twice: which one counts?")])
+    files.rewrite(Path(path), text)
+    return Changes(files=(Change(path, "replaced"),))
 
 
 def _with_value(text: str, key: str, value: object) -> str:

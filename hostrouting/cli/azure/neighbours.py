@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.azure.config import HostNetworking
+from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed
 from hostrouting.cli.changes import changed_text
 from hostrouting.cli.options import read_section
+from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import ConfigError, HostRoutingError
 from phases import CancelScope, run_child
 
 if TYPE_CHECKING:
@@ -27,6 +28,20 @@ def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -
     from hostrouting.azure.examinations import examinations
 
     return examinations(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
+
+
+def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:
+    """Return the sections of CONFIG that are ours, as they are written there.
+
+    Raises:
+        ConfigError: one of them breaks its rules, or there is none.
+    """
+    document, _ = read_section(options, host, None, HostNetworking.from_mapping)
+    keys = HOST_ROUTING, SECTION
+    sections = {key: document[key] for key in keys if document.get(key) is not None}
+    if not sections:
+        raise ConfigError([(options.config, f"has none of the keys {', '.join(keys)}: there is nothing to set")])
+    return sections
 
 
 def remove_all(host: Host, scope: CancelScope) -> tuple[str, dict[str, Any]]:
