@@ -41,6 +41,15 @@ ROUTING = {
     "waitSeconds": 1,
 }
 COMMAND = '#!/bin/sh\nexec python3 -m hostrouting "$@"\n'
+# Well at the first check, and shadowed from then on.
+TURNING_SICK = f"""#!/bin/sh
+python3 -m hostrouting "$@"
+code=$?
+[ "$1" != check ] || ip route add {" ".join(SHADOW)} || echo "it is sick already" >&2
+exit $code
+"""
+# What an agent keeps in the file that holds our config too.
+AGENT = '{"azure": {"bootstrapToken": "abc.0123",\t"ids": [1.50]},\n "agent": {}}\n'
 CUT_OFF = f'if [ -e {TRIAL} ]; then echo "nsenter: cut off" >&2; exit 1; fi; exec "$@"'
 FOR_TRIAL = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
 
@@ -56,6 +65,7 @@ class Fleet:
             "ansible_python_interpreter": "/usr/bin/python3",
             "hostrouting_config": {"hostRouting": ROUTING},
             "hostrouting_try_seconds": TRY_SECONDS,
+            "hostrouting_bake_seconds": 0,
         }
         self._inventory = folder / "nodes.json"
         self._inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
@@ -84,11 +94,11 @@ class Fleet:
         known["all"]["hosts"][host]["ansible_way_in"] += f" sh -c {shlex.quote(CUT_OFF)} sh"
         self._inventory.write_text(json.dumps(known))
 
-    def roll_out(self, *batches: int | str) -> tuple[int, dict[str, dict[str, int]], str]:
+    def roll_out(self, *batches: int | str, **given: int) -> tuple[int, dict[str, dict[str, int]], str]:
         """The exit code, what became of each host, and all that was said."""
         began = time.monotonic()
-        given = json.dumps({"hostrouting_batches": batches or BATCHES})
-        done = self.run("ansible-playbook", "hostrouting.hostrouting.roll_out", "-e", given)
+        extra = json.dumps({"hostrouting_batches": batches or BATCHES} | given)
+        done = self.run("ansible-playbook", "hostrouting.hostrouting.roll_out", "-e", extra)
         print(f"{time.monotonic() - began:.1f} s")  # noqa: T201 - the figures, with --capture=no
         recap = re.findall(r"^(n\d+) +: (.*)$", done.stdout, re.MULTILINE)
         counts = {host: {key: int(n) for key, n in re.findall(r"(\w+)=(\d+)", rest)} for host, rest in recap}
@@ -102,7 +112,7 @@ def state(node: Machine) -> str:
     """How far a roll-out has come on a node: the mode that is installed, if any."""
     if ours(node) and node.exists(CONFIG):
         return str(json.loads(node.read(CONFIG))["hostRouting"]["routeOverlap"]["mode"])
-    if ours(node) or node.exists(CONFIG) or node.exists("/etc/aks-flex-node"):
+    if ours(node) or node.exists(CONFIG) or node.exists("/etc/hostrouting"):
         return "half"
     return "put back" if f"{UNIT}.service" in node.journal(f"{UNIT}.service") else "untouched"
 
@@ -135,6 +145,9 @@ def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_m
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
     fleet = new_fleet(SIZE, SICK)
+    shared = fleet.nodes[0]
+    shared.write(CONFIG, AGENT, mode=0o600)
+    shared.run("chown", "12:34", CONFIG)
     code, counts, said = fleet.roll_out()
     assert code != 0
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in said
@@ -153,6 +166,27 @@ def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_m
     code, counts, said = fleet.roll_out()
     assert code == 0, said
     assert {host: each["changed"] for host, each in counts.items()} == {f"n{n:02}": 0 for n in range(1, SIZE + 1)}, said
+
+    text = shared.read(CONFIG)
+    assert text.startswith(AGENT.removesuffix("}\n"))
+    assert json.loads(text).keys() == {"azure", "agent", "hostRouting"}
+    stats = shared.run("sh", "-c", f"stat --format='%a %u:%g %s' {CONFIG} {CONFIG}.*~").stdout.splitlines()
+    assert [stat.rpartition(" ")[0] for stat in stats] == ["600 12:34"] * 3, "WARN and STRICT each have left a backup"
+    assert str(len(AGENT)) in [stat.rpartition(" ")[2] for stat in stats]
+
+
+@pytest.mark.one_release
+def test_a_batch_that_turns_sick_while_it_bakes_is_put_back_at_once(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
+) -> None:
+    fleet = new_fleet(2, ())
+    fleet.nodes[1].write("/usr/local/bin/hostrouting", TURNING_SICK, mode=0o755)
+    code, counts, said = fleet.roll_out(2, hostrouting_bake_seconds=1, hostrouting_try_seconds=600)
+    assert (code != 0, said.count(": Check] **"), said.count(": Keep the routes]")) == (True, 2, 0), said
+    assert {host: each["failed"] for host, each in counts.items()} == {"n01": 1, "n02": 1}, said
+    for node in fleet.nodes:
+        node.wait_until(lambda node=node: not node.exists(TRIAL), "the trial is over")  # type: ignore[misc]
+    assert fleet.states() == ["put back", "put back"], said
 
 
 @pytest.mark.one_release
@@ -178,6 +212,19 @@ def test_check_mode_is_a_plan_strict_fails_with_its_findings_and_a_recording_com
     done = fleet.run(*apply, "--check", "--diff")
     assert "+ 172.16.1.0/24 via 10.1.0.1 dev eth0" in done.stdout
     assert (done.returncode, fleet.states()) == (0, ["untouched"])
+
+    fleet.nodes[0].write(CONFIG, AGENT, mode=0o600)
+    config = (
+        "ansible",
+        "n01",
+        "-m",
+        "hostrouting.hostrouting.config",
+        "-a",
+        json.dumps({"config": {"hostRouting": {}}}),
+    )
+    done = fleet.run(*config, "--check")
+    assert (done.returncode, '"changed": true' in done.stdout, fleet.nodes[0].read(CONFIG)) == (0, True, AGENT)
+    fleet.nodes[0].remove(CONFIG)
 
     done = fleet.run(*apply)
     assert done.returncode != 0
