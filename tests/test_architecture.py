@@ -149,7 +149,7 @@ def objection(module: str, name: str) -> str:
     here, there = package_of(module), package_of(name)
     if {side_of(module), side_of(name)} == {"fake", "adapter"}:
         return f"{name}: fake and adapter are siblings"
-    if there is None or here == there or (here == "cli" and name in VERSION):
+    if there is None or here == there or (here in ("cli", "overlap") and name in VERSION):
         return ""
     if LEVEL.get(there, TOP) >= LEVEL.get(here or "", TOP):
         return f"{name}, which isn't below {here}"

@@ -67,9 +67,11 @@ def check(options: argparse.Namespace, host: Host) -> int:
     elif options.output == "svg":
         say(overlap_picture(result))
     elif options.output == "prometheus":
-        from hostrouting.overlap.metrics import check_metrics, exposition
+        from hostrouting.overlap.metrics import check_metrics, exposition, gate_metrics
 
-        say(exposition(*check_metrics(result, int(time.time()))).rstrip())
+        # A recording holds no files.
+        gate = () if on.snapshot is not None else gate_metrics(on.layout, result.mode)
+        say(exposition(*gate, *check_metrics(result, int(time.time()))).rstrip())
     else:
         say(overlap_text(result, width=columns(sys.stdout)))
         for line in _next_lines(result, on):

@@ -175,15 +175,17 @@ def schema(_options: argparse.Namespace, _host: Host) -> int:
 def watch(options: argparse.Namespace, host: Host) -> int:
     """Keep what CONFIG asks for true, until a signal ends it.
 
-    The watcher looks whenever links, addresses, routes or rules change, and once a minute without such a sign. It puts
-    our lost routes back, has routes follow a changed default route, checks, and writes the markers and the metrics of
-    watch.textfile. It reports once what newly fails, and once what is over: to the journal if systemd has started it,
-    else on standard output, where a line that isn't taken within a second is lost. It never stops a running machine.
-    With "watch": {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
+    The watcher looks whenever links, addresses, routes, rules or CONFIG change, and once a minute without a sign. It
+    puts our lost routes back, has routes follow a changed default route, checks, and writes the markers and the metrics
+    of watch.textfile. It reports once what newly fails, and once what is over: to the journal if systemd has started
+    it, else on standard output, where a line that isn't taken within a second is lost. It never stops a running
+    machine. With "watch": {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
       journalctl -u hostrouting-watch       what the service has said
     """
+    from pathlib import Path
+
     from hostrouting.config.routing import Config
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
@@ -204,6 +206,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
         host=host,
         say=lambda event: write_entry(event, journal, print_line),
         tell=lambda state: notify(os.environ.get("NOTIFY_SOCKET", ""), state),
+        files=(Path(path), host.layout.gate_off),
     )
     with cancelled_by_signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hostrouting import __version__
+from hostrouting.boot.break_glass import why_open
+from hostrouting.boot.layout import Layout
+from hostrouting.boot.manifest import Manifest
+from hostrouting.config.routing import OverlapMode
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
 
@@ -44,6 +49,24 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         Metric("last_run_timestamp_seconds", "gauge", "When it was last checked, in seconds since 1970.", {"": time}),
         Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
         Metric("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
+    )
+
+
+def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
+    """Return the metrics of a host's gate.
+
+    Args:
+        layout: where the host's files are.
+        mode: of the check.
+
+    Raises:
+        FileError: the manifest can't be read.
+    """
+    labels = f'{{version="{__version__}",mode="{mode}",consumer="{Manifest.load(layout).consumer}"}}'
+    is_open = int(why_open(layout) is not None)
+    return (
+        Metric("info", "gauge", "1; the version, the check's mode, and the unit that the gate holds.", {labels: 1}),
+        Metric("gate_off", "gauge", "1 if the gate lets every start through unchecked.", {"": is_open}),
     )
 
 

@@ -23,6 +23,7 @@ from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.metrics import gate_metrics
 from hostrouting.watch._events import (
     HOW_TO_STOP,
     Event,
@@ -45,6 +46,8 @@ QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
 # A scope that has ended isn't looked into: no time at all wouldn't tell of what is there already.
 _AT_ONCE_SECONDS = 0.001
+# How long a change of a file may go unseen: the kernel's events don't tell of it.
+_FILES_SECONDS = 1.0
 _PING = "WATCHDOG=1"
 
 
@@ -57,6 +60,7 @@ class WatchHostRouting:
         host: what to watch.
         say: gets each event, once.
         tell: gets each word for systemd, sd_notify(3).
+        files: whose change is a reason to look, such as the manifest.
     """
 
     name = "watch"
@@ -65,6 +69,7 @@ class WatchHostRouting:
     host: Host
     say: Callable[[Event], None]
     tell: Callable[[str], None]
+    files: tuple[Path, ...] = ()
 
     def do(self, scope: CancelScope) -> None:
         """Do it; only the scope ends it.
@@ -73,7 +78,8 @@ class WatchHostRouting:
             phases.Cancelled: it was ended.
             ConfigError, FileError: at the start there is no readable config, or the lock can't be taken.
         """
-        watch = _Watch(self, scope, self.read())
+        seen = tuple(map(_state, self.files))
+        watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
         # The first wait returns at once: whatever changes from here on is seen.
         watch.has_changed(QUIET_SECONDS)
@@ -105,6 +111,7 @@ class _Watch:
         said: what didn't work at the last look, in words.
         troubles: what didn't work since.
         counted: looks, and routes that were mended by what was wrong with them, for the metrics.
+        seen: the task's files, as they were when they were last looked at.
         burst_seconds: how long a burst of changes keeps us from looking.
     """
 
@@ -116,6 +123,7 @@ class _Watch:
     said: tuple[str, ...] = ()
     troubles: list[str] = attrs.field(factory=list)
     counted: Counter[str] = attrs.field(factory=Counter)
+    seen: tuple[tuple[int, ...] | None, ...] = attrs.field(kw_only=True)
     burst_seconds: float = _BURST_SECONDS
 
     # --- a look ----------------------------------------------------------------------------------------------------
@@ -170,7 +178,8 @@ class _Watch:
 
     def _write_metrics(self, report: OverlapReport, done: Repair) -> None:
         if (path := self._textfile()) is not None:
-            write_if_changed(path, metrics_text(report, done, self.counted, time.time()))
+            gate = gate_metrics(self.task.host.layout, report.mode)
+            write_if_changed(path, metrics_text(gate, report, done, self.counted, time.time()))
 
     def _textfile(self) -> Path | None:
         name = self.config.watch.textfile
@@ -208,15 +217,30 @@ class _Watch:
         self.burst_seconds = min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS) if is_changing else _BURST_SECONDS
 
     def has_changed(self, seconds: float) -> bool:
-        """Whether anything changes within a time; who is deaf isn't blind: then the slow timer goes on."""
-        nap = self.scope.child(timeout=seconds)
-        try:
-            self.task.host.routes.wait_for_change(nap)
-        except TimedOut:
-            self.scope.check()  # the nap's end is no news; the scope's own is
-        except RouteError as error:
-            self.troubles.append(str(error))
-            self.scope.wait(seconds)
-        else:
-            return True
+        """Tell whether anything changes within a time; without the kernel's events the slow timer goes on."""
+        clock = self.scope.clock
+        end = clock.monotonic() + seconds
+        while (left := end - clock.monotonic()) > 0:
+            nap = self.scope.child(timeout=min(left, _FILES_SECONDS))
+            try:
+                self.task.host.routes.wait_for_change(nap)
+            except TimedOut:
+                self.scope.check()  # the nap's end is no news; the scope's own is
+            except RouteError as error:
+                self.troubles.append(str(error))
+                self.scope.wait(min(left, _FILES_SECONDS))
+            else:
+                return True
+            seen, self.seen = self.seen, tuple(map(_state, self.task.files))
+            if self.seen != seen:
+                return True
         return False
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return what differs once a file has been replaced or written to; None where there is none to see."""
+    try:
+        found = path.stat()
+    except OSError:  # it tells the same as long as it lasts
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -71,10 +71,13 @@ def _send(address: str, datagram: bytes) -> bool:
     return True
 
 
-def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], time: float) -> str:
+def metrics_text(
+    gate: tuple[Metric, ...], report: OverlapReport, repair: Repair, counted: Counter[str], time: float
+) -> str:
     """The textfile after a look; docs/reference/watch.md lists the metrics.
 
     Args:
+        gate: those of the gate.
         report: of the check.
         repair: of our routes.
         counted: since the watcher was started: ``looks``, and the routes that were mended, by their drift.
@@ -82,6 +85,7 @@ def metrics_text(report: OverlapReport, repair: Repair, counted: Counter[str], t
     """
     trouble = int(bool(repair.problems))
     return exposition(
+        *gate,
         *check_metrics(report, time),
         Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
         Metric("routes_contested", "gauge", "Lost routes that somebody keeps removing.", {"": len(repair.waiting)}),

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.ci, pytest.mark.kernel]
 
-RULES = Path(__file__).parents[2] / "deploy/prometheus/hostrouting.rules.yml"
+ROOT = Path(__file__).parents[2]
+RULES, PAGE = ROOT / "deploy/prometheus/hostrouting.rules.yml", ROOT / "docs/reference/watch.md"
 ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
 SHADOWED, MENDED = "172.16.0.0/16", IPv4Network("172.16.1.0/24")
 RUN_AT = "hostrouting_last_run_timestamp_seconds"
@@ -58,24 +59,42 @@ def promtool(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def firing(tmp_path: Path) -> Callable[..., None]:
-    """Sees that just these alerts fire after some minutes in which the exporter goes on telling what was measured."""
+def samples(tmp_path: Path) -> Callable[..., None]:
+    """Sees that a query gives just these labels, each with 1, after minutes in which the exporter goes on telling."""
 
-    def see(metrics: str, *alerts: str, minutes: int = 10) -> None:
+    def see(metrics: str, query: str, *labels: dict[str, str], minutes: int = 10) -> None:
         # promtool's clock begins at 0, at which this was measured.
         lines = re.sub(rf"^{RUN_AT} .*", f"{RUN_AT} 0", metrics, flags=re.MULTILINE).splitlines()
-        samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
-        series = [{"series": name, "values": f"{value}x{minutes}"} for name, _, value in samples]
+        told = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+        series = [{"series": of_node(name), "values": f"{value}x{minutes}"} for name, _, value in told]
+        wanted = [",".join(f'{name}="{value}"' for name, value in each.items()) for each in labels]
         fire = {
-            "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+            "expr": query,
             "eval_time": f"{minutes}m",
-            "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts],
+            "exp_samples": [{"labels": f"{{{each}}}", "value": 1} for each in wanted],
         }
         test = {"interval": "1m", "input_series": series, "promql_expr_test": [fire]}
         document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}
         (tmp_path / "test.yml").write_text(json.dumps(document))
         done = promtool("test", "rules", tmp_path / "test.yml")
         assert done.returncode == 0, done.stdout + done.stderr
+
+    return see
+
+
+def of_node(series: str) -> str:
+    """A series as the server keeps it, with the label of the node that told it."""
+    name, _, labels = series.rstrip("}").partition("{")
+    return f'{name}{{{labels}{"," if labels else ""}instance="n"}}'
+
+
+@pytest.fixture
+def firing(samples: Callable[..., None]) -> Callable[..., None]:
+    """Sees that just these alerts fire after some minutes."""
+
+    def see(metrics: str, *alerts: str, minutes: int = 10) -> None:
+        query = 'count by (alertname) (ALERTS{alertstate="firing"})'
+        samples(metrics, query, *({"alertname": alert} for alert in alerts), minutes=minutes)
 
     return see
 
@@ -104,6 +123,42 @@ def test_a_node_without_a_default_route_fires(check: Any, firing: Any, node: Nam
 
 def test_a_shadowed_node_that_nobody_checks_any_more_fires(check: Any, firing: Any) -> None:
     firing(check(SHADOWED), "HostRoutingNotChecked", "HostRoutingOverlap", minutes=30)
+
+
+def test_a_gate_that_is_switched_off_fires(check: Any, firing: Any, host: Host) -> None:
+    host.layout.gate_off.parent.mkdir(parents=True)
+    host.layout.gate_off.touch()
+    firing(check("10.96.0.0/12"), "HostRoutingGateOff")
+    firing(check(SHADOWED), "HostRoutingGateOff", "HostRoutingOverlap")
+
+
+def test_what_is_installed_tells_which_sick_nodes_are_held_at_their_next_start(host: Host, samples: Any) -> None:
+    """The query of docs/reference/watch.md."""
+    metrics = watched(host, {"destination": str(MENDED), "dev": "ib7"}, "hostrouting_trouble")
+    query = re.search(r"```promql\n(.*hostrouting_info.*)\n```", PAGE.read_text())
+    assert query is not None
+    strict = metrics.replace('mode="WARN"', 'mode="STRICT"')
+    of_one = {"__name__": "hostrouting_cidr_verdict", "cidr": SHADOWED, "verdict": "overlap", "instance": "n"}
+    samples(metrics, query[1])
+    samples(strict, query[1], of_one)
+
+
+def test_a_run_that_fails_keeps_the_metrics_of_before_and_fires_in_time(
+    check: Any, firing: Any, tmp_path: Path
+) -> None:
+    """The recipe of docs/reference/watch.md, where hostrouting is away, can't read its config, or works."""
+    recipe = re.search(r"^\$ (hostrouting check --output prometheus .*)$", PAGE.read_text(), re.MULTILINE)
+    assert recipe is not None
+    metrics, textfile, program = check(SHADOWED), tmp_path / "hostrouting.prom", tmp_path / "bin/hostrouting"
+    program.parent.mkdir()
+    for script, code in (("exit 78", 0o755), ("", 0o644), (f"cat <<'END'\n{metrics}END\nexit 1", 0o755)):
+        textfile.write_text(metrics)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(code)
+        path = f"{program.parent}:/usr/bin:/bin"
+        subprocess.run(["bash", "-c", recipe[1]], cwd=tmp_path, env={"PATH": path}, capture_output=True, check=False)
+        assert textfile.read_text() == metrics
+    firing(textfile.read_text(), "HostRoutingNotChecked", "HostRoutingOverlap", minutes=30)
 
 
 def watched(host: Host, route: dict[str, str], until: str, meanwhile: Callable[[], None] = lambda: None) -> str:

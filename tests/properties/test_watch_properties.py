@@ -214,7 +214,7 @@ def parsed(text: str) -> list[tuple[str, tuple[tuple[str, str], ...], float]]:
 
 @given(reports)
 def test_each_cidr_has_one_verdict_and_each_metric_its_help_and_type(report: OverlapReport) -> None:
-    text = metrics_text(report, Repair(), Counter(looks=1), 1e9)
+    text = metrics_text((), report, Repair(), Counter(looks=1), 1e9)
     samples = parsed(text)
     for cidr in CIDRS:
         values = [value for name, pairs, value in samples if ("cidr", str(cidr)) in pairs]

@@ -168,7 +168,7 @@ class Node:
         assert textwrap.indent(text, "  ") in self._line("hostrouting snapshot --help")
 
     def _promql(self, text: str) -> None:
-        source = (ROOT / "hostrouting/watch/outputs.py").read_text()
+        source = "".join((ROOT / f"hostrouting/{name}.py").read_text() for name in ("watch/outputs", "overlap/metrics"))
         for metric in re.findall(r"hostrouting_(\w+)", text):
             assert metric in source
 
@@ -348,5 +348,5 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
     "ansible-galaxy": _ansible,
     "ansible": _ansible,
     "xargs": _xargs,
-    **dict.fromkeys(("apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), _nothing),
+    **dict.fromkeys(("[", "apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), _nothing),
 }

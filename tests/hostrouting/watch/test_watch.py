@@ -78,6 +78,7 @@ class World:
             host,
             lambda event: self.said.append((self.clock.monotonic(), event)),
             lambda line: self.heard.append((self.clock.monotonic(), line)),
+            (self.layout.manifest, self.layout.gate_off),
         )
         with pytest.raises(Cancelled):
             task.do(self.scope)
@@ -175,6 +176,24 @@ def test_a_loss_without_an_event_is_seen_by_the_slow_timer(world: World) -> None
     world.at(5, world.lose)
     world.watch(LOOK_SECONDS * 2 + 10)
     assert len(world.ours()) == 1
+
+
+def test_a_file_that_changes_is_a_reason_to_look(world: World) -> None:
+    """The kernel tells nothing of an update of the config, or of a gate that is switched off."""
+    files = (world.layout.manifest, world.layout.gate_off)
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def edit() -> None:
+        world.config = config(cidrs=("10.96.0.0/12", "172.16.1.0/24"))
+        world.layout.manifest.write_text("{}")
+
+    world.at(5, edit)
+    world.at(15, world.layout.gate_off.touch)
+    world.at(25, world.layout.gate_off.unlink)
+    world.watch(50)
+    looks = sorted({int(when) for when, line in world.heard if line.startswith("STATUS=")})
+    assert all(change <= when <= change + 2 for change, when in zip((0, 5, 15, 25), looks, strict=True)), looks
 
 
 def test_a_kernel_that_can_not_be_listened_to_is_looked_at_by_the_slow_timer_and_that_is_said_once(
