@@ -168,7 +168,7 @@ def looking(config: Config) -> Make:
 
     def make(host: Host) -> Task[object]:
         watched = WatchHostRouting(read=lambda: config, host=host, say=lambda _: None, tell=lambda _: None)
-        return task("look")(lambda scope: _Watch(watched, scope, config).look())
+        return task("look")(lambda scope: _Watch(watched, scope, config, seen=()).look())
 
     return make
 
