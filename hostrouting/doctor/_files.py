@@ -77,8 +77,7 @@ def rendered(examined: ExaminedHost) -> Iterator[Fault]:
         content, mode = state
         if settled.sub(b"", content) != settled.sub(b"", file.text.encode("utf-8", "surrogateescape")):
             message = "it has been edited, or another version of hostrouting has written it"
-            remedy = f"{examined.command('plan')} shows the difference, {examined.command('apply')} ends it"
-            yield Fault("file-differs", name, message, remedy)
+            yield Fault("file-differs", name, message, examined.writing_anew)
         if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
             message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
             yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}")

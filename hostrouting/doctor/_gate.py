@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from hostrouting.boot import files
 from hostrouting.boot.break_glass import ARGUMENT, why_open
-from hostrouting.boot.gate import missing_commands, opening_settings, seconds_of
+from hostrouting.boot.gate import DROP_INS, missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.trial import standing
 from hostrouting.boot.unit_files import drop_ins
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
+from hostrouting.model.errors import UnitError
 from hostrouting.overlap.check import check_overlap, uplink_devs
 from hostrouting.overlap.findings import NoteKind, Verdict
 from hostrouting.overlap.node_ip import NONE_GIVEN, misfits
@@ -39,6 +41,8 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
     """The installed check would let the consumer start now: the first thing to know of a node that behaves oddly."""
     is_strict = examined.manifest.is_strict
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
+    if is_strict and (bare := _bare_instances(examined)):
+        follows = f"nothing holds the next start of {' '.join(map(examined.called, bare))}, as its gate is overridden"
     if why := why_open(examined.layout):
         follows = f"its next start is let through unchecked, as {why}"
     config = examined.manifest.config
@@ -62,7 +66,29 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
             remedy = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
             yield Fault("contested", examined.consumer, note.message, remedy, Severity.RISK)
     for finding in report.findings:
-        yield Fault("shadowed", examined.consumer, f"{follows}: {finding.message}", f"see: {examined.command('fix')}")
+        remedy = f"{examined.command('fix')} prints what mends it"
+        yield Fault("shadowed", examined.consumer, f"{follows}: {finding.message}", remedy)
+
+
+def _bare_instances(examined: ExaminedHost) -> list[str]:
+    try:
+        return [instance for instance, shown in examined.instances.items() if missing_commands(shown)]
+    except UnitError:  # ``gate`` tells of it
+        return []
+
+
+# A look of a gate that lets the start through takes less.
+_LOOK_SECONDS = 3
+
+
+def held(examined: ExaminedHost) -> Iterator[Fault]:
+    """The starts that the gate holds right now."""
+    for instance, shown in examined.instances.items():
+        began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
+        seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
+        if shown["SubState"] == "condition" and seconds > _LOOK_SECONDS:
+            message = f"its start has been held for {seconds:.0f} s; it goes on by itself once that is mended"
+            yield Fault("held", instance, message, f"journalctl -u {instance} says what it waits for")
 
 
 def node_ip(examined: ExaminedHost) -> Iterator[Fault]:
@@ -92,13 +118,23 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
             what = " and ".join(unread) or "one of its files"
             message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
             remedy = "systemctl daemon-reload; hostrouting doctor"
+            if _is_edited(examined):
+                remedy = examined.writing_anew  # which reloads too
             yield Fault("not-reloaded", called, message, remedy, Severity.UNKNOWN)
 
 
 _RELOAD = "then: systemctl daemon-reload"
 
 
+def _is_edited(examined: ExaminedHost) -> bool:
+    """Tell whether our own drop-ins aren't as rendered."""
+    gates = examined.layout.gates(examined.consumer)
+    return any(files.read_text(path) != text for path, text in zip(gates, DROP_INS, strict=True))
+
+
 def _remedy(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> str:
+    if _is_edited(examined):
+        return examined.writing_anew
     if shown["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
     layout, read = examined.layout, drop_ins(examined.layout, instance)

@@ -134,13 +134,19 @@ class ExaminedHost:
         """The name of an instance; its template's, if it is one that nobody has: then it is so with all."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
+    @property
+    def writing_anew(self) -> str:
+        """The remedy for a file of ours that isn't as rendered."""
+        return f"{self.command('plan')} shows the difference, {self.command('apply')} ends it"
+
     def command(self, verb: str) -> str:
         """One of our commands, to be pasted."""
         return f"hostrouting {verb} {self._config_name}".rstrip()
 
 
 _PROPERTIES = (
-    *("LoadState", "ExecConditionEx", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
+    *("LoadState", "SubState", "InactiveExitTimestampMonotonic"),
+    *("ExecConditionEx", "ExecStartPreEx", "After", "NeedDaemonReload", "DropInPaths"),
     *(*SETTINGS, "Requires", "Requisite", "BindsTo", "PartOf", "StopPropagatedFrom", "Conflicts", "ConflictedBy"),
     *("Restart", "RestartUSec", "RestartPreventExitStatus", "StartLimitIntervalUSec", "StartLimitBurst"),
     *("PrivateNetwork", "NetworkNamespacePath", "RootDirectory", "RootImage"),

@@ -22,12 +22,13 @@ from phases import CancelScope
 
 CHECKS = (
     Examination("verdict", "the check lets the next start through now", _gate.verdict),
-    Examination(
-        "node-ip", "the addresses that CONFIG gives node and DNS fit", _gate.node_ip, is_of_the_installed=False
-    ),
+    Examination("held", "the gate holds no start right now", _gate.held),
     Examination("trial", "no trial of routes stands", _routes.trial, is_of_the_installed=False),
     Examination("installed", "what is asked for is installed", _files.installed, is_of_the_installed=False),
     Examination("consumer", "the unit that is held back exists", _gate.consumer),
+    Examination(
+        "node-ip", "the addresses that CONFIG gives node and DNS fit", _gate.node_ip, is_of_the_installed=False
+    ),
     Examination("files", "every file is as rendered", _files.rendered),
     Examination("modes", "only root can change what the gate runs", _files.modes),
     Examination("access", "the scripts can be run, and their lock is free", _files.access),

@@ -123,7 +123,7 @@ class _Watch:
     said: tuple[str, ...] = ()
     troubles: list[str] = attrs.field(factory=list)
     counted: Counter[str] = attrs.field(factory=Counter)
-    seen: tuple[tuple[int, ...] | None, ...] = attrs.field(kw_only=True)
+    seen: tuple[tuple[int, ...] | None, ...] = ()
     burst_seconds: float = _BURST_SECONDS
 
     # --- a look ----------------------------------------------------------------------------------------------------

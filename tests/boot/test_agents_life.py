@@ -81,6 +81,10 @@ class Agent:
         self.node.remove("/etc/aks-flex-node")
 
 
+def doctor(node: Machine) -> str:
+    return node.python("doctor", check=False).stdout
+
+
 def is_held(agent: Agent) -> None:
     agent.payload.wait_until_held()
     assert not agent.payload.has_run()
@@ -162,6 +166,9 @@ def live(node: Machine, agent: Agent, first: str, second: str) -> None:
     agent.provision(second)
     agent.begin_start()
     is_held(agent)
+    node.wait_until(
+        lambda: f"{agent.payload.unit}: its start has been held for" in doctor(node), "the doctor tells of it"
+    )
     node.ip("route", "delete", *SHADOW)
     goes_on(agent)
     agent.clean_up(first)

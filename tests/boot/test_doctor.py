@@ -141,7 +141,8 @@ def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -
     code, findings = doctor(node)
     assert code == 1
     assert findings[0]["examination"] == "verdict"
-    assert find(findings, "shadowed")["message"].startswith("its next start is held back: OVERLAP: expected CIDR")
+    message = find(findings, "shadowed")["message"]
+    assert message.startswith(f"nothing holds the next start of {payload.unit}, as its gate is overridden: OVERLAP: ")
     assert find(findings, "masked")["subject"] == "static-routes.service"
     assert [each["subject"] for each in findings if each["kind"] == "file-differs"] == [ROUTES]
     overridden = find(findings, "gate-overridden")

@@ -134,12 +134,12 @@ def test_a_gate_that_is_switched_off_fires(check: Any, firing: Any, host: Host) 
 
 def test_what_is_installed_tells_which_sick_nodes_are_held_at_their_next_start(host: Host, samples: Any) -> None:
     """The query of docs/reference/watch.md."""
-    metrics = watched(host, {"destination": str(MENDED), "dev": "ib7"}, "hostrouting_trouble")
+    route = {"destination": str(MENDED), "dev": "ib7"}
+    warn, strict = (watched(host, route, "hostrouting_trouble", mode=mode) for mode in ("WARN", "STRICT"))
     query = re.search(r"```promql\n(.*hostrouting_info.*)\n```", PAGE.read_text())
     assert query is not None
-    strict = metrics.replace('mode="WARN"', 'mode="STRICT"')
     of_one = {"__name__": "hostrouting_cidr_verdict", "cidr": SHADOWED, "verdict": "overlap", "instance": "n"}
-    samples(metrics, query[1])
+    samples(warn, query[1])
     samples(strict, query[1], of_one)
 
 
@@ -161,12 +161,18 @@ def test_a_run_that_fails_keeps_the_metrics_of_before_and_fires_in_time(
     firing(textfile.read_text(), "HostRoutingNotChecked", "HostRoutingOverlap", minutes=30)
 
 
-def watched(host: Host, route: dict[str, str], until: str, meanwhile: Callable[[], None] = lambda: None) -> str:
+def watched(
+    host: Host,
+    route: dict[str, str],
+    until: str,
+    meanwhile: Callable[[], None] = lambda: None,
+    mode: str = "WARN",
+) -> str:
     """The metrics of ``hostrouting watch`` of a shadowed node, as soon as one of them is 1."""
-    (host.layout.root / "metrics").mkdir()
+    (host.layout.root / "metrics").mkdir(exist_ok=True)
     document = {
         "staticRoutes": {"enabled": True, "routes": [route]},
-        "routeOverlap": {"expectedCidrs": [SHADOWED]},
+        "routeOverlap": {"expectedCidrs": [SHADOWED], "mode": mode},
         "watch": {"textfile": "/metrics/hostrouting.prom"},
         "waitSeconds": 0,
     }

@@ -796,6 +796,37 @@ def test_an_open_gate_is_no_start_that_is_held_back(node: Node) -> None:
     assert fault.message.startswith("its next start is let through unchecked, as the file /etc/hostrouting/gate.off")
 
 
+def test_an_overridden_gate_is_no_start_that_is_held_back(node: Node) -> None:
+    """The verdict and the gate's examination say the same."""
+    node.delete_ours()
+    node.write(f"{UNITS}/{MACHINE}.d/zzz.conf", "[Service]\nExecCondition=\nExecStartPre=\n")
+    node.reload()
+    (fault,) = (each for each in examine(host=node.host).faults if each.kind == "shadowed")
+    assert fault.message.startswith(f"nothing holds the next start of {MACHINE}, as its gate is overridden: OVERLAP")
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_edited_drop_in_has_one_remedy(node: Node, is_read: bool) -> None:
+    """A reload alone would have systemd read what somebody has taken out of it."""
+    name = f"{UNITS}/{TEMPLATE}.d/zz-hostrouting.conf"
+    node.write(name, "[Service]\n")
+    if is_read:
+        node.reload()
+    found = [each for each in examine(host=node.host).faults if each.kind not in ("not-examined", "no-restart")]
+    assert sorted(each.kind for each in found) == ["file-differs", "gate-overridden" if is_read else "not-reloaded"]
+    assert {each.remedy for each in found} == {
+        "hostrouting plan CONFIG shows the difference, hostrouting apply CONFIG ends it"
+    }
+
+
+def test_a_start_that_is_held_right_now_is_told_with_its_time(node: Node) -> None:
+    for began, is_told in (("1", True), (str(10**18), False)):
+        node.units.properties[MACHINE] = {"SubState": "condition", "InactiveExitTimestampMonotonic": began}
+        found = [each for each in examine(host=node.host).faults if each.kind == "held"]
+        assert [each.subject for each in found] == [MACHINE] * is_told
+        assert all(f"journalctl -u {MACHINE}" in each.remedy for each in found)
+
+
 def test_where_nothing_is_asked_for_and_nothing_installed_no_gate_holds(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     bare = Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)

@@ -20,6 +20,7 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Rou
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
+from hostrouting.overlap.node_ip import NodeAddresses
 from hostrouting.report import Note
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -75,7 +76,7 @@ def checked(kernel: FakeKernel, root: Path, cidrs: list[str], **more: Any) -> Ov
     overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"], **more}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-    return check_overlap(config, host.routes, phases.CancelScope())
+    return check_overlap(config, host.routes, phases.CancelScope(), given=NodeAddresses(IPv4Address("10.2.0.4")))
 
 
 def problems(document: object) -> list[str]:
