@@ -26,6 +26,9 @@ from hostrouting.model.rules import Rule, RuleAction
 
 BROADCAST = IPv4Address("255.255.255.255")
 
+# To try so few takes no longer than to find those that matter.
+_FEW_RULES = 8
+
 _ERRNO_OF_ACTION = {
     RuleAction.BLACKHOLE: errnos.EINVAL,
     RuleAction.UNREACHABLE: errnos.ENETUNREACH,
@@ -153,20 +156,37 @@ class Fib:
                 yield rule, found
 
     def _rules_around(self, address: IPv4Address) -> Sequence[int]:
-        """The positions of the rules that aren't for other destinations alone."""
-        index, positions = self._by_destination
-        if len(positions) == 1:
+        """Return the positions of the rules that may decide.
+
+        Left out are those for other destinations alone, and those of other tables than local and main that have no
+        entry around the address.
+        """
+        if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
-        found = [positions[prefix] for prefix in index.around((int(address), 32))]
-        return found[0] if len(found) == 1 else sorted(chain.from_iterable(found))
+        entries, tables = self._tables_by_prefix
+        rules, by_table = self._rules_by_destination
+        single = (int(address), 32)
+        around = {None}.union(*(tables[prefix] for prefix in entries.around(single)))
+        groups = [by_table[prefix] for prefix in rules.around(single)]
+        return sorted(chain.from_iterable(group[table] for group in groups for table in group.keys() & around))
 
     @cached_property
-    def _by_destination(self) -> tuple[PrefixIndex, dict[Prefix, list[int]]]:
-        positions: dict[Prefix, list[int]] = {}
+    def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
+        """Group the positions of the rules by destination and table; None: what may decide without an entry."""
+        positions: dict[Prefix, dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
             prefix = (0, 0) if rule.destination is None or rule.is_inverted else numbers(rule.destination)
-            positions.setdefault(prefix, []).append(position)
+            is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.LOCAL, Table.MAIN)
+            group = positions.setdefault(prefix, {})
+            group.setdefault(rule.table if is_of_other else None, []).append(position)
         return PrefixIndex(positions), positions
+
+    @cached_property
+    def _tables_by_prefix(self) -> tuple[PrefixIndex, dict[Prefix, set[int]]]:
+        tables: dict[Prefix, set[int]] = {}
+        for route in self.routes:
+            tables.setdefault(numbers(route.destination), set()).add(route.table)
+        return PrefixIndex(tables), tables
 
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
@@ -221,10 +241,16 @@ class Fib:
 
     def decide_flow(self, flow: Flow) -> Decision:
         """The same for whatever is looked up."""
-        for rule, route in self.asked(flow):
-            if rule.action is not RuleAction.TO_TABLE or (route is not None and self.is_final(rule, route)):
+        for rule, is_met, route in self.come_by(flow, self._rules_around(flow.address)):
+            if is_met and self._ends_with(rule, route):
                 return Decision(rule, route)
         return Decision()
+
+    def _ends_with(self, rule: Rule, found: Route | None) -> bool:
+        """Tell whether a rule that is met decides, by the longest match in its table."""
+        if rule.action is RuleAction.TO_TABLE:
+            return found is not None and self.is_final(rule, found)
+        return rule.action not in (RuleAction.NOP, RuleAction.GOTO)
 
     # --- the kernel's answer -----------------------------------------------------------------------------------
 
@@ -243,9 +269,10 @@ class Fib:
         # The entry is shown with the type that the packet has (__mkroute_output), and with the table that was asked:
         # that is main for all that is found while local and main are one trie.
         kind = route.type
-        if address == BROADCAST:
+        number = int(address)  # compared in a tenth of the time
+        if number == 0xFFFFFFFF:
             kind = RouteType.BROADCAST
-        elif int(address) >> 28 == 0xE:  # as is_multicast in a tenth of the time
+        elif number >> 28 == 0xE:
             kind = RouteType.MULTICAST
         table = Table.MAIN if self.is_merged and route.table == Table.LOCAL else route.table
         if (kind, table) != (route.type, route.table):
