@@ -137,7 +137,8 @@ def kind(value: object) -> str:
 
 def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     """Parse every item of a list, collecting the problems of all."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    # A list is the usual one, and known in no time.
+    if not isinstance(value, list) and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
         raise ValueError(f"expected a list, not {kind(value)}")
     items: list[T] = []
     problems: list[Problem] = []

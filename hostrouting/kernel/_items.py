@@ -48,8 +48,10 @@ class Keys:
 
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
+        self._defaults = {key.field: key.default for key in keys}
+        self._needed = [(key.key, key.field) for key in keys if key.default is NEEDED]
         # The same words occur again and again, on one host and on many: judging takes a third longer without caches.
-        self._rows = [(key, lru_cache(key.parse), key.parse in (is_set, is_unset)) for key in keys]
+        self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
 
     def read(self, value: object) -> dict[str, Any]:
         """Return the fields of an object; keys that aren't named are passed over.
@@ -57,23 +59,26 @@ class Keys:
         Raises:
             ConfigError: with all that is wrong in it.
         """
-        if not isinstance(value, Mapping):
+        if not isinstance(value, (dict, Mapping)):  # the first is the usual one, and known in no time
             raise ConfigError([("", f"expected an object, not {kind(value)}")])
-        fields: dict[str, Any] = {}
-        problems: list[tuple[str, str]] = []
-        for key, parse_word, is_flag in self._rows:
-            if key.key not in value or (value[key.key] is None and not is_flag):
-                fields[key.field] = key.default
-                problems += [(key.key, "is missing")] if key.default is NEEDED else []
+        fields = self._defaults.copy()
+        problems: dict[str, list[tuple[str, str]]] = {}
+        for name, item in value.items():
+            if (known := self._parsers.get(name)) is None:
                 continue
-            item = value[key.key]
+            field, parse, parse_word = known
+            if item is None and parse not in (is_set, is_unset):
+                continue
             try:
                 is_word = type(item) is str and len(item) <= _WORD_MAX
-                fields[key.field] = parse_word(item) if is_word else key.parse(item)
+                fields[field] = parse_word(item) if is_word else parse(item)
             except (ConfigError, ValueError) as error:
-                problems += below(key.key, problems_of(error))
+                problems[name] = below(name, problems_of(error))
+        for name, field in self._needed:
+            if fields[field] is NEEDED:
+                problems.setdefault(name, [(name, "is missing")])
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError([problem for key in self.keys for problem in problems.get(key.key, ())])
         return fields
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,4 +86,5 @@ class Address:
     @property
     def network(self) -> IPv4Network:
         """The connected network: the peer's, where there is one."""
-        return IPv4Network((self.peer or self.local, self.prefix_length), strict=False)
+        # Of an address IPv4Network would make a text, and read that.
+        return IPv4Network((int(self.peer or self.local), self.prefix_length), strict=False)

@@ -214,7 +214,10 @@ class Route:
     @property
     def encap(self) -> str:
         """Return the encapsulation of a hop; empty if none has one, so that packets leave by the hops' interfaces."""
-        return next((hop.encap for hop in self.hops if hop.encap), "")
+        for hop in self.hops:
+            if hop.encap:
+                return hop.encap
+        return ""
 
     def has_same_next_hops(self, other: Route) -> bool:
         """Whether both send packets the same way, whatever else differs between them."""

@@ -128,7 +128,8 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
 
     def __missing__(self, question: int) -> tuple[Outcome, ...]:
-        outcomes = self[question] = tuple(self._outcomes(self._reading.answers[question]))
+        answers = self._reading.answers[question]
+        outcomes = self[question] = tuple(self._outcomes(answers) if len(answers) > 1 else self.each(answers))
         return outcomes
 
     def _outcomes(self, answers: Sequence[Answer]) -> Iterator[Outcome]:
