@@ -174,6 +174,22 @@ def test_a_flood_is_a_handful_of_checks_bounded_memory_and_no_missed_end(
     assert watcher.end()[0] == 0
 
 
+def test_an_update_and_a_gate_that_is_switched_off_reach_the_metrics_without_an_event(
+    watch: Callable[..., Watcher],
+) -> None:
+    """The kernel tells of neither, and a minute would pass."""
+    watcher = watch()
+    watcher.hear("READY=1")
+    assert watcher.metric("hostrouting_gate_off") == 0
+    section = CONFIG["hostRouting"] | {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"]}}
+    (watcher.root / "config.json").write_text(json.dumps({"hostRouting": section}))
+    watcher.wait_until(lambda: 'cidr="10.96.0.0/12"' in watcher.textfile.read_text(), "the new CIDR is judged")
+    off = watcher.root / "etc/hostrouting/gate.off"
+    off.parent.mkdir(parents=True)
+    off.touch()
+    watcher.wait_until(lambda: watcher.metric("hostrouting_gate_off") == 1, "the metrics tell of the gate")
+
+
 def test_hostile_names_and_a_config_that_is_no_file_any_more(watch: Callable[..., Watcher]) -> None:
     for number, name in enumerate(HOSTILE_NAMES):
         device = os.fsdecode(name)
