@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.payloads import Payload, add_nested_machine
-from boot.test_gate import CONFIG, GATE, MARKERS, MENDED, ROUTES, UNITS, files, marker, write_config
+from boot.test_gate import CONFIG, GATE, MARKERS, MEND, MENDED, ROUTES, UNITS, files, marker, write_config
 from boot.test_watch import routes
 
 if TYPE_CHECKING:
@@ -177,3 +177,17 @@ def live(node: Machine, agent: Agent, first: str, second: str) -> None:
     agent.reset()
     assert not node.exists(CONFIG)
     assert node.exists(GATE)
+
+
+@pytest.mark.one_release
+def test_a_held_start_that_ends_is_tried_again_as_the_agents_drop_in_asks(node: Machine, agent: Agent) -> None:
+    write_config(node)
+    assert node.python("apply", check=False).returncode == 1
+    agent.provision("kube1")
+    agent.begin_start()
+    is_held(agent)
+    node.systemctl("kill", "--signal=KILL", "--kill-who=all", agent.payload.unit)
+    node.wait_until(lambda: int(node.show(agent.payload.unit, "NRestarts")["NRestarts"]) > 0, "it is tried again")
+    is_held(agent)
+    node.ip(*MEND)
+    goes_on(agent)
