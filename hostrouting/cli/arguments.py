@@ -272,7 +272,10 @@ def _add_from(parser: Parser) -> None:
 
 
 def _config() -> Mapping[str, Word]:
-    """Change our keys in a file that other components share."""
+    """Change our keys in a file that other components share.
+
+    The keys are hostRouting and hostNetworking.
+    """
     return {"set": Word(commands.set_config, (_add_from, _add_output))}
 
 
