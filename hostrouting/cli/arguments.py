@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ActionT = TypeVar("ActionT", bound=argparse.Action)
 
 _TRY_SECONDS_MAX = 86400
+
+# Of what hostrouting snapshot prints; a million routes are 250 MB.
+_MIB_MAX = 1024
 _VERBOSE = "log each task as it starts and ends"
 
 _DESCRIPTION = """\
@@ -241,6 +244,14 @@ def _add_recordings(parser: Parser) -> None:
     parser.add_argument("recordings", nargs="+", metavar="FILE", help="what hostrouting snapshot printed on a host")
     what = "for people, for programs, or a page for a browser"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
+    what = "read FILEs up to this size, and give each time and memory in proportion (default: 16)"
+    parser.add_argument("--max-mib", type=_mib, default=16, metavar="MIB", help=what)
+
+
+def _mib(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MIB_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of MiB from 1 to {_MIB_MAX}")
+    return int(text)
 
 
 def _add_address(parser: Parser) -> None:

@@ -260,8 +260,9 @@ def judge(options: argparse.Namespace, host: Host) -> int:
 
     Each FILE is what hostrouting snapshot printed on a host; one that names no host goes by its own name. Hosts with
     the same failures (kind, CIDR, interfaces) and the same fix are one group. A FILE that can't be read is unknown,
-    and the others go on. The command works on all cores; docs/howto/many-hosts.md shows how more machines help. It
-    exits with 0 if all is well, with 1 if a host fails, and else with 2 if a host can't be judged.
+    and so is one that takes too much time or memory; the others go on. The command works on all cores;
+    docs/howto/many-hosts.md shows how more machines help. It exits with 0 if all is well, with 1 if a host fails, and
+    else with 2 if a host can't be judged.
 
       hostrouting judge config.json recordings/*.json
       hostrouting judge config.json recordings/*.json --output html > fleet.html    needs hostrouting[html]
@@ -277,7 +278,11 @@ def judge(options: argparse.Namespace, host: Host) -> int:
         how = f"pip install 'hostrouting[{options.output}]'"
         raise HostRoutingError(f"--output {options.output} needs {library}, which isn't installed", hint=how)
     config = load(options, host)
-    report = run_task(phases.task("judge")(lambda scope: judge_all(options.recordings, config, scope=scope)))
+    report = run_task(
+        phases.task("judge")(
+            lambda scope: judge_all(options.recordings, config, max_mib=options.max_mib, scope=scope),
+        )
+    )
     if options.output == "html":
         say(fleet.fleet_page(report))
     else:

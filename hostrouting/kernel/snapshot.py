@@ -130,11 +130,12 @@ class Snapshot:
         return cls(**fields)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Snapshot:
+    def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:
         """Read a file that ``save``, ``hostrouting snapshot`` or a shell with ip has written.
 
         Args:
             path: of the file; ``-`` is standard input.
+            bytes_max: a larger one is refused.
 
         Returns:
             The snapshot; a host that the document doesn't name goes by the file's name without ``.json``.
@@ -144,10 +145,10 @@ class Snapshot:
             FileError: it can't be read.
         """
         if path != STDIN:
-            document = read_document(path, "snapshot", bytes_max=_BYTES_MAX)
+            document = read_document(path, "snapshot", bytes_max=bytes_max)
             name = Path(path).name.removesuffix(".json")
         else:
-            document = _read_stdin()
+            document = _read_stdin(bytes_max)
             name = "standard input"
         loaded = cls.from_document(document)
         return loaded if loaded.host else attrs.evolve(loaded, host=name)
@@ -196,11 +197,11 @@ def _prints_all_selectors(kernel: str, ip: str) -> bool:
     return number < (6, 13) or (printer is not None and tuple(map(int, printer.groups())) >= number)
 
 
-def _read_stdin() -> Any:
+def _read_stdin(bytes_max: int) -> Any:
     if sys.stdin is None:
         raise ConfigError([("standard input", "is closed; expected a snapshot")])
     try:
-        return parse_document(sys.stdin.buffer, "standard input", "snapshot", bytes_max=_BYTES_MAX)
+        return parse_document(sys.stdin.buffer, "standard input", "snapshot", bytes_max=bytes_max)
     except OSError as error:
         raise FileError.of("read a snapshot from standard input", error) from error
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from ipaddress import IPv4Network
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -29,12 +30,18 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     Recording = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
+    # Each with its number.
+    _Recordings = tuple[tuple[int, Recording], ...]
     # What is the same of the hosts of a group; the first one's report, and all names.
     _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
 # A worker gets a few recordings at a time, and so many of these are under way at most, however many there are.
 _AT_ONCE, _UNDER_WAY = 16, 64
+
+# A host with 115,000 routes, which takes 6 s and 190 MiB; one that is made to do harm takes any.
+_MIB_MAX = 16
+_SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
 
 
 @attrs.frozen
@@ -99,6 +106,7 @@ def judge(
     config: Config,
     executor: Executor | None = None,
     *,
+    max_mib: int = _MIB_MAX,
     scope: CancelScope | None = None,
 ) -> FleetReport:
     """Judge many recorded hosts, and group them by what is wrong with them.
@@ -110,28 +118,35 @@ def judge(
         config: what is expected of every one of them.
         executor: does the work, as ``distributed.Client().get_executor()`` of Dask does on a cluster; it isn't shut
             down. None: a process on each core of this machine.
+        max_mib: a larger file isn't read. In the processes of this machine it also bounds the time and the memory that
+            each recording may take.
         scope: ends it, and is told how far it is.
 
     Returns:
-        The groups. A recording that can't be read is ``unknown``, with a reason that begins with ``no-recording``.
+        The groups. A recording that can't be read is ``unknown``, with a reason that begins with ``no-recording``; with
+        one that begins with ``check-failed`` where judging it took too long, too much memory, or ended a process of
+        this machine.
 
     Raises:
-        HostRoutingError: a worker died, for example for want of memory.
+        HostRoutingError: a worker of the executor died, for example for want of memory.
         phases.Cancelled, phases.TimedOut: the scope ended.
     """
     scope = CancelScope() if scope is None else scope
     total = len(snapshots) if isinstance(snapshots, Sized) else None
     groups: _Groups = {}
     done = 0
-    with _processes() if executor is None else nullcontext(executor) as pool:
-        try:
-            for found in _results(pool, snapshots, config, scope, is_ours=executor is None):
-                for signature, (report, hosts) in found.items():
-                    groups.setdefault(signature, (report, []))[1].extend(hosts)
-                    done += len(hosts)
-                scope.progress("judging the recordings", done / total if total else None)
-        except BrokenExecutor as error:
-            raise HostRoutingError(f"can't judge the recordings: {error}") from error
+    left = enumerate(snapshots, 1)
+    portions = map(_Portion, iter(lambda: tuple(islice(left, _AT_ONCE)), ()))
+    if executor is None:
+        work = _Work(config, max_mib, seconds=max_mib * _SECONDS_A_MIB)
+        results = _results_here(portions, work, scope)
+    else:
+        results = _results_of(executor, portions, _Work(config, max_mib), scope)
+    for found in results:
+        for signature, (report, hosts) in found.items():
+            groups.setdefault(signature, (report, []))[1].extend(hosts)
+            done += len(hosts)
+        scope.progress("judging the recordings", done / total if total else None)
     made = [
         HostGroup(verdict, failures, fix, tuple(hosts), report)
         for (verdict, failures, fix, _), (report, hosts) in groups.items()
@@ -141,17 +156,17 @@ def judge(
 
 
 @contextmanager
-def _processes() -> Iterator[Executor]:
-    """A process on each core; none outlives this block that fails, or this process, be it killed."""
+def _processes(count: int, work: _Work) -> Iterator[Executor]:
+    """Start workers; none outlives this block that fails, or this process, be it killed."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import Pipe
 
     ended, lifeline = Pipe(duplex=False)
-    workers = len(os.sched_getaffinity(0))
+    bytes_max = (work.max_mib << 20) * _MEMORY_A_BYTE
     with (
         ended,
         lifeline,
-        ProcessPoolExecutor(workers, initializer=_begin_to_work, initargs=(ended, lifeline)) as pool,
+        ProcessPoolExecutor(count, initializer=_begin_to_work, initargs=(ended, lifeline, bytes_max)) as pool,
     ):
         try:
             yield pool
@@ -160,8 +175,8 @@ def _processes() -> Iterator[Executor]:
             raise
 
 
-def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
-    """Have a worker end with the process that has started it, and as any process is ended."""
+def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> None:
+    """Have a worker end with the process that has started it, and as any process is ended, and bound its memory."""
 
     def await_end() -> None:
         ended.poll(None)
@@ -172,25 +187,53 @@ def _begin_to_work(ended: Connection, lifeline: Connection) -> None:
     # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    wanted = pages * resource.getpagesize() + bytes_max
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([wanted, *allowed]), hard))
+
+
+@attrs.define(eq=False)
+class _Portion:
+    """Some recordings, and what a worker finds about them, once they are handed to one."""
+
+    recordings: _Recordings
+    future: Future[_Groups] | None = None
+
+    @property
+    def is_judged(self) -> bool:
+        """Tell whether a worker has come to its end with them."""
+        return self.future is not None and self.future.done() and self.future.exception() is None
+
+    def hand_to(self, pool: Executor, work: _Work) -> Future[_Groups]:
+        """Have a worker judge them, where none has."""
+        if self.future is None or not self.is_judged:
+            self.future = pool.submit(work, self.recordings)
+        return self.future
 
 
 def _results(
-    pool: Executor, snapshots: Iterable[Recording], config: Config, scope: CancelScope, *, is_ours: bool
+    pool: Executor, portions: Iterator[_Portion], begun: deque[_Portion], work: _Work, scope: CancelScope
 ) -> Iterator[_Groups]:
-    """What the workers find, in the order of the recordings, so that any executor gives the same report."""
-    left = enumerate(snapshots, 1)
-    portions = iter(lambda: tuple(islice(left, _AT_ONCE)), ())
-    submitted = (pool.submit(_judge_some, some, config) for some in portions)
-    waiting = deque(islice(submitted, _UNDER_WAY))
-    try:
-        while waiting:
-            yield _result(waiting.popleft(), scope)
-            waiting.extend(islice(submitted, 1))
-    finally:
-        # Where this fails our own workers end; before Python 3.12 the thread that finds them gone prints a traceback
-        # for each future that was cancelled.
-        for future in () if is_ours else waiting:
-            future.cancel()
+    """Yield what the workers find, in the order of the recordings, so that any executor gives the same report.
+
+    Args:
+        pool: the workers.
+        portions: to be begun; no more are taken than are under way.
+        begun: portions whose result wasn't yielded.
+        work: for the workers.
+        scope: ends the waits.
+    """
+    waiting = deque(portion.hand_to(pool, work) for portion in begun)
+    while True:
+        for portion in islice(portions, max(0, _UNDER_WAY - len(begun))):
+            begun.append(portion)
+            waiting.append(portion.hand_to(pool, work))
+        if not waiting:
+            return
+        yield _result(waiting.popleft(), scope)
+        begun.popleft()
 
 
 def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
@@ -200,28 +243,137 @@ def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
     return future.result()
 
 
-def _judge_some(recordings: tuple[tuple[int, Recording], ...], config: Config) -> _Groups:
-    """What a worker does: judge some recordings, and group them."""
+def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
+    """Yield what the workers of an executor find that isn't ours."""
+    begun: deque[_Portion] = deque()
+    try:
+        yield from _results(executor, portions, begun, work, scope)
+    except BrokenExecutor as error:
+        raise HostRoutingError(f"can't judge the recordings: {error}") from error
+    finally:
+        for portion in begun:
+            if portion.future is not None:
+                portion.future.cancel()
+
+
+def _results_here(portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
+    """Yield what processes of this machine find; one recording that ends its process is a row."""
+    begun: deque[_Portion] = deque()
+    while True:
+        # Where this fails they end; before Python 3.12 the thread that finds them gone prints a traceback for each
+        # future that was cancelled.
+        with _processes(len(os.sched_getaffinity(0)), work) as pool:
+            try:
+                yield from _results(pool, portions, begun, work, scope)
+                return
+            except BrokenExecutor:
+                begun = deque(chain.from_iterable(map(_alone, begun)))
+        _find_culprit(begun, work, scope)
+
+
+def _alone(portion: _Portion) -> Iterable[_Portion]:
+    return (portion,) if portion.is_judged else (_Portion((recording,)) for recording in portion.recordings)
+
+
+def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) -> None:
+    """Judge each recording by itself that was under way when a process ended, up to the one that ends another."""
+    with _processes(1, work) as pool:
+        for portion in begun:
+            try:
+                _result(portion.hand_to(pool, work), scope)
+            except BrokenExecutor:
+                why = "the process that judged it was ended, for example for want of memory"
+                portion.future = Future()
+                portion.future.set_result(_grouped(work.row(*recording, why) for recording in portion.recordings))
+                return
+
+
+class _TooSlowError(Exception):
+    """A recording takes more processor time than it may."""
+
+
+@attrs.frozen
+class _Work:
+    """What a worker does: judge some recordings, and group them.
+
+    Args:
+        config: what is expected of each.
+        max_mib: a larger file isn't read.
+        seconds: of processor time that each may take; 0: any.
+    """
+
+    config: Config
+    max_mib: int
+    seconds: float = 0
+
+    def __call__(self, recordings: _Recordings) -> _Groups:
+        return _grouped(self._judge_one(*recording) for recording in recordings)
+
+    def row(self, number: int, recording: Recording, why: str) -> OverlapReport:
+        """Return the report of a recording that couldn't be judged."""
+        return unjudged(self.config.route_overlap, UnknownReason.CHECK_FAILED, why, host=_name_of(number, recording))
+
+    def _judge_one(self, number: int, recording: Recording) -> OverlapReport:
+        try:
+            with _limited(self.seconds):
+                return self._judge_unlimited(number, recording)
+        except _TooSlowError:
+            why = f"judging it takes more than {self.seconds:g} s of processor time"
+        except MemoryError:
+            why = "judging it takes more memory than a process may have"
+        # Here what it took is free again.
+        return self.row(number, recording, why)
+
+    def _judge_unlimited(self, number: int, recording: Recording) -> OverlapReport:
+        name = _name_of(number, recording)
+        try:
+            if isinstance(recording, Snapshot):
+                snapshot = recording
+            elif isinstance(recording, Mapping):
+                snapshot = Snapshot.from_document(recording)
+            else:
+                snapshot = Snapshot.load(recording, bytes_max=self.max_mib << 20)
+        except HostRoutingError as error:
+            why = "; ".join(str(error).splitlines())
+            return unjudged(self.config.route_overlap, UnknownReason.NO_RECORDING, why, host=name)
+        return check_overlap(self.config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise ``_TooSlowError`` where the block takes more processor time than that; 0: it may take any.
+
+    Only the main thread of a process can be limited so.
+    """
+
+    def stop(*_: object) -> None:
+        raise _TooSlowError
+
+    if not seconds:
+        yield
+        return
+    signal.signal(signal.SIGPROF, stop)
+    # Once more, if it was raised where Python drops it, as at the end of an object.
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
+
+
+def _name_of(number: int, recording: Recording) -> str:
+    if isinstance(recording, (str, os.PathLike)):
+        return Path(recording).name.removesuffix(".json")
+    return f"recording {number}"
+
+
+def _grouped(reports: Iterable[OverlapReport]) -> _Groups:
     groups: _Groups = {}
-    for number, recording in recordings:
-        report = _judge_one(recording, config, f"recording {number}")
+    for report in reports:
         signature = (report.verdict, _failures(report), report.remedy.routes, report.reason_kind)
         groups.setdefault(signature, (report, []))[1].append(report.host)
     return groups
-
-
-def _judge_one(recording: Recording, config: Config, name: str) -> OverlapReport:
-    try:
-        if isinstance(recording, Snapshot):
-            snapshot = recording
-        elif isinstance(recording, Mapping):
-            snapshot = Snapshot.from_document(recording)
-        else:
-            name = Path(recording).name.removesuffix(".json")
-            snapshot = Snapshot.load(recording)
-    except HostRoutingError as error:
-        return unjudged(config.route_overlap, UnknownReason.NO_RECORDING, "; ".join(str(error).splitlines()), host=name)
-    return check_overlap(config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:

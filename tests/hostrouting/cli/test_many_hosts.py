@@ -97,3 +97,10 @@ def test_each_groups_report_is_one_of_a_checks_form(judge: Any) -> None:
     schema = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
     for group in json.loads(judge(ORDER, "--output", "json")[1])["groups"]:
         assert list(Draft202012Validator(schema).iter_errors(group["report"])) == []
+
+
+def test_a_larger_file_is_read_if_that_is_asked_for(judge: Any, folder: Path, tmp_path: Path) -> None:
+    large = tmp_path / "large.json"
+    large.write_text((folder / "node-00000.json").read_text() + " " * (1 << 20))
+    assert [judge([], large, "--max-mib", mib)[0] for mib in (1, 2)] == [2, 0]
+    assert judge([], large, "--max-mib", 0)[0] == 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,10 +22,10 @@ from benchmarks.recordings import CONFIG, KINDS, node, write_recordings
 from hostrouting import Config, HostRoutingError, StaticRoute, Verdict, judge
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.model.routes import NextHop, Protocol, Route
-from hostrouting.report import FindingKind, FleetReport, GroupFailure
+from hostrouting.report import FindingKind, FleetReport, GroupFailure, UnknownReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 CONFIG_ = Config.from_mapping(CONFIG)
@@ -124,6 +125,82 @@ def test_a_recording_without_a_name_goes_by_its_files_or_its_number(tmp_path: Pa
     (tmp_path / "rack-7.json").write_text(json.dumps(unnamed))
     (group,) = judge([tmp_path / "rack-7.json", unnamed], CONFIG_).groups
     assert group.hosts == ("rack-7", "recording 2")
+
+
+@attrs.frozen
+class Hostile(dict[str, Any]):
+    """A recording that does something to the process that reads it."""
+
+    harm: Callable[[], object]
+
+    def items(self) -> Any:
+        self.harm()
+        return document("mended").items()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hostile, (self.harm,)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def take_two_gib() -> None:
+    bytearray(2 << 30)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"), [(spin, "more than 0.6 s of processor time"), (take_two_gib, "more memory"), (die, "was ended")]
+)
+def test_what_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, recordings: list[Path]) -> None:
+    """Whoever is under way with it is judged all the same, and all keep their order."""
+    fine = recordings[:: len(KINDS)]
+    ours, broken = judge([*fine[:3], Hostile(harm), *fine[3:] * 6, Hostile(harm)], CONFIG_, max_mib=1).groups
+    assert ours.hosts == tuple(f"aks-h200-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 6))
+    assert broken.hosts == ("recording 4", "recording 23")
+    assert broken.report.reason_kind is UnknownReason.CHECK_FAILED
+    assert why in broken.report.reason_detail
+
+
+def test_hostile_files_leave_the_verdicts_of_the_others(tmp_path: Path, recordings: list[Path]) -> None:
+    unnamed = document("mended") | {"host": None}
+    hostile = {
+        "large": "[" + "{}," * (1 << 19) + "{}]",
+        "deep": "[" * 500_000,
+        "deep-inside": '{"links": ' + '{"a":' * 300_000,
+        "wide": json.dumps(unnamed | {"rules": [{"src": "all", "table": str(at)} for at in range(2000)]}),
+        "numbers": '{"links": [' + "9" * 500_000 + "]}",
+        "lists": '{"links": ' + "[],".join("[" * 1000) + "]" * 1000 + "}",
+        "binary": "\x00\xff" * 100_000,
+        "names": json.dumps(document("mended") | {"host": "a\nb"}),
+    }
+    for name, text in hostile.items():
+        (tmp_path / f"{name}.json").write_text(text, encoding="latin-1")
+    paths = [tmp_path / f"{name}.json" for name in hostile]
+    report = judge([*recordings[:7], *paths, *recordings[7:]], CONFIG_, max_mib=1)
+    without = judge(recordings, CONFIG_)
+    told = {
+        (group.verdict, group.failures, group.fix, group.report.reason_kind): group.hosts for group in report.groups
+    }
+    rows = [name for hosts in told.values() for name in hosts if name in hostile]
+    assert sorted(rows) == sorted(hostile)
+    for group in without.groups:
+        hosts = told[group.verdict, group.failures, group.fix, group.report.reason_kind]
+        assert tuple(name for name in hosts if name not in hostile) == group.hosts
+
+
+def test_a_file_of_more_than_the_limit_is_a_row_and_read_with_a_larger_one(tmp_path: Path) -> None:
+    (tmp_path / "large.json").write_text(json.dumps(document("mended") | {"host": "vast"}) + " " * (1 << 20))
+    (large,) = judge([tmp_path / "large.json"], CONFIG_, max_mib=1).groups
+    assert (large.hosts, large.report.reason_kind) == (("large",), UnknownReason.NO_RECORDING)
+    assert "larger than 1 MiB" in large.report.reason_detail
+    (read,) = judge([tmp_path / "large.json"], CONFIG_, max_mib=2).groups
+    assert (read.hosts, read.verdict) == (("vast",), Verdict.OK)
 
 
 # --- as many as there are ------------------------------------------------------------------------------------------
