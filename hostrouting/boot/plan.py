@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Sequence
 from pathlib import Path
 
 import attrs
@@ -16,6 +16,7 @@ from hostrouting.boot.parts import BootFile, Wanted, gate_files, wanted_manifest
 from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
+from hostrouting.model.errors import FileError
 
 
 @attrs.frozen
@@ -41,6 +42,7 @@ class BootPlan:
         disable: parts whose units shall not start at boot any more.
         going: installed parts that go.
         is_wanting: whether any part is to be installed, so that the gate must hold.
+        unseen: of what was to go, what can't be looked at and so may stay, a sentence each.
         changes: all of it, as it is printed.
     """
 
@@ -59,6 +61,7 @@ class BootPlan:
     disable: tuple[str, ...] = ()
     going: tuple[str, ...] = ()
     is_wanting: bool = False
+    unseen: tuple[str, ...] = ()
     changes: Changes = attrs.field(factory=Changes)
 
     def __bool__(self) -> bool:
@@ -103,7 +106,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
         *gate_files(layout, after, contents),
     ]
     changed = [file for file in lasting if not _is_there(file)]
-    remove = tuple(_removed(layout, wanted, before, after))
+    remove, unseen = _removed(layout, wanted, before, after)
     links = tuple(reference_links(layout)) if wanted.parts else ()
     has_list = after.has_gate or files.is_present(layout.gate_list)
     lists = [first_list] if has_list and (changed or remove or links) else []
@@ -128,6 +131,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
         disable=tuple(name for name in going if _is_enabled(host, name)),
         going=going,
         is_wanting=bool(wanted.parts),
+        unseen=unseen,
     )
     return attrs.evolve(plan, changes=_changes(layout, plan, changed))
 
@@ -198,8 +202,10 @@ def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
     return {name: state.content for name, state in there.items() if state is not None and state.content is not None}
 
 
-def _removed(layout: Layout, wanted: Wanted, before: Manifest, after: Manifest) -> Iterator[Path]:
-    """Yield the paths that are there and go."""
+def _removed(
+    layout: Layout, wanted: Wanted, before: Manifest, after: Manifest
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the paths that are there and go, and a sentence about each that can't be looked at."""
     going = {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
     if CHECK in wanted.names and CHECK not in after.parts:
         going |= {*layout.markers}
@@ -208,7 +214,14 @@ def _removed(layout: Layout, wanted: Wanted, before: Manifest, after: Manifest) 
         going.add(textfile)
     if not after.parts:
         going.add(layout.manifest)
-    yield from filter(files.is_present, sorted(going))
+    there, unseen = [], []
+    for path in sorted(going):
+        # A folder of somebody else's that fails, such as a textfile's, keeps nothing else from going.
+        try:
+            there += [path] if files.is_present(path) else []
+        except FileError as error:
+            unseen.append(f"{error.message}; if it is there, it stays")
+    return tuple(there), tuple(unseen)
 
 
 def _changes(layout: Layout, plan: BootPlan, changed: Sequence[BootFile]) -> Changes:

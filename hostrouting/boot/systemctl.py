@@ -89,7 +89,7 @@ class Systemctl:
         prefix, suffix = consumer.split("@.", 1)
         names = {f"{prefix}@{ANY_INSTANCE}.{suffix}"}
         pattern = f"{prefix}@*.{suffix}"
-        listed = self._run("list-units", "--all", "--full", "--plain", "--no-legend", "--no-pager", pattern)
+        listed = self._run("list-units", "--all", "--full", "--plain", "--no-legend", "--no-pager", "--", pattern)
         names |= {line.split()[0] for line in listed.splitlines() if line.strip()}
         for folder in (*map(Path, UNIT_PATH), *_dependents("wants", "requires", "upholds")):
             for found in (pattern, f"{pattern}.d"):

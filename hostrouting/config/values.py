@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TypeVar
 
@@ -13,12 +14,17 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 # systemd.unit(5); no path can hide in it.
-_CONSUMER = r"[A-Za-z0-9:_.-]+@?\.service"
+_CONSUMER = r"(?!-)[A-Za-z0-9:_.-]+@?\.service"
 _INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
 _WORD = r"[A-Za-z]*"
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
 # No "." or ".." as a part: where it leads is what it says.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
+
+# limits.h: of a name, and of a path with its end; the file that is written first has a longer name by so much.
+_NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
+# The folder of the drop-ins of an instance has room for both: "hostrouting-probe" is the one that nobody has.
+_CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 
 
 def parse_integer(value: int, highest: int) -> int:
@@ -52,6 +58,8 @@ def _is(value: object, pattern: str) -> bool:
 
 def parse_consumer(value: str) -> str:
     """Return the name of a service or a template."""
+    if isinstance(value, str) and len(value) > _CONSUMER_MAX:
+        raise ValueError(f"{shown(value)} is too long; expected at most {_CONSUMER_MAX} characters")
     if _is(value, _INSTANCE):
         template = f"{value.partition('@')[0]}@.service"
         raise ValueError(
@@ -82,4 +90,12 @@ def parse_textfile(value: str | None) -> str | None:
             f"{shown(value)} is not the absolute path of a textfile; expected for example "
             "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
         )
+    *folders, name = (len(os.fsencode(part)) for part in value.split("/"))
+    if max(*folders, name + _TEMPORARY_BYTES) > _NAME_BYTES_MAX:
+        raise ValueError(
+            f"{shown(value)} has too long a name in it; expected at most {_NAME_BYTES_MAX} bytes of a folder's, "
+            f"{_NAME_BYTES_MAX - _TEMPORARY_BYTES} of the textfile's"
+        )
+    if sum(folders) + len(folders) + name + _TEMPORARY_BYTES > _PATH_BYTES_MAX:
+        raise ValueError(f"{shown(value)} is too long; expected at most {_PATH_BYTES_MAX - _TEMPORARY_BYTES} bytes")
     return value

@@ -173,7 +173,7 @@ class RemoveHostRouting:
             FileError: a file can't be removed; a later run goes on from there.
         """
         report = configure(Config(), self.host, scope)
-        return attrs.evolve(report.routes, changes=report.changes)
+        return attrs.evolve(report.routes, changes=report.changes, warnings=report.warnings)
 
 
 # --- one way -------------------------------------------------------------------------------------------------------
@@ -268,6 +268,7 @@ class Run:
         if has_routes:
             wait_for_network(config, host, scope, network)
         self.boot = plan_next_boot(host, self.wanted)
+        self.warnings += self.boot.unseen
         with all_or_nothing() as undo:
             prepare(self.boot, host, undo)
             if has_routes and self.boot.changes_routes_script:

@@ -110,8 +110,9 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     if why := why_open(host.layout):
         next_start = NextStart(config.consumer, True, f"{why}, so nothing is checked")
     wanted = Wanted.of(config, host.layout)
-    boot = plan_next_boot(host, wanted).changes
-    return Plan(host.name, routes, missing, boot, next_start, warnings_of(config, wanted, host), pending)
+    boot = plan_next_boot(host, wanted)
+    warnings = (*warnings_of(config, wanted, host), *boot.unseen)
+    return Plan(host.name, routes, missing, boot.changes, next_start, warnings, pending)
 
 
 def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend) -> RouteBackend:

@@ -87,7 +87,8 @@ names = ["eth0", "ib0", "x" * 15, "..."]
 patterns = mostly([*names, "veth*", "gn[0-9]*", "x" * 16], st.sampled_from(["a/b", "a^b", "a\\b", ""]))
 seconds = mostly([0, 30, 600], st.just(601))
 units = mostly(
-    ["kubelet.service", "systemd-nspawn@.service"], st.sampled_from([".service", "a@@.service", "a/b.service"])
+    ["kubelet.service", "systemd-nspawn@.service", f"{'a' * 228}.service"],
+    st.sampled_from([".service", "a@@.service", "a/b.service", "-a.service", f"{'a' * 229}.service"]),
 )
 textfiles = mostly(
     ["/a.prom", "/a/b.prom", "/é.prom", ""],

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.boot.files import write_if_changed
 from hostrouting.config.routing import CONTAINER_DEVS, Watch
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REFERENCE = {
     "azure": {"subscriptionId": "x", "nested": {"anything": [1, 2]}},
@@ -395,13 +394,36 @@ def test_a_textfile_is_an_absolute_path_that_says_where_it_leads(path: object) -
     assert "is not the absolute path of a textfile" in message
 
 
+LONGEST = "/" + "/".join(["a" * 254] * 15) + f"/{'b' * 100}/{'c' * 141}.prom"
+
+
+@pytest.mark.parametrize("path", [f"/{'a' * 255}/{'b' * 228}.prom", f"/{'é' * 127}/{'é' * 114}.prom", LONGEST])
+def test_a_textfile_has_room_for_what_is_written_first(path: str, tmp_path: Path) -> None:
+    longer = path.replace(".prom", "x.prom")
+    assert Watch(textfile=path).textfile == path
+    where, message = only_problem(section(watch={"textfile": longer}))
+    assert where == "hostRouting.watch.textfile"
+    assert "too long" in message
+    if path is not LONGEST:
+        assert write_if_changed(Path(f"{tmp_path}{path}"), "")
+        with pytest.raises(FileError):
+            write_if_changed(Path(f"{tmp_path}{longer}"), "")
+
+
+@pytest.mark.parametrize("folder", ["a" * 256, "é" * 128])
+def test_a_textfile_lies_in_no_folder_with_too_long_a_name(folder: str) -> None:
+    assert "too long" in only_problem(section(watch={"textfile": f"/{folder}/x.prom"}))[1]
+
+
 @pytest.mark.parametrize("key", ["wathc", "staticroutes"])
 def test_a_key_whose_feature_is_not_built_is_unknown(key: str) -> None:
     document = section(**{key: {}})
     assert "unknown key" in only_problem(document)[1]
 
 
-@pytest.mark.parametrize("consumer", ["systemd-nspawn@.service", "kubelet.service", "a:b-c_d.e@.service"])
+@pytest.mark.parametrize(
+    "consumer", ["systemd-nspawn@.service", "kubelet.service", "a:b-c_d.e@.service", f"{'x' * 227}@.service"]
+)
 def test_a_consumer_is_the_name_of_a_service(consumer: str) -> None:
     assert Config(consumer=consumer).consumer == consumer
 
@@ -418,6 +440,10 @@ def test_a_consumer_is_the_name_of_a_service(consumer: str) -> None:
         "a@b@c.service",
         "x.service\n",
         "$(x).service",
+        "--help.service",
+        "-H@.service",
+        f"{'x' * 229}.service",
+        f"{'x' * 228}@.service",
         3,
         True,
     ],
