@@ -9,10 +9,11 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 
@@ -155,26 +156,43 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     with translate_errors(f"write {path}"):
         make_folders(path.parent)
         _replace(path, content, mode)
+        _sync(path.parent)
     return True
 
 
-def rewrite(path: Path, text: str) -> None:
-    """Give somebody's file another content, as whole as ``write_if_changed``; its mode and owner stay, and links to it.
+def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
+    """Give somebody's file another content, as whole as ``write_if_changed``; its permissions and owner stay.
+
+    It may lie in a folder of its owner's, who can put another file or a link in its place at any moment. So links are
+    followed once, and from then on it is this file of this folder, or none.
+
+    Args:
+        path: the file, or a link to it.
+        edit: makes the new content of the open file.
 
     Raises:
-        FileError: it can't be written, or isn't there; the old content is still there.
+        FileError: it can't be read or written, or is another one by now; the old content is still there.
     """
     with translate_errors(f"write {path}"):
         there = path.resolve(strict=True)
-        state = there.stat()
-        _replace(there, _encoded(text), stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid))
+        with (
+            _opened(there.parent, os.O_NOFOLLOW) as folder,
+            open(only_regular(there.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as file,
+        ):
+            text, state = edit(file), os.fstat(file.fileno())
+            if not os.path.samestat(state, os.stat(there.name, dir_fd=folder, follow_symlinks=False)):
+                raise FileError(f"can't write {path}: another file was put in its place meanwhile")
+            # No setuid and the like: the content isn't its owner's any more.
+            owner = state.st_uid, state.st_gid
+            _replace(Path(there.name), _encoded(text), state.st_mode & 0o777, owner, folder=folder)
+            os.fsync(folder)
 
 
-def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
-    import tempfile  # it loads hashes and three kinds of compression, and much of what runs only reads
-
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
-    temporary = Path(name)
+def _replace(
+    path: Path, content: bytes, mode: int, owner: tuple[int, int] | None = None, *, folder: int | None = None
+) -> None:
+    temporary = path.with_name(f"{_temporary_prefix(path)}{os.urandom(4).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
@@ -183,11 +201,11 @@ def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | Non
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
         raise
-    _sync(path.parent)
 
 
 def _encoded(text: str | bytes) -> bytes:
@@ -207,7 +225,8 @@ def make_folders(folder: Path) -> None:
     make_folders(folder.parent)
     with contextlib.suppress(FileExistsError):  # somebody was faster; using what isn't a folder will fail
         folder.mkdir(_FOLDER_MODE)
-        folder.chmod(_FOLDER_MODE)
+        with _opened(folder, os.O_NOFOLLOW) as made:
+            os.fchmod(made, _FOLDER_MODE)
 
 
 def remove_litter(path: Path) -> None:
@@ -285,9 +304,16 @@ def link(path: Path, to: str) -> None:
         path.symlink_to(to)
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+@contextlib.contextmanager
+def _opened(folder: Path, flags: int = 0) -> Iterator[int]:
+    """Open a folder, so that all that is done in it is done in the same one."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    with _opened(folder) as descriptor:
+        os.fsync(descriptor)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hostrouting.boot import files
 from hostrouting.config.documents import parse_document
-from hostrouting.config.routing import CONFIG_BYTES_MAX, SECTION, StaticRoute, read_config
+from hostrouting.config.routing import CONFIG_BYTES_MAX, SECTION, StaticRoute
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.jsonable import to_json_text
+
+_BLANKS = re.compile(r"\s*")
 
 
 def mended(
@@ -57,9 +60,14 @@ def mended(
     after = before | {SECTION: section} if is_new or document is None else before
     if not (is_new and is_in_place):
         return after, Changes()
-    if read_config(path) != before:
-        raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it; run again")
-    files.rewrite(Path(path), _with_value(files.read_text(Path(path)) or "", SECTION, section))
+
+    def edit(file: BinaryIO) -> str:
+        content = file.read(CONFIG_BYTES_MAX + 1)
+        if parse_document(BytesIO(content), str(path), "config", bytes_max=CONFIG_BYTES_MAX) != before:
+            raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it", hint="run it again")
+        return _with_value(content.decode("utf-8", "surrogateescape"), SECTION, section)
+
+    files.rewrite(Path(path), edit)
     return after, Changes(files=(Change(path, "replaced"),))
 
 
@@ -83,7 +91,7 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
         return Changes(files=(Change(path, "added"),))
 
     def values(text: str) -> str:
-        content = io.BytesIO(text.encode("utf-8", "surrogateescape"))
+        content = BytesIO(text.encode("utf-8", "surrogateescape"))
         document = parse_document(content, str(path), "config", bytes_max=CONFIG_BYTES_MAX)
         if not isinstance(document, dict):
             raise ConfigError([(str(path), "is not a JSON object")])
@@ -93,11 +101,17 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
     wanted = json.dumps([*sections.values()], sort_keys=True)
     if values(text) == wanted:
         return Changes()
-    for key, value in sections.items():
-        text = _with_value(text, key, value)
-    if values(text) != wanted:
-        raise ConfigError([(str(path), f"has one of the keys {', '.join(sections)} twice: which one counts?")])
-    files.rewrite(Path(path), text)
+
+    def edit(file: BinaryIO) -> str:
+        text = file.read(CONFIG_BYTES_MAX + 1).decode("utf-8", "surrogateescape")
+        values(text)
+        for key, value in sections.items():
+            text = _with_value(text, key, value)
+        if values(text) != wanted:
+            raise ConfigError([(str(path), f"has one of the keys {', '.join(sections)} twice: which one counts?")])
+        return text
+
+    files.rewrite(Path(path), edit)
     return Changes(files=(Change(path, "replaced"),))
 
 
@@ -106,8 +120,8 @@ def _with_value(text: str, key: str, value: object) -> str:
     decode = json.JSONDecoder().raw_decode
 
     def begin(at: int) -> int:
-        """Where the next word begins."""
-        return len(text) - len(text[at:].lstrip())
+        """Return where the next word begins."""
+        return _BLANKS.match(text, at).end()
 
     at = end = begin(0) + 1
     while text[at := begin(at)] != "}":

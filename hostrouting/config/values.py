@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TypeVar
 
@@ -90,7 +89,7 @@ def parse_textfile(value: str | None) -> str | None:
             f"{shown(value)} is not the absolute path of a textfile; expected for example "
             "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
         )
-    *folders, name = (len(os.fsencode(part)) for part in value.split("/"))
+    *folders, name = (len(part.encode()) for part in value.split("/"))
     if max(*folders, name + _TEMPORARY_BYTES) > _NAME_BYTES_MAX:
         raise ValueError(
             f"{shown(value)} has too long a name in it; expected at most {_NAME_BYTES_MAX} bytes of a folder's, "

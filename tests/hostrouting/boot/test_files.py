@@ -8,18 +8,19 @@ import stat
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
 import phases
-from hostrouting.boot.files import link, read_text, remove, write_if_changed
+from hostrouting.boot.files import link, read_text, remove, rewrite, write_if_changed
 from hostrouting.boot.locks import locked
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -114,6 +115,62 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
     assert f"can't write {path}: File too large" in done.stdout
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "old")]
+
+
+SWAPS = {
+    "a link": lambda path, other: path.symlink_to(other),
+    "another file": lambda path, other: path.write_text("theirs"),
+}
+
+
+@pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS)
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_rewrite_is_of_the_file_that_was_read(
+    tmp_path: Path, swap: Callable[[Path, Path], object], is_linked: bool
+) -> None:
+    """The folder's owner swaps the file while root edits it."""
+    script, path, named = tmp_path / "script", tmp_path / "folder/file", tmp_path / "folder/named"
+    path.parent.mkdir()
+    write_if_changed(script, "#!/bin/sh\n", mode=0o755)
+    path.write_text("old")
+    named.symlink_to("file")
+
+    def edit(file: BinaryIO) -> str:
+        assert file.read() == b"old"
+        path.unlink()
+        swap(path, script)
+        return "new"
+
+    with pytest.raises(FileError):
+        rewrite(named if is_linked else path, edit)
+    assert (script.read_text(), stat.S_IMODE(script.stat().st_mode)) == ("#!/bin/sh\n", 0o755)
+    assert path.is_symlink() or path.read_text() == "theirs"
+    assert {each.name for each in tmp_path.rglob("*")} == {"script", "folder", "file", "named"}
+
+
+def test_a_rewrite_stays_in_the_folder_that_was_opened(tmp_path: Path) -> None:
+    path, moved = tmp_path / "folder/file", tmp_path / "moved"
+    path.parent.mkdir()
+    path.write_text("old")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").write_text("theirs")
+
+    def edit(_: BinaryIO) -> str:
+        path.parent.rename(moved)
+        path.parent.symlink_to("other")
+        return "new"
+
+    rewrite(path, edit)
+    assert ((moved / "file").read_text(), (tmp_path / "other/file").read_text()) == ("new", "theirs")
+    assert [each.name for each in (tmp_path / "other").iterdir()] == ["file"]
+
+
+def test_a_rewrite_keeps_no_setuid_bit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o6755)
+    rewrite(path, lambda _: "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
 
 
 def test_reading_and_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:

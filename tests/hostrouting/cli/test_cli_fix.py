@@ -348,6 +348,12 @@ def test_a_config_without_our_key_gets_it_beside_its_others(run: Run, tmp_path: 
     assert path.read_text().startswith(text.rstrip("}\n"))
 
 
+def test_in_place_many_keys_are_read_once_each(run: Run, written: Any) -> None:
+    """Read anew for each key, they would take longer than any test may."""
+    path = written({f"key{number}": "x" * 100 for number in range(100_000)} | expecting(EXPECTED))
+    assert run("fix", "--in-place", path)[0] == 0
+
+
 def test_in_place_keeps_mode_owner_and_the_link_that_leads_there(run: Run, written: Any, tmp_path: Path) -> None:
     path, link = written(expecting(EXPECTED)), tmp_path / "link.json"
     path.chmod(0o640)
