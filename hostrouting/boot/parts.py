@@ -1,4 +1,4 @@
-"""Pure: what is installed for the next boot: the parts that a config asks for, and their files."""
+"""What is installed for the next boot: the parts that a config asks for, and their files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hostrouting.boot.files import FileState
 from hostrouting.boot.gate import DROP_INS, list_text
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import CHECK, ROUTES, SHARED_KEYS, WATCH, InstalledPart, Manifest
+from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.routing import SECTION, Config, OverlapMode
 from hostrouting.model.errors import UnitError
@@ -90,7 +91,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
 def check_part(config: Config, layout: Layout) -> Part:
     """What checks at boot; a failure holds the consumer back in STRICT mode."""
     # An image has its own Python, if any.
-    script = render_check(config, python=sys.executable if layout.is_this_host else "")
+    script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
     return Part(
         CHECK,
         is_blocking=config.route_overlap.mode is OverlapMode.STRICT,
@@ -130,11 +131,17 @@ def watch_part(config: Config, layout: Layout) -> Part:
     """What keeps all of it true after boot; nothing waits for it, so nothing fails with it.
 
     Raises:
-        UnitError: systemd can't run this Python.
+        UnitError: systemd can't run this Python, or root must not.
     """
-    python = sys.executable
+    python = python_of(layout)
+    if not python:
+        raise UnitError(
+            f"can't install {WATCH}.service: {sys.executable or 'Python'} -I finds no hostrouting, and root starts "
+            "none to which a variable of the environment or a home leads",
+            hint="install hostrouting where every user finds it, or leave out watch.enabled",
+        )
     # string_is_safe in systemd's src/basic/string-util.c: no quoting helps.
-    if not python or not python.isprintable() or any(letter in python for letter in "\"'\\"):
+    if not python.isprintable() or any(letter in python for letter in "\"'\\"):
         raise UnitError(
             f"can't install {WATCH}.service: systemd refuses to run {python!r} for the characters in its path",
             hint="install hostrouting elsewhere, or leave out watch.enabled",

@@ -31,9 +31,11 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
     import signal
     import subprocess
 
+    # The modules of this process and no others: -m alone would look through the caller's folder first.
+    program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
     # Ctrl-C goes to both; as it may come while the child loads its modules, the child has it blocked, and gets SIGTERM.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    with subprocess.Popen([sys.executable, "-m", "hostrouting.cli.demo"]) as child:
+    with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return child.wait()

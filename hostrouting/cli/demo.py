@@ -1,7 +1,7 @@
 """The H200's story, told on a real kernel in a throw-away namespace, or on the one in memory.
 
-``python -m hostrouting.cli.demo`` moves its own process into the namespace, so the ``demo`` command starts it as a
-child: a process that has entered a user namespace can't come back.
+It moves its own process into the namespace, so the ``demo`` command starts it as a child: a process that has entered a
+user namespace can't come back.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import IPv4Address
+from typing import NoReturn
 
 import attrs
 
@@ -141,7 +142,8 @@ def _answer(kernel: Kernel) -> str:
     return f"{_API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
 
 
-if __name__ == "__main__":
+def run() -> NoReturn:
+    """Run ``main`` in a process of its own."""
     # So its folder goes with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

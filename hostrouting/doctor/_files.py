@@ -23,7 +23,7 @@ _EXECUTABLE = 0o111
 _GATE_SECONDS = 5
 
 # Which Python is named is settled by who installs: it is hardly ever the one that runs this, and an image's has none.
-_PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-m hostrouting ))", re.MULTILINE)
+_PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
 # Each script is looked at by itself.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
 

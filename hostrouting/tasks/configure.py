@@ -6,6 +6,7 @@ Wait for the network -> scripts, units and gate -> routes -> what goes -> onesho
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Sequence
 from functools import partial
 
@@ -26,6 +27,7 @@ from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
+from hostrouting.boot.python import python_of
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import UnitError
@@ -215,6 +217,11 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
         warnings.append("there is nothing to watch, so no watcher is installed: CONFIG names no route and no CIDR")
     if not any(part.is_gated for part in wanted.parts):
         return tuple(warnings)
+    if host.layout.is_this_host and CHECK in {part.name for part in wanted.parts} and not python_of(host.layout):
+        warnings.append(
+            f"at boot nothing explains a failing verdict: {sys.executable} -I finds no hostrouting, and root starts "
+            "none to which a variable of the environment or a home leads"
+        )
     try:
         if not is_there(host, wanted.consumer):
             warnings.append(f"there is no unit {wanted.consumer}: until there is, nothing is held back")

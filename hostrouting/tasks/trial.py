@@ -6,7 +6,6 @@ would undo them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from shlex import quote
 from typing import Any
@@ -15,8 +14,10 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import Wanted
+from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill
 from hostrouting.boot.trial import is_overdue, put_back, read_trial, standing, start_timer, stop_timer, times_of
 from hostrouting.config.routing import Config
@@ -192,4 +193,4 @@ def render_trial(routes: Sequence[Route], until: str) -> str:
     # Those first that others need for their gateway.
     ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
     lines = [route.words(is_numeric=True) for route in ordered]
-    return fill("trial.sh", UNTIL=until, PYTHON=quote(sys.executable), ROUTES="\n".join(lines))
+    return fill("trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), ROUTES="\n".join(lines))

@@ -50,11 +50,9 @@ _CHECKOUT = Path(__file__).parents[2]
 _PYTHON = "/opt/python"
 _COMPILED = "/var/cache/python"
 _PACKAGES = ("attr", "attrs", "pyroute2", "rich")
-_INSIDE = {
-    **ENVIRONMENT,
-    "PYTHONPATH": _PYTHON,
-    "PYTHONPYCACHEPREFIX": _COMPILED,
-}
+# Where Debian's Python looks also with -I; elsewhere hostrouting is installed.
+FOUND = "/usr/lib/python3/dist-packages/checkout.pth"
+_FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
 _LOAD_ALL = """
 import hostrouting, importlib, phases, pkgutil
 for package in (hostrouting, phases):
@@ -82,6 +80,7 @@ class Machine:
         self._leader = ""
         self._boots = 0
         self._boot_id = ""
+        self.write(FOUND, _FOUND_TEXT)
 
     def __enter__(self) -> Machine:
         return self
@@ -277,7 +276,7 @@ class Machine:
         Raises:
             MachineError: the machine is off, or ``check``.
         """
-        done = self._keeper.run(*self._inside(), *argv, input=input, env=_INSIDE, seconds=seconds)
+        done = self._keeper.run(*self._inside(), *argv, input=input, env=ENVIRONMENT, seconds=seconds)
         if check:
             _checked(done)
         return done
@@ -371,7 +370,7 @@ class Machine:
 
     def way_in(self) -> list[str]:
         """What any other process puts before a program that is to run inside, as ``run`` does."""
-        inside = (f"{name}={value}" for name, value in _INSIDE.items())
+        inside = (f"{name}={value}" for name, value in ENVIRONMENT.items())
         return [*self._keeper.way_in(str(os.getpid())), *self._inside(), "env", "-i", *inside]
 
     # --- the ways in -----------------------------------------------------------------------------------------------
@@ -385,7 +384,7 @@ class Machine:
     def _in_tree(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
         enter = f'mount --bind /proc {ROOT}/proc && exec chroot {ROOT} "$@"'
         argv = ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh", *argv)
-        return self._keeper.run(*argv, input=input, env=_INSIDE | {"SYSTEMD_OFFLINE": "1"})
+        return self._keeper.run(*argv, input=input, env=ENVIRONMENT | {"SYSTEMD_OFFLINE": "1"})
 
     def _anywhere(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
         return self.run(*argv, input=input, check=False) if self.is_on else self._in_tree(*argv, input=input)

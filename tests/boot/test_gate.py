@@ -182,8 +182,6 @@ def test_a_held_start_comes_up_by_itself_after_the_mend_whatever_failed(node: Ma
 def test_a_shadow_beside_the_probe_holds_back(node: Machine) -> None:
     wide = ("172.0.0.0/8", "10.96.0.0/12")
     payload = installed(node, cidrs=wide)
-    environment = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
-    node.write(f"{UNITS}/{TEMPLATE}.d/python.conf", environment)
     boot_held(node, payload)
     found = "expected CIDR 172.0.0.0/8 (probe 172.16.0.0) routes via ib0, expected eth0"
     assert f"{found}; by 172.16" in node.journal(payload.unit)

@@ -124,10 +124,8 @@ def put(node: Machine, path: str, section: dict[str, Any]) -> None:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """A machine that runs behind the gate, and a watcher that finds its Python."""
+    """A machine that runs behind the gate, and a watcher."""
     payload = installed(node, MENDED)
-    python = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
-    node.write(f"{UNITS}/hostrouting-watch.service.d/python.conf", python)
     node.boot()
     payload.wait_until_it_ran()
     return payload

@@ -51,7 +51,6 @@ exit $code
 # What an agent keeps in the file that holds our config too.
 AGENT = '{"azure": {"bootstrapToken": "abc.0123",\t"ids": [1.50]},\n "agent": {}}\n'
 CUT_OFF = f'if [ -e {TRIAL} ]; then echo "nsenter: cut off" >&2; exit 1; fi; exec "$@"'
-FOR_TRIAL = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
 
 
 class Fleet:
@@ -131,7 +130,6 @@ def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[i
             if number in sick:
                 node.ip("route", "add", *SHADOW)
             node.write("/usr/local/bin/hostrouting", COMMAND, mode=0o755)
-            node.write(f"/etc/systemd/system/{UNIT}.service.d/python.conf", FOR_TRIAL)
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(Machine.boot, nodes))
         return Fleet(nodes, tmp_path)

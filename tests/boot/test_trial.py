@@ -11,7 +11,7 @@ import pytest
 from nightly import by_day
 
 from boot.test_gate import CONFIG, MARKERS, MENDED, boot_held, files, installed, marker, start, write_config
-from boot.test_watch import routes, show_python
+from boot.test_watch import routes
 
 if TYPE_CHECKING:
     from boot.payloads import Payload
@@ -32,8 +32,6 @@ def ours(node: Machine) -> list[str]:
 def running(node: Machine) -> Payload:
     """A machine that runs behind the gate; and a config to try, which takes one route away and adds another."""
     payload = installed(node, MENDED)
-    environment = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
-    node.write(f"/etc/systemd/system/{UNIT}.service.d/python.conf", environment)
     write_tried(node)
     node.boot()
     payload.wait_until_it_ran()
@@ -118,8 +116,6 @@ def test_a_trial_that_would_mend_it_never_lets_a_held_node_start(node: Machine) 
     """Its routes are gone when its time is over, and the node would run shadowed."""
     chance = random.Random(21)
     payload = installed(node)
-    environment = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
-    node.write(f"/etc/systemd/system/{UNIT}.service.d/python.conf", environment)
     node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [MENDED]})[1:-1]))
     boot_held(node, payload)
     for _ in range(by_day(2, by_night=20)):
@@ -151,7 +147,6 @@ def test_one_whose_timer_is_lost_is_found_and_ended_by_the_oneshot(node: Machine
 @pytest.mark.one_release
 def test_the_watcher_rests_meanwhile(node: Machine, running: Payload) -> None:
     write_config(node, MENDED, watch={"enabled": True})
-    show_python(node)
     node.python("apply")
     node.wait_for("hostrouting-watch.service", "active/running")
     before = files(node)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boot.rig import FOUND
 from boot.test_gate import MARKERS, MENDED, installed, write_config
 
 if TYPE_CHECKING:
@@ -22,12 +23,6 @@ WATCH = {"enabled": True, "textfile": TEXTFILE}
 NETWORK = "/etc/systemd/network/10-eth0.network"
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 BACK_SECONDS = 2.0
-
-
-def show_python(node: Machine) -> None:
-    """The service finds this checkout; elsewhere hostrouting is installed."""
-    text = "[Service]\nEnvironment=PYTHONPATH=/opt/python PYTHONPYCACHEPREFIX=/var/cache/python\n"
-    node.write(f"/etc/systemd/system/{UNIT}.d/python.conf", text)
 
 
 def routes(node: Machine) -> list[str]:
@@ -111,7 +106,6 @@ def test_what_networkd_takes_away_is_back_in_time_and_stays_lost_without_the_wat
     machine.systemctl("enable", "systemd-networkd.service")
     payload = installed(machine, MENDED, wait=30, watch=WATCH)
     machine.write(TEXTFILE, "")
-    show_python(machine)
     machine.boot()
     payload.wait_until_it_ran()
     pid = payload.main_pid()
@@ -164,7 +158,6 @@ def watched(node: Machine) -> Payload:
     """A booted node whose watcher runs, behind the gate in STRICT."""
     payload = installed(node, MENDED, cidrs=("172.16.1.0/24", "192.168.0.0/16"), watch=WATCH)
     node.write(TEXTFILE, "")
-    show_python(node)
     node.boot()
     payload.wait_until_it_ran()
     node.wait_for(UNIT, "active/running")
@@ -233,7 +226,8 @@ def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: 
 @pytest.mark.one_release
 def test_a_python_that_has_moved_breaks_neither_boot_nor_machine(node: Machine) -> None:
     payload = installed(node, MENDED, watch=WATCH)
-    node.boot()  # without show_python: there is no hostrouting to be found
+    node.remove(FOUND)
+    node.boot()
     payload.wait_until_it_ran()
     assert "No module named hostrouting" in node.journal(UNIT)
     assert node.state(UNIT) != "active/running"

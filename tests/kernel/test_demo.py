@@ -49,6 +49,20 @@ def test_the_demo_tells_the_story_on_the_real_kernel() -> None:
     check_story(done.stdout)
 
 
+@pytest.mark.kernel
+@pytest.mark.parametrize("name", ["hostrouting/__init__.py", "json.py", "phases.py"])
+def test_the_callers_folder_decides_no_module(tmp_path: Path, name: str) -> None:
+    """As the installed command, which doesn't look there itself."""
+    command = Path(sys.executable).with_name("hostrouting")
+    if not command.exists():
+        pytest.skip("hostrouting isn't installed beside this Python")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("raise SystemExit('of the current directory')")
+    done = subprocess.run([command, "demo"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    check_story(done.stdout)
+
+
 # An ordinary user needn't be able to read root's Python: import first, then become one. The kernel takes /proc/self
 # away from a process that changes its user, until it says that it may be looked at (PR_SET_DUMPABLE, prctl(2)).
 AS_NOBODY = """

@@ -932,7 +932,9 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     text = render_check(config, python=python)
     for name in ("EXPLAIN_SECONDS", "GATE_EXPLAIN_SECONDS"):
         text = with_constant(text, name, 1 if "waiting" in python else 30)
-    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=f'{INSTALLED}; cd "$ROOT"')
+    # As a consumer may have it, whose environment the gate gets.
+    prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
+    return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)
 
 
 @pytest.mark.parametrize("arguments", [[], ["gate"]])
@@ -940,7 +942,7 @@ def test_python_explains_a_failing_verdict_and_leaves_a_report(
     node: NamespaceKernel, plain: Sandbox, arguments: list[str]
 ) -> None:
     for name in ("hostrouting", "phases", "json"):
-        plain.write("raise SystemExit('of the current directory')", f"{name}.py")
+        plain.write("raise SystemExit('of the caller')", f"{name}.py")
     done = run_with(plain, sys.executable, *arguments)
     assert done.returncode == 1
     assert "; shadowed: 172.16.0.0/16; by " in done.stderr

@@ -163,7 +163,7 @@ def test_what_a_killed_confirm_has_begun_is_done_or_else_undone(
     text = render_trial([], UNTIL)
     (line,) = [line for line in text.splitlines() if line.startswith("readonly PYTHON=")]
     done = sandbox.run(text.replace(line, f"readonly PYTHON={python}"))
-    assert (done.returncode, done.stdout) == (0, "-m hostrouting confirm\n")
+    assert (done.returncode, done.stdout) == (0, "-I -m hostrouting confirm\n")
     assert ours(node) != set()
     claimed.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
     done = sandbox.run(text.replace(line, "readonly PYTHON=/nowhere"))

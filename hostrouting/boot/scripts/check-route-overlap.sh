@@ -769,10 +769,10 @@ report() {
 }
 
 # Has Python tell what is shadowed, what mends it and what else is worth a note, and leave the report. Whatever becomes of
-# it changes nothing of the verdict. Python looks for modules in the current directory first, so that is root's.
+# it changes nothing of the verdict. -I: the consumer's environment and folder don't say which modules root loads.
 explain() {
   [[ $VERDICT = ok || $VERDICT = nothing || ! -x $PYTHON ]] ||
-    (cd / && exec timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -m hostrouting check --report) >&2
+    timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -I -m hostrouting check --report >&2
 }
 
 VERDICT='' PENDING='' LINES='' LACKS_DEFAULT='' LISTENER='' KNOWN='' EXPLAIN_LIMIT=$EXPLAIN_SECONDS IS_GATE='' IS_TOLD=''

@@ -106,7 +106,7 @@ if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
   [ -e "$CONFIRMED" ] || exit 0
   mv -f "$CONFIRMED" "$TRIAL"
   exec 8>&-
-  "$PYTHON" -m hostrouting confirm
+  "$PYTHON" -I -m hostrouting confirm
   end_trial
 fi
 # The marker may tell of the routes that were tried.

@@ -1,0 +1,32 @@
+"""The Python that units and scripts start as root, cut off from the environment that they are started in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+from hostrouting.boot.layout import Layout
+
+# More than a cold start takes on a busy machine.
+_SECONDS = 30.0
+
+
+def python_of(layout: Layout) -> str:
+    """Return the path of the Python that a layout's units and scripts start; empty: none.
+
+    They start it with ``-I``, which reads neither PYTHONPATH nor the folder of the caller nor the packages in a home:
+    all of these may be another user's. Where hostrouting is found there alone, root must not start it.
+    """
+    # An image's Python can't be tried here.
+    return sys.executable if not layout.is_this_host or _finds_hostrouting(sys.executable) else ""
+
+
+@cache
+def _finds_hostrouting(python: str) -> bool:
+    argv = [python, "-I", "-c", "import hostrouting"]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
