@@ -25,7 +25,7 @@ from scenario import play, route, rule, skip_without_other_users
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.conversation import Conversation
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener
 from hostrouting.kernel.rtnetlink.messages import HEADER, Names, Run, attribute, attributes, number
 from hostrouting.kernel.rtnetlink.values import ADDRESSES, NEXTHOPS
 from hostrouting.kernel.rtnetlink.wire import (
@@ -700,6 +700,48 @@ def test_notifications_are_never_taken_for_answers(node: NamespaceKernel) -> Non
         answers = node.lookup([there.destination[1] for there in routes[1:]])
         assert [answer.route for answer in answers] == routes[1:]
         assert node.delete(routes[1:]) == ()
+
+
+def forge(port: int) -> list[type[OSError]]:
+    """Send an end of a dump to a socket, as root of the namespace may, for each of its first sequence numbers."""
+    refusals = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as forger:
+        forger.bind((0, 0))
+        for sequence in range(1, 5):
+            end = HEADER.pack(20, rtnl.NLMSG_DONE, 2, sequence, port) + bytes(4)
+            try:
+                forger.sendto(end, (port, 0))
+            except OSError as error:
+                refusals.append(type(error))
+    return refusals
+
+
+def test_only_the_kernel_answers(node: NamespaceKernel) -> None:
+    with closing(Conversation()) as talk:
+        assert forge(talk.getsockname()[0]) == [ConnectionRefusedError] * 4
+        _, _, body, _ = ADDRESSES
+        assert list(talk.dump(rtnl.RTM_GETADDR, body))
+
+
+def test_only_the_kernel_tells_of_changes(node: NamespaceKernel) -> None:
+    with Listener() as listener:
+        assert forge(listener.getsockname()[0]) == [ConnectionRefusedError] * 4
+        assert not listener.saw_a_change()
+
+
+@pytest.mark.parametrize("length", [0, 4, 15])
+def test_a_message_shorter_than_its_header_is_told(node: NamespaceKernel, length: int) -> None:
+    class Short(Conversation):
+        def recv(self, size: int, flags: int = 0) -> bytes:
+            return struct.pack("=I", length) + super().recv(size, flags)[4:]
+
+    class Backend(NetlinkBackend):
+        def _connect(self) -> Conversation:
+            return Short()
+
+    for read in (Backend().links, Backend().routes, Backend().rules):
+        with pytest.raises(RouteError, match="cut short"):
+            read()
 
 
 def test_threads_share_one_backend(node: NamespaceKernel) -> None:

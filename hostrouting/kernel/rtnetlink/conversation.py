@@ -84,6 +84,8 @@ class Socket(socket.socket):
         for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
             self.setsockopt(rtnl.SOL_NETLINK, option, 1)
         self.bind((0, groups))
+        # To a socket that is connected to the kernel nobody else can send (netlink_getsockbyportid).
+        self.connect((0, 0))
         if groups:
             self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
 

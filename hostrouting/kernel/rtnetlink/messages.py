@@ -119,11 +119,17 @@ class Run(NamedTuple):
 
 
 def runs(datagram: bytes) -> Iterator[Run]:
-    """Cut a datagram into its messages, as many at once as have the same header."""
+    """Cut a datagram into its messages, as many at once as have the same header.
+
+    Raises:
+        struct.error: a message is shorter than its header.
+    """
     start = 0
     while start < len(datagram):
         header = datagram[start : start + HEADER_BYTES]
         length, kind, flags, sequence, port = HEADER.unpack(header)
+        if length < HEADER_BYTES:
+            raise struct.error(f"a message of {length} bytes")
         step = (length + 3) & ~3
         end = _end_of_like(datagram, header, step) if start == 0 else start + step
         while datagram[end : end + HEADER_BYTES] == header:
