@@ -162,10 +162,13 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     from hostrouting.boot.files import matching
 
     root = layout.root
-    if layout.is_this_host:
-        raise ConfigError([("root", "is this host's own; leave it out to work on this host")])
     if not root.is_dir():
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
+    # Also by a bind mount, of the root or of what is written to.
+    for path in (root, layout.units, layout.config.parent, layout.manifest.parent, layout.protocol_names.parent):
+        own = layout.relative(path)
+        if os.path.exists(own) and path.exists() and path.samefile(own):  # noqa: PTH110
+            raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
     # All folders that files are read from or written into, and the files that are no units.
     config_dir = layout.config.parent
     touched = [root / _SYSTEM[0], layout.protocol_names, config_dir, layout.units, *matching(config_dir, "*")]

@@ -21,7 +21,8 @@ SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _root(value: str | os.PathLike[str]) -> Path:
-    return Path(os.path.abspath(value))  # noqa: PTH100 - lexical: the root of an image may be a symlink on purpose
+    # Lexical, as the root of an image may be a symlink on purpose. POSIX leaves two slashes at the beginning.
+    return Path("/" + os.path.abspath(value).lstrip("/"))  # noqa: PTH100
 
 
 class _Below:

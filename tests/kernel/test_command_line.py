@@ -222,3 +222,19 @@ def test_a_node_recorded_without_privileges_is_judged_elsewhere_as_on_the_node(t
         "✓ 10.96.0.0/12  by eth0",
         "elsewhere: 2",
     ]
+
+
+@pytest.mark.parametrize("folder", ["/etc", "/etc/systemd/system", "/etc/aks-flex-node"])
+def test_an_image_with_a_folder_of_this_host_is_refused(tmp_path: Path, folder: str) -> None:
+    done = on_a_host(
+        tmp_path,
+        f"""
+        mkdir -p "$SCRATCH/image{folder}" "$SCRATCH/image/usr/lib/systemd/system"
+        mount --bind {folder} "$SCRATCH/image{folder}"
+        before=$(find /etc -newer "$SCRATCH/image")
+        hostrouting apply --root "$SCRATCH/image" "$CONFIG" || echo "exit code $?"
+        [ "$before" = "$(find /etc -newer "$SCRATCH/image")" ] && echo as-before
+        """,
+    )
+    assert done.stdout == "exit code 78\nas-before\n", done.stderr
+    assert "this host's own" in done.stderr

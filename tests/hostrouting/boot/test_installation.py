@@ -675,9 +675,15 @@ def test_an_image_gets_files_and_enablement_and_no_run(image_root: Path) -> None
     assert tree(image.layout) == before
 
 
-def test_this_hosts_own_root_is_no_image() -> None:
+@pytest.mark.parametrize("root", ["/", "//", "//.", "/..", "/proc/self/root", "/proc/self/root/"])
+def test_this_hosts_own_root_is_no_image(root: str) -> None:
     with pytest.raises(HostRoutingError, match="this host's own"):
-        Host.image("/")
+        Host.image(root)
+
+
+def test_two_slashes_are_one() -> None:
+    assert Layout("//").is_this_host
+    assert Layout("//srv/image") == Layout("/srv/image")
 
 
 def test_a_layout_of_another_root_needs_its_own_routes_and_units(tmp_path: Path) -> None:
