@@ -43,6 +43,7 @@ _BYTE, _UINT32, _INT32, _UINT64 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFF
 # ``[32]`` is a link type that ip has no name for, ``ipproto-6`` what -N makes of a protocol (iproute2 6.1).
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
 
+_NAME_MAX = 15  # IFNAMSIZ has room for its end
 _SPACE = re.compile(r"[ \t\n\v\f\r]")
 
 # --- words -------------------------------------------------------------------------------------------------------
@@ -76,6 +77,14 @@ def _text(value: object) -> str:
     if not isinstance(value, str) or not value or _SPACE.search(value):
         raise ValueError(f"{shown(value)} is not a name")
     return value
+
+
+def _interface(value: object) -> str:
+    """Read the name of an interface as the kernel allows it (dev_valid_name), 15 bytes at most."""
+    name = _text(value)
+    if name in (".", "..") or "/" in name or ":" in name or len(name.encode("utf-8", "surrogateescape")) > _NAME_MAX:
+        raise ValueError(f"{shown(name)} is not the name of an interface")
+    return name
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -113,9 +122,9 @@ _digits, _byte_digits, _null = "{:d}".format, "{:#04x}".format, {True: None}.get
 _LINK = Keys(
     Key("flags", "flags", _texts, list),
     Key("ifindex", "index", _number(_INT32), int),
-    Key("ifname", "name", _text, str),
+    Key("ifname", "name", _interface, str),
     Key("link_type", "hardware", _hardware, "[{}]".format),
-    Key("master", "master", _text, str, None),
+    Key("master", "master", _interface, str, None),
     Key("group", "group", _group, _digits, 0),
     Key("linkinfo", "kind", _inside("info_kind", _text), lambda name: {"info_kind": name}, None),
 )
@@ -129,7 +138,7 @@ _ADDRESS = Keys(
     Key("noprefixroute", "has_prefix_route", is_unset, operator.not_, True),
 )
 _ADDRESSES = Keys(
-    Key("ifname", "dev", _text, str),
+    Key("ifname", "dev", _interface, str),
     Key("addr_info", "found", lambda items: each(items, _read_address), list, ()),
 )
 
@@ -205,7 +214,7 @@ _HOP = Keys(
     Key("flags", "flags", _texts, list, (), True),
     Key("gateway", "gateway", parse_address, str, None),
     Key("via", "via", _inside("host", parse_any_address, NEEDED), _show_via, None),
-    Key("dev", "dev", _text, str, None),
+    Key("dev", "dev", _interface, str, None),
     Key("weight", "weight", _uint32, int, 1),
     Key("encap", "encap", _encap, str, ""),
 )
@@ -305,8 +314,8 @@ _RULE = Keys(
     Key("tun_id", "tun_id", _number(_UINT64), int, 0),
     Key("fwmark", "mark", _uint32, hex, None),
     Key("fwmask", "mark_mask", _uint32, hex, _UINT32),
-    Key("iif", "iif", _text, str, None),
-    Key("oif", "oif", _text, str, None),
+    Key("iif", "iif", _interface, str, None),
+    Key("oif", "oif", _interface, str, None),
     Key("uid_start", "first_uid", _uint32, int, None),
     Key("uid_end", "last_uid", _uint32, int, None),
     Key("ipproto", "ip_protocol", _ip_protocol, _digits, 0),

@@ -146,7 +146,8 @@ class Snapshot:
         """
         if path != STDIN:
             document = read_document(path, "snapshot", bytes_max=bytes_max)
-            name = Path(path).name.removesuffix(".json")
+            # Who made a file up could forge lines of a report.
+            name = "?".join(Path(path).name.removesuffix(".json").splitlines())
         else:
             document = _read_stdin(bytes_max)
             name = "standard input"

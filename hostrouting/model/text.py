@@ -20,10 +20,14 @@ def shortened(words: Sequence[str], separator: str, most: int) -> str:
     return separator.join(words[:most]) + (f"{glue}and {rest} more" if rest > 0 else "")
 
 
+# Controls, formats and surrogates; and what breaks a line on some terminals.
+_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
 def clean(text: str) -> str:
     """Return text without the characters that could steer a terminal; an interface's name may have them."""
     if text.isascii() and text.isprintable():
         return text
     import unicodedata
 
-    return "".join("?" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text)
+    return "".join("?" if unicodedata.category(c) in _STEERING and c not in "\n\t" else c for c in text)

@@ -12,11 +12,13 @@ that are shorter than its entry in main, which then change nothing there::
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from operator import itemgetter
+from shlex import quote
 
 import attrs
 
@@ -303,7 +305,7 @@ class Remedies:
             own = Route(IPv4Network(gateway), (NextHop(dev),))
             if not self._fib.with_changes(add=[own]).finds_gateway(gateway, dev):
                 return f"{reason}; change them"
-            named = f', "dev": "{dev}"' if len(default.devs) > 1 else ""
+            named = f', "dev": {json.dumps(dev)}' if len(default.devs) > 1 else ""
             entry = f'{{"destination": "{gateway}/32", "gateway": "onlink"{named}}}'
             return f"{reason}; change them, or first add an entry to it alone: {entry}"
         return ""
@@ -380,7 +382,7 @@ class Remedies:
                 yield (
                     f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} by {by} "
                     f"({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a table: "
-                    f"ip route add {subnet} dev {devs[0]} table 100; ip rule add from ITS-ADDRESS lookup 100"
+                    f"ip route add {subnet} dev {quote(devs[0])} table 100; ip rule add from ITS-ADDRESS lookup 100"
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route

@@ -142,3 +142,22 @@ def test_an_interface_may_be_called_like_a_word_of_ips(kernel: NamespaceKernel) 
     done = paste(as_ip(routes))
     assert (done.returncode, done.stderr) == (0, "")
     assert there(kernel) == static(routes)
+
+
+def test_what_keeps_an_interface_answering_is_safe_to_paste(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """The kernel allows names that a shell would take for commands, and so may a snapshot have them."""
+    name = "x;>pwn;#"
+    build_node(kernel)
+    kernel.add_link(name)
+    kernel.add_address(name, "172.20.0.9/16")
+    config = Config(route_overlap={"expectedCidrs": ["172.20.0.0/24"]}, wait_seconds=0)
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    (told,) = phases.run(CheckRouteOverlap(config, host=host)).remedy.consequences
+    _, _, commands = told.partition("give it a table: ")
+    done = subprocess.run(
+        ["bash"], input=commands.replace("ITS-ADDRESS", "172.20.0.9"), cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "pwn").exists()
+    assert [route.devs for route in kernel.routes(100)] == [(name,)]

@@ -20,10 +20,10 @@ bytes_ = st.integers(0, 255)
 ipv4 = st.integers(0, 2**32 - 1).map(IPv4Address)
 ipv6 = st.integers(0, 2**128 - 1).map(IPv6Address)
 networks = st.builds(lambda address, length: IPv4Network((address, length), strict=False), ipv4, st.integers(0, 32))
-# Any bytes but NUL, / and white space make a name to the kernel, as os.fsdecode shows them.
+# Any bytes but NUL, /, : and white space make a name to the kernel, as os.fsdecode shows them.
 names = (
     st.binary(min_size=1, max_size=15)
-    .filter(lambda raw: raw.split() == [raw])
+    .filter(lambda raw: raw.split() == [raw] and not {*b"\0/:"} & {*raw} and raw not in (b".", b".."))
     .map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 )
 

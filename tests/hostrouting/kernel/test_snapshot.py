@@ -222,10 +222,31 @@ def test_what_is_no_object_is_told_what_was_expected(document: Any) -> None:
     assert "the lists links, addresses, rules and routes" in problems(document)[""]
 
 
-@pytest.mark.parametrize("name", ["ib0\nok", "a b", "\t", "", 7])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ib0\nok", "a b", "\t", "", 7, "x" * 16, "é" * 8, "\udcff" * 16, "a/b", "a:b", ".", ".."),
+    ],
+)
 def test_a_name_that_no_interface_has_is_refused(name: object) -> None:
-    with pytest.raises(ConfigError, match=r"routes\[0\].dev: .* is not a name"):
-        read(routes=[{"dst": "10.0.0.0/8", "dev": name}])
+    for lists in (
+        {"links": [LINK | {"ifname": name}]},
+        {"links": [LINK | {"master": name}]},
+        {"addresses": [{"ifname": name, "addr_info": []}]},
+        {"rules": [{"priority": 1, "table": "254", "iif": name}]},
+        {"rules": [{"priority": 1, "table": "254", "oif": name}]},
+        {"routes": [{"dst": "10.0.0.0/8", "dev": name}]},
+        {"routes": [{"dst": "10.0.0.0/8", "nexthops": [{"dev": name}]}]},
+        {"nexthops": [{"id": 1, "dev": name}]},
+    ):
+        (problem,) = problems(EMPTY | lists).values()
+        assert "is not " in problem
+
+
+@pytest.mark.parametrize("name", ["x" * 15, "é" * 7, "\udcff" * 15, "$(reboot)", "...", "-"])
+def test_a_name_that_the_kernel_allows_is_read(name: str) -> None:
+    (route,) = read(routes=[{"dst": "10.0.0.0/8", "dev": name}]).routes
+    assert route.devs == (name,)
 
 
 def test_missing_lists_are_named() -> None:
@@ -248,7 +269,12 @@ def test_a_name_that_is_not_utf_8_is_read_as_python_has_it(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("told", "file", "host"),
-    [({}, "node-7.json", "node-7"), ({}, "10.1.0.4", "10.1.0.4"), ({"host": "node-8"}, "node-7.json", "node-8")],
+    [
+        ({}, "node-7.json", "node-7"),
+        ({}, "10.1.0.4", "10.1.0.4"),
+        ({"host": "node-8"}, "node-7.json", "node-8"),
+        ({}, "a\n✓ b.json", "a?✓ b"),
+    ],
 )
 def test_a_host_that_its_recording_does_not_name_goes_by_the_file(
     tmp_path: Path, told: dict[str, str], file: str, host: str
