@@ -59,6 +59,18 @@ def is_present(path: Path) -> bool:
     return os.path.islink(path) or exists(path)  # noqa: PTH114 - Path may raise an error that isn't ours
 
 
+def others_may_write(path: Path, root: Path) -> bool:
+    """Return whether others than the owner of the root may change something that is there.
+
+    Raises:
+        FileError: it can't be looked at.
+    """
+    with translate_errors(f"look at {path}"):
+        state, above = path.stat(), root.stat()
+    is_for_group = bool(state.st_mode & stat.S_IWGRP) and state.st_gid != above.st_gid
+    return state.st_uid != above.st_uid or bool(state.st_mode & stat.S_IWOTH) or is_for_group
+
+
 def matching(folder: Path, pattern: str) -> list[Path]:
     """Return what a folder holds, by a shell pattern of its names; nothing if there is no such folder.
 

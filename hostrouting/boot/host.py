@@ -109,9 +109,9 @@ class Host:
             FileError: a recorded host has none.
         """
         self._refuse_recorded("units")
-        from hostrouting.boot.systemctl import Systemctl
+        from hostrouting.boot.systemctl import running_systemd
 
-        return Systemctl() if self._units is None else self._units
+        return running_systemd() if self._units is None else self._units
 
     @property
     def layout(self) -> Layout:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from hostrouting.boot.files import matching
@@ -14,6 +16,7 @@ from phases import CancelScope, TimedOut
 
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
+_HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be installed for the next boot"
 _ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alone"
 
@@ -28,6 +31,7 @@ class Systemctl:
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self._root = None if root is None else Path(root)
+        self._asked_again_at = 0.0
 
     def reload(self) -> None:
         """Have the unit files read again."""
@@ -125,15 +129,17 @@ class Systemctl:
     def _run(self, *words: str, fine: tuple[int, ...] = (0,), program: str = "systemctl") -> str:
         argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
         command = " ".join(argv)
+        # On the way back each step would wait as long, with the lock of the whole run.
+        if time.monotonic() < self._asked_again_at:
+            raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
         # Own scope: a half-reloaded systemd helps nobody, so a cancel waits for the answer.
         try:
             done = CancelScope(timeout=ANSWER_SECONDS).run(
                 argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False
             )
         except TimedOut:
-            raise UnitError(
-                f"`{command}` gave no answer within {ANSWER_SECONDS:g} s", hint="see whether systemd hangs"
-            ) from None
+            self._asked_again_at = time.monotonic() + ANSWER_SECONDS
+            raise UnitError(f"`{command}` gave no answer within {ANSWER_SECONDS:g} s", hint=_HANGS) from None
         except OSError as error:
             raise UnitError(
                 f"can't run `{command}`: {os.strerror(error.errno or 0)}; without systemd {_WITHOUT}",
@@ -147,6 +153,12 @@ class Systemctl:
                 reason, hint = f"systemd doesn't run here, so {_WITHOUT}", _ROUTES_ONLY
             raise UnitError(f"`{command}` failed: {reason}", hint=hint)
         return done.stdout
+
+
+@cache
+def running_systemd() -> Systemctl:
+    """Return the service manager of this host: one for all of a run, as it knows whether systemd hangs."""
+    return Systemctl()
 
 
 def _dependents(*kinds: str) -> list[Path]:

@@ -55,6 +55,10 @@ class NetlinkBackend:
     def __init__(self) -> None:
         self._local = threading.local()
 
+    def __reduce__(self) -> tuple[type[NetlinkBackend], tuple[()]]:
+        # A copy, or one that went to another process, asks the kernel where it is; sockets stay behind.
+        return type(self), ()
+
     # --- reading -----------------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:

@@ -152,6 +152,12 @@ def check_overlap(
     return attrs.evolve(report, findings=findings, remedy=remedy)
 
 
+def load_all() -> None:
+    """Load what only a failing check needs: once its package is upgraded a running watcher can't load it any more."""
+    from hostrouting.kernel import fib  # noqa: F401
+    from hostrouting.overlap import _fix  # noqa: F401
+
+
 def _notes_on_given(given: NodeAddresses, overlap: RouteOverlap, reading: Reading) -> Iterator[Note]:
     for misfit in misfits(given, overlap, reading.addresses, reading.uplinks):
         text = f"{misfit.key}: {misfit.message}; {misfit.hint}"

@@ -12,7 +12,7 @@ from functools import partial
 
 import attrs
 
-from hostrouting.boot.files import exists
+from hostrouting.boot.files import exists, others_may_write
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import (
     KUBELET,
@@ -222,6 +222,10 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
             f"at boot nothing explains a failing verdict: {sys.executable} -I finds no hostrouting, and root starts "
             "none to which a variable of the environment or a home leads"
         )
+    for folder in (host.layout.config.parent, host.layout.manifest.parent):
+        if exists(folder) and others_may_write(folder, host.layout.root):
+            name = host.layout.relative(folder)
+            warnings.append(f"others than root can change what root runs from {name}; hostrouting doctor says who")
     try:
         if not is_there(host, wanted.consumer):
             warnings.append(f"there is no unit {wanted.consumer}: until there is, nothing is held back")

@@ -20,7 +20,7 @@ from hostrouting.boot.trial import is_overdue, put_back
 from hostrouting.config.routing import Config
 from hostrouting.kernel.managers import who_manages
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
-from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.check import check_overlap, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.metrics import gate_metrics
@@ -78,6 +78,7 @@ class WatchHostRouting:
             phases.Cancelled: it was ended.
             ConfigError, FileError: at the start there is no readable config, or the lock can't be taken.
         """
+        load_all()
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()

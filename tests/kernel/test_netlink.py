@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import errno
 import gc
 import itertools
 import os
+import pickle
 import socket
 import struct
 import subprocess
@@ -758,6 +760,17 @@ def test_threads_share_one_backend(node: NamespaceKernel) -> None:
 def open_files() -> int:
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda backend: pickle.loads(pickle.dumps(backend))])
+def test_a_copy_of_the_backend_asks_too(
+    node: NamespaceKernel, again: Callable[[NetlinkBackend], NetlinkBackend]
+) -> None:
+    """As a task with its default host goes to another process."""
+    backend = NetlinkBackend()
+    scope = CancelScope()
+    backend.wait_for_change(scope)
+    assert again(backend).routes() == backend.routes()
 
 
 def test_no_file_is_left_open(node: NamespaceKernel) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
+ROOT = Path(__file__).parents[2]
 CONFIG = {
     "hostRouting": {
         "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
@@ -68,7 +70,7 @@ PATIENCE_SECONDS = 30.0
 class Watcher:
     """A running ``hostrouting watch``, and what it says to systemd."""
 
-    def __init__(self, root: Path, spoiled: str = "") -> None:
+    def __init__(self, root: Path, spoiled: str = "", packages: Path | None = None) -> None:
         self.root = root
         self.textfile = root / "metrics" / "hostrouting.prom"
         (root / "config.json").write_text(json.dumps(CONFIG))
@@ -80,8 +82,8 @@ class Watcher:
         environment.pop("JOURNAL_STREAM", None)
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, root, spoiled],
-            env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment | {"PYTHONPATH": os.pathsep.join([*([str(packages)] if packages else []), *sys.path])},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root,
         )  # fmt: skip
 
     def hear(self, line: str) -> None:
@@ -136,8 +138,8 @@ class Watcher:
 def watch(node: NamespaceKernel, tmp_path: Path) -> Iterator[Callable[..., Watcher]]:
     made: list[Watcher] = []
 
-    def start(spoiled: str = "") -> Watcher:
-        made.append(Watcher(tmp_path, spoiled))
+    def start(spoiled: str = "", packages: Path | None = None) -> Watcher:
+        made.append(Watcher(tmp_path, spoiled, packages))
         return made[-1]
 
     yield start
@@ -242,6 +244,20 @@ def test_a_link_that_goes_down_in_silence_and_comes_back_has_its_route_again(wat
     assert not is_there()
     ip("route", "add", "default", "via", "10.1.0.1", "dev", "eth0")
     watcher.wait_until(is_there, "the route")
+
+
+def test_an_upgrade_that_takes_its_modules_away_ends_nothing(watch: Callable[..., Watcher], tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    for name in ("hostrouting", "phases"):
+        shutil.copytree(ROOT / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
+    watcher = watch(packages=packages)
+    watcher.hear("READY=1")
+    packages.rename(tmp_path / "gone")
+    ip("route", "add", "192.168.7.0/24", "dev", "ib0")
+    watcher.wait_until(lambda: any("STATUS=overlap" in line for line in watcher.heard), "the failure")
+    code, said = watcher.end()
+    assert code == 0
+    assert "fix: add to hostRouting.staticRoutes.routes: " in said
 
 
 def test_another_default_route_is_followed(watch: Callable[..., Watcher]) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
 
 import pytest
 
 from hostrouting import UnitError
 from hostrouting.boot import systemctl
-from hostrouting.boot.systemctl import Systemctl
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from hostrouting.boot.systemctl import Systemctl, running_systemd
 
 
 @pytest.fixture
@@ -32,6 +30,26 @@ def test_one_that_hangs_is_ended_and_named(program: Path, monkeypatch: pytest.Mo
     be(program, "exec /bin/sleep 1000")
     with pytest.raises(UnitError, match=r"`systemctl daemon-reload` gave no answer within 0\.1 s"):
         Systemctl().reload()
+
+
+def test_one_that_hangs_is_not_waited_for_again_at_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that fails takes several steps back, and holds its lock until they are taken."""
+    be(program, f"echo >>{program}.ran; exec /bin/sleep 1000")
+    monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 0.1)
+    units = Systemctl()
+    with pytest.raises(UnitError):
+        units.reload()
+    monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 60.0)
+    with pytest.raises(UnitError, match="wasn't run"):
+        units.disable("x.service")
+    time.sleep(0.1)
+    be(program, "exit 0")
+    units.reload()
+    assert Path(f"{program}.ran").read_text() == "\n"
+
+
+def test_all_of_a_run_ask_the_same_one() -> None:
+    assert running_systemd() is running_systemd()
 
 
 def test_one_that_fails_is_quoted(program: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from functools import partial
@@ -439,3 +440,24 @@ def test_a_link_is_put_back_as_a_link(layout: Layout) -> None:
     with pytest.raises(RouteError):
         phases.run(Configure(config({"destination": "10.1.0.0/24"}, wait_seconds=0), host=host))
     assert str(layout.unit("static-routes").readlink()) == "/dev/null"
+
+
+# --- whose the folders are -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["etc/aks-flex-node", "etc/hostrouting"])
+@pytest.mark.parametrize(("mode", "owner", "group"), [(0o777, 0, 0), (0o775, 0, 65534), (0o755, 65534, 0)])
+def test_a_folder_that_others_may_change_is_warned_of(
+    layout: Layout, name: str, mode: int, owner: int, group: int
+) -> None:
+    folder, host = layout.root / name, host_of(shadowed_kernel(), layout)
+    folder.mkdir(parents=True, mode=0o755)
+    assert not [line for line in plan(INSTALLED, host=host).warnings if "others" in line]
+    folder.chmod(mode)
+    if owner or group:
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files away")
+        os.chown(folder, owner, group)
+    for report in (plan(INSTALLED, host=host), phases.run(Configure(INSTALLED, host=host))):
+        (told,) = [line for line in report.warnings if "others" in line]
+        assert f"/{name};" in told
