@@ -290,6 +290,21 @@ class Machine:
             _checked(done)
         return done
 
+    def install(self, *arguments: str) -> None:
+        """Run this checkout's command line on the switched-off machine's files, ``ROOT``, from another system.
+
+        Args:
+            arguments: like ``"apply", "--root", ROOT, CONFIG``.
+        """
+        if self.is_on:
+            raise MachineError("it's on: use python()")
+        # By the paths by which it was compiled.
+        show = f"mount -t tmpfs tmpfs /opt; mkdir {_PYTHON}; mount --rbind {ROOT}{_PYTHON} {_PYTHON}"
+        show += f'; mount --bind {ROOT}/var/cache /var/cache; exec "$@"'
+        argv = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", show, "sh")
+        env = ENVIRONMENT | {"PYTHONPATH": _PYTHON, "PYTHONPYCACHEPREFIX": _COMPILED}
+        _checked(self._keeper.run(*argv, "python3", "-m", "hostrouting", *arguments, env=env))
+
     def background(self, *argv: str) -> int:
         """Start a program inside, as a child of its first process, and don't wait; its number there.
 

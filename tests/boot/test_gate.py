@@ -10,6 +10,7 @@ import pytest
 from nightly import by_day
 
 from boot.payloads import Payload, add_kubelet, add_nested_machine
+from boot.rig import ROOT
 
 if TYPE_CHECKING:
     from boot.rig import Machine
@@ -45,10 +46,7 @@ def write_config(
 
 def install_into_image(node: Machine) -> None:
     """``apply --root`` on the switched-off machine's files, as an image builder runs it."""
-    script = (
-        f"mkdir -p /mnt/image && mount --bind / /mnt/image && python3 -m hostrouting apply --root /mnt/image {CONFIG}"
-    )
-    node.run_offline("sh", "-euc", script)
+    node.install("apply", "--root", ROOT, f"{ROOT}{CONFIG}")
 
 
 def installed(node: Machine, *routes: dict[str, Any], add: Any = add_nested_machine, **config: Any) -> Payload:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.payloads import Payload, add_kubelet, add_nested_machine
+from boot.rig import ROOT
 from boot.test_gate import MENDED, TEMPLATE, UNITS, files, install_into_image, start, write_config
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def change(node: Machine, device: str | None = None, consumer: str = TEMPLATE) -
     if node.is_on:
         node.python("lb-probe", "apply", CONFIG)
     else:
-        apply = f"python3 -m hostrouting lb-probe apply --root /mnt/image {CONFIG}"
-        node.run_offline("sh", "-euc", f"mkdir -p /mnt/image && mount --bind / /mnt/image && {apply}")
+        node.install("lb-probe", "apply", "--root", ROOT, f"{ROOT}{CONFIG}")
 
 
 def listing(node: Machine) -> str:

@@ -187,7 +187,8 @@ def lacks_carrier(name: str) -> bool:
     """
     request = _INTERFACE.pack(os.fsencode(name), 0)
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
+        # Any socket asks; the units may open no other kind than this and netlink.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kernel:
             _, flags = _INTERFACE.unpack(ioctl(kernel, _SIOCGIFFLAGS, request))
     except OSError as error:
         if error.errno != errnos.ENODEV:
