@@ -121,7 +121,8 @@ def _with_value(text: str, key: str, value: object) -> str:
 
     def begin(at: int) -> int:
         """Return where the next word begins."""
-        return _BLANKS.match(text, at).end()
+        found = _BLANKS.match(text, at)
+        return at if found is None else found.end()
 
     at = end = begin(0) + 1
     while text[at := begin(at)] != "}":

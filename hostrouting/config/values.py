@@ -55,9 +55,13 @@ def _is(value: object, pattern: str) -> bool:
     return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, str) else 0
+
+
 def parse_consumer(value: str) -> str:
     """Return the name of a service or a template."""
-    if isinstance(value, str) and len(value) > _CONSUMER_MAX:
+    if _length(value) > _CONSUMER_MAX:
         raise ValueError(f"{shown(value)} is too long; expected at most {_CONSUMER_MAX} characters")
     if _is(value, _INSTANCE):
         template = f"{value.partition('@')[0]}@.service"
