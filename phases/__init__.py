@@ -8,6 +8,7 @@ through the scope, so that a cancel or a deadline ends it. `all_or_nothing` puts
 # The modules, each importing only those above it:
 #
 #     _errors     Cancelled, TimedOut, Status, Observer; PathNote, path_of: which task failed
+#     _interrupts Ctrl-C, which waits while what was begun is put back, or a program starts
 #     _scope      CancelScope: cancel, deadlines and waits that see both; the clock; Undo, all_or_nothing: the way back
 #     _process    one subprocess, which a cancel ends
 #     _log        the log records of a run

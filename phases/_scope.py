@@ -9,14 +9,15 @@ import math
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut, add_note
+from phases._interrupts import begin, end, guarded
 
 if TYPE_CHECKING:
     import subprocess
@@ -193,10 +194,12 @@ class CancelScope:
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to its end, in a process group of its own.
 
-        On a cancel or deadline the group gets SIGTERM and 50 ms later SIGKILL. What the program leaves
-        running when it exits by itself lives on; its output from then on is lost. It takes real time, and
-        none of a fake clock's. A signal handler should cancel: if it raises just as the program starts, that
-        lives on.
+        On a cancel or deadline the group gets SIGTERM and 50 ms later SIGKILL. A child that has made a session
+        or a group of its own (setsid) is in it no more, and lives on. So does what the program leaves running
+        when it exits by itself; its output from then on is lost. It takes real time, and none of a fake
+        clock's. All output is kept in memory. A Ctrl-C that Python itself handles ends the program too. A
+        signal handler of the program's own should cancel: if it raises just as the program starts, that lives
+        on.
 
         Args:
             argv: the program and its arguments.
@@ -270,20 +273,31 @@ class Undo:
         self._steps.pop()
 
 
-@contextmanager
-def all_or_nothing() -> Iterator[Undo]:
+def all_or_nothing() -> AbstractContextManager[Undo]:
     """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error.
 
-    A signal handler that raises just before the first step is taken keeps all of them from being taken: let it cancel
-    a scope instead.
+    A Ctrl-C that Python itself handles ends the block, and then waits until all is put back. A signal handler of the
+    program's own that raises just before the first step is taken keeps all of them from being taken: let it cancel a
+    scope instead.
     """
-    undo = Undo()
-    try:
-        yield undo
-    except BaseException as error:
-        for problem in undo.roll_back():
-            add_note(error, f"while putting things back: {problem}")
-        raise
+    return _AllOrNothing()
+
+
+class _AllOrNothing:
+    def __init__(self) -> None:
+        self._undo = Undo()
+
+    @guarded
+    def __enter__(self) -> Undo:
+        self._has_begun = begin()
+        return self._undo
+
+    @guarded
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None:
+            for problem in self._undo.roll_back():
+                add_note(error, f"while putting things back: {problem}")
+        end(self._has_begun)
 
 
 def _sleep(seconds: float) -> bool:

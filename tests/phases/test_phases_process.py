@@ -6,10 +6,13 @@ import os
 import resource
 import select
 import signal
+import subprocess
+import sys
 import threading
+import tracemalloc
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -247,6 +250,59 @@ def test_a_signal_handler_that_cancels_or_raises_ends_the_program(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert is_reaped(hotline.numbers[0])
+
+
+def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
+    """Python's own SIGINT, at each line of subprocess until the program is known."""
+    before, moment, is_reached = signal.signal(signal.SIGINT, signal.default_int_handler), 0, True
+    known = children()
+    try:
+        while is_reached:
+            moment += 7
+            lines = 0
+
+            def trace(_frame: object, event: str, _argument: object) -> Any:
+                nonlocal lines
+                if event == "line":
+                    lines += 1
+                    if lines == moment:  # noqa: B023
+                        signal.raise_signal(signal.SIGINT)
+                return trace
+
+            codes = {subprocess.Popen.__init__.__code__, subprocess.Popen._execute_child.__code__}  # type: ignore[attr-defined]
+            tracing = sys.gettrace()
+            sys.settrace(lambda frame, *_: trace if frame.f_code in codes else None)  # noqa: B023
+            try:
+                with pytest.raises((KeyboardInterrupt, TimedOut)) as ended:
+                    scope.child(timeout=0.1).run(["sleep", "1000"])
+            finally:
+                sys.settrace(tracing)
+            is_reached = lines >= moment
+            assert isinstance(ended.value, KeyboardInterrupt) == is_reached
+            assert not isinstance(ended.value.__context__, TimedOut), "it came late"
+            assert children() <= known
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert moment > 50
+
+
+def test_output_is_put_together_once(scope: CancelScope, hotline: Hotline) -> None:
+    """At each look anew, it takes twice the memory, and a cancel as long as that takes."""
+    size = 32 << 20
+    tracemalloc.start()
+    try:
+        with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
+            scope.run(["sh", "-c", f"head -c {size} /dev/zero; sleep 0.1; echo $$ > {hotline.path}; sleep 1000"])
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * size
+    finally:
+        tracemalloc.stop()
+
+
+def test_input_that_is_no_text_leaves_no_file_open(scope: CancelScope) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(UnicodeEncodeError):
+        scope.run(["cat"], input="\ud800")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_many_programs_are_ended_by_one_cancel(scope: CancelScope) -> None:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import signal
 import sys
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from phases import Cancelled, Undo, all_or_nothing
+from phases import Cancelled, CancelScope, Undo, all_or_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 
@@ -103,3 +105,87 @@ def test_an_interrupt_between_steps_keeps_none() -> None:
         is_reached = roll_back_interrupted(undo, taken, moment)
         assert list(dict.fromkeys(taken)) == ["last", "second", "first"]
     assert moment > 6
+
+
+# --- Python's own Ctrl-C --------------------------------------------------------------------------------------------
+
+
+class Interrupted:
+    """Traces the lines of some functions, and has Python's own SIGINT come at one of them."""
+
+    def __init__(self, moment: int, *functions: Callable[..., object]) -> None:
+        self.codes = {function.__code__ for function in functions}
+        self.moment, self.lines = moment, 0
+
+    def __enter__(self) -> Interrupted:
+        self._before = sys.gettrace()
+        sys.settrace(lambda frame, *_: self._trace if frame.f_code in self.codes else None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, _frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.moment:
+                signal.raise_signal(signal.SIGINT)
+        return self._trace
+
+
+@pytest.fixture
+def pythons_own() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back, Undo._take_last)
+
+
+@pytest.mark.usefixtures("pythons_own")
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_an_interrupt_waits_until_all_is_put_back(is_inner: bool) -> None:
+    """Whichever line it comes at once the block has failed."""
+    moment, is_reached = 0, True
+    while is_reached:
+        moment += 1
+        taken: list[str] = []
+        ended: BaseException | None = None
+        with Interrupted(moment, *BEHIND) as interrupted:
+            try:
+                with all_or_nothing() if is_inner else nullcontext():
+                    change(partial(taken.append, "first"), partial(taken.append, "last"), error=ValueError("no"))
+            except (KeyboardInterrupt, ValueError) as error:
+                ended = error
+        is_reached = interrupted.lines >= moment
+        assert taken == ["last", "first"]
+        assert isinstance(ended, KeyboardInterrupt if is_reached else ValueError)
+    assert moment > 10
+
+
+@pytest.mark.usefixtures("pythons_own")
+def test_an_interrupt_ends_the_block_and_not_the_programs_of_the_way_back() -> None:
+    ran: list[str] = []
+
+    def run() -> None:
+        signal.raise_signal(signal.SIGINT)
+        ran.append(CancelScope().run(["echo", "back"]).stdout)
+
+    with pytest.raises(KeyboardInterrupt), all_or_nothing() as undo:  # noqa: PT012
+        undo.push(run)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on")
+    assert ran == ["back\n"]
+
+
+def test_a_handler_of_the_programs_own_stays() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        with all_or_nothing():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [signal.SIGINT]

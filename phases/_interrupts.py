@@ -1,0 +1,84 @@
+"""Ctrl-C where a program leaves it to Python: it waits while what must not be left half-way is going on.
+
+Which code is running decides, and no switch that is turned on and off: a signal may come between any two lines.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import TypeVar
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_guarded = set[CodeType]()
+_has_waited = False
+
+
+def guarded(function: F) -> F:
+    """Have a Ctrl-C wait that comes while a function runs, between `begin` and `end`."""
+    _guarded.add(function.__code__)
+    return function
+
+
+def begin() -> bool:
+    """Take the place of Python's own handler, and return whether that was there to be taken.
+
+    A handler of the program's own stays. Signals are handled by the main thread, so others have nothing to do.
+    """
+    if not _is_main() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    signal.signal(signal.SIGINT, _handle)
+    return True
+
+
+def raise_what_waited() -> None:
+    """Raise what has waited, unless something further out has it wait on.
+
+    Raises:
+        KeyboardInterrupt: a Ctrl-C has waited.
+    """
+    _raise(sys._getframe(2))  # noqa: SLF001 - inspect costs more to load than all of this
+
+
+def end(has_begun: bool) -> None:
+    """Give Python's own handler its place back.
+
+    Args:
+        has_begun: what `begin` has returned.
+
+    Raises:
+        KeyboardInterrupt: one has waited, and nothing further out has it wait on.
+    """
+    if has_begun and signal.getsignal(signal.SIGINT) is _handle:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    _raise(sys._getframe(2))  # noqa: SLF001 - inspect costs more to load than all of this
+
+
+def _raise(further_out: FrameType | None) -> None:
+    global _has_waited
+    if _has_waited and _is_main() and not _is_guarded(further_out):
+        _has_waited = False
+        raise KeyboardInterrupt
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    global _has_waited
+    if not _is_guarded(frame):
+        signal.default_int_handler(number, frame)
+    _has_waited = True
+
+
+def _is_guarded(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code in _guarded:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
