@@ -77,6 +77,11 @@ class Outcome(NamedTuple):
         return isinstance(self.kind, FindingKind)
 
     @property
+    def is_sent_to_many(self) -> bool:
+        """Tell whether it goes as expected by a multicast entry, to which TCP doesn't connect."""
+        return self.kind is None and self.route is not None and self.route.type is RouteType.MULTICAST
+
+    @property
     def is_own(self) -> bool:
         """Whether no route changes it: an own or a broadcast address."""
         return self.kind in _OWN
@@ -117,6 +122,13 @@ def _rank(outcome: Outcome) -> tuple[bool, bool]:
     return is_later, not (is_later or outcome.is_failure)
 
 
+def _refuses_tcp(answers: Sequence[Answer]) -> bool:
+    """Tell whether TCP, which is looked up a second time where it gets a source, ends at a multicast entry."""
+    of_tcp = [answer for answer in answers if answer.is_tcp] or answers
+    last = [answer for answer in of_tcp if answer.source is not None] or of_tcp
+    return any(each.lookup.route is not None and each.lookup.route.type is RouteType.MULTICAST for each in last)
+
+
 class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
 
@@ -153,8 +165,11 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         if outcomes[0].is_own:
             return outcomes
         # Datagrams that aren't connected go elsewhere, and TCP doesn't connect at all (tcp_v4_connect).
+        is_refused = _refuses_tcp(answers)
         return [
-            outcome._replace(kind=FindingKind.BLACKHOLE, devs=()) if outcome.kind is NoteKind.BROADCAST else outcome
+            outcome._replace(kind=FindingKind.BLACKHOLE, devs=())
+            if outcome.kind is NoteKind.BROADCAST or (is_refused and outcome.is_sent_to_many)
+            else outcome
             for outcome in outcomes
         ]
 
@@ -169,7 +184,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         if is_own:
             kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
             return Outcome(kind, answer, devs, route, is_lost=bool(set(foreign) - {"lo"}))
-        if devs and not foreign and route.type in (RouteType.BROADCAST, RouteType.MULTICAST):
+        if devs and not foreign and route.type is RouteType.BROADCAST:
             return Outcome(FindingKind.BLACKHOLE, answer, (), route)
         if devs and not foreign:
             return Outcome(None, answer, devs, route)

@@ -98,6 +98,7 @@ def overlap(devs: str, probe: str = "10.5.0.0") -> tuple[tuple[str, str, str, st
     return (("OVERLAP", devs, probe, ""),)
 
 
+SHUT = (("BLACKHOLE", "", "10.5.0.0", ""),)
 CASES: dict[str, Case] = {
     "an interface with commas in its name": Case(
         f"{DEFAULT}\nlink add eth0,eth0 type veth peer name px\nlink set px up\nlink set eth0,eth0 arp off up\n"
@@ -179,6 +180,36 @@ CASES: dict[str, Case] = {
     ),
     "two default routes of one metric by one interface": Case(
         f"{DEFAULT} metric 9\nroute append default via 10.1.0.7 dev eth0 metric 9", seen("eth0")
+    ),
+    "two default routes of one metric, and only connections meet them": Case(
+        f"{BY_TURNS.format(table='main')}\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 table 100\n"
+        "rule add not from 10.0.0.0/8 lookup 100",
+        seen("eth0", "ib0"),
+        (("OVERLAP", "ib0", "10.5.0.0", "10.1.0.4"),),
+        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
+    ),
+    "a multicast route": Case(
+        f"{DEFAULT}\nroute add multicast 10.5.0.0/16 dev eth0 table main", seen(None, "eth0"), SHUT
+    ),
+    "a multicast route that no connection takes": Case(
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.1.0.4 lookup 100",
+        seen("eth0", "ib0"),
+        (("OVERLAP", "ib0", "10.5.0.0", "10.1.0.4"),),
+    ),
+    "a multicast route that TCP doesn't take": Case(
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100",
+        seen("eth0", "ib0"),
+        overlap("ib0"),
+    ),
+    "a multicast route, and a rule for other sources": Case(
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.2.0.4 lookup 100",
+        seen(None, "eth0"),
+        SHUT,
+    ),
+    "a broadcast route that no connection takes": Case(
+        f"{AWAY}\nroute add broadcast 10.5.0.0/16 dev eth0 table main\nrule add from 10.1.0.4 lookup 100",
+        seen(None, "ib0"),
+        (*SHUT, ("OVERLAP", "ib0", "10.5.0.0", "10.1.0.4")),
     ),
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100", seen("eth0")),
 }

@@ -370,22 +370,41 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
     if isinstance(kernel, NamespaceKernel) or any(rule.ip_protocol for rule in judge.rules):
         rounds.append((True, ask(kernel, addresses, is_tcp=True)))
     connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
-    has_source = any(rule.source for rule in judge.rules)
+    refused: set[IPv4Address] = set()
     for is_tcp, answers in rounds:
-        from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
-        for answer in answers:
-            sources = {source for source in judge.sources(answer) if has_source or not judge.is_own(source)}
-            for source in sources:
-                from_source[source].append(answer.address)
-            if is_tcp and not sources:
-                connected[answer.address].append(judge.sort(answer, is_tcp=True))
-        for source, asked in from_source.items():
-            for answer in ask(kernel, asked, source, is_tcp=is_tcp):
+        for source, answer in _connecting(kernel, judge, answers, is_tcp=is_tcp):
+            if is_tcp or source is not None:
                 connected[answer.address].append(judge.sort(answer, source, is_tcp=is_tcp))
-    return {answer.address: _with_failures(judge.sort(answer), connected[answer.address]) for answer in firsts}
+            if is_tcp == rounds[-1][0] and answer.route is not None and answer.route.type is RouteType.MULTICAST:
+                refused.add(answer.address)
+    sorts = {answer.address: [judge.sort(answer), *connected[answer.address]] for answer in firsts}
+    return {a: _with_failures(some if a in refused else list(map(_sent_to_many, some))) for a, some in sorts.items()}
 
 
-def _with_failures(first: Sort, others: list[Sort]) -> Sort:
+def _connecting(
+    kernel: RouteBackend, judge: Judge, answers: Sequence[Lookup], *, is_tcp: bool
+) -> Iterator[tuple[IPv4Address | None, Lookup]]:
+    """Yield the answers by which a connection leaves, each with the source that the first ones chose."""
+    has_source = any(rule.source for rule in judge.rules)
+    from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
+    for answer in answers:
+        sources = {source for source in judge.sources(answer) if has_source or not judge.is_own(source)}
+        for source in sources:
+            from_source[source].append(answer.address)
+        if not sources:
+            yield None, answer
+    for source, asked in from_source.items():
+        for answer in ask(kernel, asked, source, is_tcp=is_tcp):
+            yield source, answer
+
+
+def _sent_to_many(sort: Sort) -> Sort:
+    """Take what goes by a multicast route for fine, as a datagram does."""
+    return attrs.evolve(sort, kind=FINE, discarded_by=None) if sort.discarded_by == "multicast" else sort
+
+
+def _with_failures(sorts: list[Sort]) -> Sort:
+    first, *others = sorts
     told = {(first.kind, first.devs, None): first}
     for other in sorted(others, key=lambda sort: int(sort.source or 0)):
         if other.kind == "BROADCAST" and first.kind not in ("LOCAL", "BROADCAST"):

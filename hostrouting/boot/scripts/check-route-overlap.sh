@@ -220,7 +220,7 @@ function look_up(    i, firsts) {
       delete failed[i]
     }
   questions = firsts
-  add_turns()
+  add_turns(1)
   firsts = questions
   add_probes()
   if (questions > firsts) {
@@ -230,6 +230,7 @@ function look_up(    i, firsts) {
   add_connections()
   if (questions > firsts)
     ask()
+  add_turns(firsts + 1)
 }
 
 function add_question(p, from, as_tcp) {
@@ -240,18 +241,21 @@ function add_question(p, from, as_tcp) {
   return questions
 }
 
-# Where one of several default routes answers, each of them does.
-function add_turns(    i, count, k, t, n) {
+# Where one of several default routes answers one of the questions from some number on, each of them does.
+function add_turns(i,    count, k, t, n) {
   count = questions
-  for (i = 1; i <= count; i++) {
+  for (; i <= count; i++) {
     if (i in failed)
       continue
     parse(text_of[i])
     t = to == "0.0.0.0/0" ? turn_of(class) : ""
     for (k = 1; t != "" && turns[t] > 1 && k <= turns[t]; k++) {
-      n = add_question(place_of[i], "", is_tcp[i])
+      n = add_question(place_of[i], source_of[i], is_tcp[i])
       text_of[n] = turn_text[n] = turn[t, k]
-      turns_at[place_of[i]] = turns_at[place_of[i]] " " n
+      if (source_of[i] == "")
+        turns_at[place_of[i]] = turns_at[place_of[i]] " " n
+      else
+        second_at[place_of[i]] = second_at[place_of[i]] " " n
     }
   }
 }
@@ -369,6 +373,7 @@ function ask(    i, given) {
     }
   if (was_interrupted || answers != given + !((questions + 1) in failed))
     trouble = "again"
+  delete failed[questions + 1]
 }
 
 function print_verdict(    i) {
@@ -402,6 +407,14 @@ function print_verdict(    i) {
       # Where datagrams that aren't connected go elsewhere, TCP doesn't connect to a broadcast address at all.
       if (class_of[i] == "own" && type_of[class] == 3 && class_of[first_at[place_of[i]]] != "own")
         class_of[i] = "shut"
+      if (type_of[class] == 5 && is_last_of_tcp(i))
+        is_refused[place_of[i]] = 1
+    }
+  # A datagram leaves by a multicast route; TCP doesn't connect.
+  for (i = 1; i <= questions; i++)
+    if (type_of[class_of[i]] == 5 && !(place_of[i] in is_refused)) {
+      devs_of["sent" class_of[i]] = devs_of[class_of[i]]
+      class_of[i] = "sent" class_of[i]
     }
   for (i = 1; i <= ranges && trouble == ""; i++)
     judge(i)
@@ -416,6 +429,14 @@ function print_verdict(    i) {
     if (!findings)
       print "every expected CIDR leaves by " with_commas(expected)
   }
+}
+
+# Whether TCP sends by an answer: by its own, and of these by the second where there is one.
+function is_last_of_tcp(i,    p) {
+  p = place_of[i]
+  if (treats_tcp_apart)
+    return is_tcp[i] != "" && (source_of[i] != "" || !connects_at[p])
+  return source_of[i] != "" || second_at[p] == ""
 }
 
 # Why the default routes don't tell which interface is expected; "" if they do, or the config does.
