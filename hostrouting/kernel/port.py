@@ -217,34 +217,42 @@ class RestlessError(RouteError):
     """A host changed each time that it was read."""
 
 
-# Between the first look and the last answer there are milliseconds: so many changes in a row are no chance.
-_ATTEMPTS = 16
+# Between the first look and the last answer there are milliseconds: so many changes in a row are no chance. Large
+# tables take longer, and somebody waits.
+_ATTEMPTS, _SECONDS = 16, 5.0
 
 
 def at_one_moment(
-    backend: RouteBackend, inside: Sequence[Prefix], read: Callable[[], T]
+    backend: RouteBackend, inside: Sequence[Prefix], scope: CancelScope, read: Callable[[], T]
 ) -> tuple[T, RestlessError | None]:
-    """Read until nothing changes meanwhile, a bounded number of times.
+    """Read until nothing changes meanwhile, a bounded number of times, and not again where that would take too long.
 
     Tables that read the same before and after prove nothing: a change may have come and gone.
 
     Args:
         backend: what is read.
         inside: prefixes outside of which entries may change.
+        scope: ends it between two readings.
         read: reads all that belongs together.
 
     Returns:
         What was read last, and why it may be of several moments; None: it is of one.
     """
     try:
+        until = scope.clock.monotonic() + _SECONDS
         for _ in range(_ATTEMPTS):
+            scope.check()
+            begin = scope.clock.monotonic()
             with backend.noticing_changes(inside) as may_have_changed:
                 found = read()
                 if not may_have_changed():
                     return found, None
+            now = scope.clock.monotonic()
+            if now + (now - begin) > until:
+                break
     except RestlessError as error:
         return read(), error
-    return found, RestlessError(f"the routes changed while they were read, {_ATTEMPTS} times over; try again later")
+    return found, RestlessError("the routes changed each time that they were read; try again later")
 
 
 class WholeTables:

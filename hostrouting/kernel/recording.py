@@ -61,7 +61,7 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
             kernel=f"{kernel.sysname} {kernel.release}",
         )
 
-    snapshot, why_torn = at_one_moment(backend, ((0, 0),), read)
+    snapshot, why_torn = at_one_moment(backend, ((0, 0),), CancelScope(), read)
     return attrs.evolve(snapshot, is_torn=why_torn is not None)
 
 

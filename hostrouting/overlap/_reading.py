@@ -140,12 +140,8 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Read
         RouteError: the kernel can't be asked, what matters changed each time that it was read, or an encapsulation
             decides where packets leave.
     """
-
-    def read() -> Reading | None:
-        scope.check()
-        return read_once(config, backend)
-
-    reading, why_torn = at_one_moment(backend, config.route_overlap.judged, read)
+    judged = config.route_overlap.judged
+    reading, why_torn = at_one_moment(backend, judged, scope, lambda: read_once(config, backend))
     if why_torn is not None:
         raise why_torn
     return reading

@@ -128,14 +128,13 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
     alone = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
 
     def read() -> _Found | None:
-        scope.check()
         if (reading := read_once(attrs.evolve(config, route_overlap=alone), backend)) is None:
             return None
         outcomes = sort_each(alone, reading, int(address))
         chosen = [_chosen_sources(outcome.answer, backend) for outcome in outcomes]
         return reading, backend.routes(), are_merged(reading.addresses, backend), outcomes, chosen
 
-    found, why_torn = at_one_moment(backend, alone.judged, read)
+    found, why_torn = at_one_moment(backend, alone.judged, scope, read)
     if found is None:
         return None
     reading, routes, merged, outcomes, chosen = found

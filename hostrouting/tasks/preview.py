@@ -115,7 +115,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     return Plan(host.name, routes, missing, boot.changes, next_start, warnings, pending)
 
 
-def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend) -> RouteBackend:
+def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend, scope: CancelScope) -> RouteBackend:
     """The kernel as it would be once a plan is carried out; it can be asked and not changed."""
     if not plan.changes:
         return backend
@@ -128,7 +128,7 @@ def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend) -
         )
         return Snapshot(backend.links(), backend.addresses(), rules, tuple(fib.routes))
 
-    snapshot, why_torn = at_one_moment(backend, overlap.judged, read)
+    snapshot, why_torn = at_one_moment(backend, overlap.judged, scope, read)
     return SnapshotBackend(attrs.evolve(snapshot, is_torn=why_torn is not None))
 
 
@@ -141,7 +141,7 @@ def _next_start(
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
     if not config.route_overlap.expected_cidrs:
         return NextStart(consumer, True, "every route is installed; no CIDR is expected, so none is checked")
-    result = check_overlap(config, _as_planned(config.route_overlap, plan, backend), scope)
+    result = check_overlap(config, _as_planned(config.route_overlap, plan, backend, scope), scope)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -161,4 +161,4 @@ def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
     plan, missing = plan_now(config, backend)
     if missing is not None:
         raise RouteError(f"can't propose routes beside those of the config without {missing}")
-    return _as_planned(config.route_overlap, plan, backend)
+    return _as_planned(config.route_overlap, plan, backend, CancelScope())
