@@ -20,7 +20,6 @@ from hostrouting import (
     Layout,
     OverlapMode,
     RemoveHostRouting,
-    RouteError,
     RouteOverlap,
     Snapshot,
     Verdict,
@@ -248,9 +247,9 @@ def test_wrong_arguments_are_refused_with_what_to_give(host: Host) -> None:
         explain("fe80::1", host=host)
 
 
-def test_an_explanation_needs_a_default_route(tmp_path: Path) -> None:
-    with pytest.raises(RouteError, match=r"can't explain 172\.16\.1\.9: .*no default route"):
-        explain(SHADOWED, host=Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path)))
+def test_without_a_default_route_nobody_knows_what_is_expected(tmp_path: Path) -> None:
+    found = explain(SHADOWED, host=Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path)))
+    assert (found.is_as_expected, [way.outcome.kind for way in found.lookups]) == (None, ["NO-ROUTE"])
 
 
 def test_a_plug_ins_checks_are_added_by_who_wants_them(host: Host) -> None:

@@ -173,7 +173,7 @@ def explain(options: argparse.Namespace, host: Host) -> int:
         lambda: {"host": on.name} | found.to_json(),
         lambda: page_text(explanation_page(found), columns(sys.stdout)),
     )
-    return 0 if found.is_as_expected else EXIT_FAILURE
+    return {True: 0, False: EXIT_FAILURE, None: EXIT_CHECK_UNKNOWN}[found.is_as_expected]
 
 
 def fix(options: argparse.Namespace, host: Host) -> int:

@@ -16,16 +16,18 @@ from hostrouting.overlap.findings import FindingKind
 def explanation_page(found: Explanation) -> Page:
     """Each look-up with its rules, a row each, and where it ends."""
     expected = " and ".join(map(str, found.expected))
-    by = clean(",".join(found.default_devs))
+    default = f"the default route leaves by {clean(','.join(found.default_devs))}"
+    if not found.default_devs:
+        default = "table main has no default route, so what is expected isn't known"
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
-        head(f"{found.address}, {whose}; the default route leaves by {by}"),
+        head(f"{found.address}, {whose}; {default}"),
         dim("the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
     if found.is_torn:
         page.append(bad("the host changed while it was read, so what is shown here may never have been"))
     for number, way in enumerate(found.lookups, 1):
-        page += [head(f"{number}. {_asked(way)}"), *map(_row, way.steps), _end(way)]
+        page += [head(f"{number}. {_asked(way)}"), *map(_row, way.steps), _end(way, is_known=bool(found.default_devs))]
         if not way.is_modelled:
             page.append(bad("the kernel answers so, although its tables, as far as they are known here, say otherwise"))
     return page
@@ -47,14 +49,16 @@ def _row(step: Step) -> Row:
     return Row("→", label, [clean(str(step.rule)), clean(entry)])
 
 
-def _end(way: LookupWay) -> Row:
-    mark, paint = (bad("✗"), bad) if way.outcome.is_failure else (good("✓"), good)
+def _end(way: LookupWay, *, is_known: bool) -> Row:
     chosen = f", from {' or '.join(map(str, way.sources))}" if way.sources else ""
+    by = f"by {','.join(way.outcome.devs)}{chosen}" if way.outcome.devs else ""
     kind = way.outcome.kind
+    if kind is None and not is_known:
+        return Row("?", "", [clean(by)])
+    mark, paint = (bad("✗"), bad) if way.outcome.is_failure else (good("✓"), good)
     words: dict[str | None, str] = {None: "as expected", FindingKind.OVERLAP: "not as expected"}
     judged = words.get(kind) or KINDS[kind].meaning
-    by = f"by {','.join(way.outcome.devs)}{chosen}: " if way.outcome.devs else ""
-    return Row(mark, "", [paint(clean(f"{by}{judged}"))])
+    return Row(mark, "", [paint(clean(f"{by}: {judged}" if by else judged))])
 
 
 # --- the doctor ------------------------------------------------------------------------------------------------------

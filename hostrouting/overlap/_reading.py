@@ -147,22 +147,29 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Read
     return reading
 
 
-def read_once(config: Config, backend: RouteBackend) -> Reading | None:
-    """Read tables and answers one after the other; see ``read_host``."""
-    tables = _read_tables(config, backend)
+def read_once(config: Config, backend: RouteBackend, *, needs_uplinks: bool = True) -> Reading | None:
+    """Read tables and answers one after the other; see ``read_host``.
+
+    Args:
+        config: the expected CIDRs and the uplinks.
+        backend: the kernel.
+        needs_uplinks: whether there is nothing to read where there is no uplink to compare with.
+    """
+    tables = _read_tables(config, backend, needs_uplinks=needs_uplinks)
     return None if tables is None else _ask_about(config, tables, backend)
 
 
-def _read_tables(config: Config, backend: RouteBackend) -> _Tables | None:
+def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) -> _Tables | None:
     overlap, defaults, links = config.route_overlap, backend.default_routes(), backend.links()
     default = inherited_route(defaults, config.uplinks)
+    devs: tuple[str, ...] = ()
     if config.uplinks is not None:
         devs = tuple(sorted(link.name for link in links if is_like(link.name, config.uplinks)))
-        if not devs:
+        if needs_uplinks and not devs:
             raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}")
-    elif default is None:
+    elif default is None and needs_uplinks:
         return None
-    else:
+    elif default is not None:
         devs = default.devs
         if any(each.devs is None for each in overlap.expected_cidrs) and (tied := contested_defaults(defaults)):
             named = "; ".join(map(str, tied))

@@ -79,7 +79,7 @@ class Explanation:
     Args:
         address: the destination.
         expected: the expected CIDRs around it; none: it is judged as if it were one itself.
-        default_devs: the uplinks, sorted.
+        default_devs: the uplinks, sorted; none: there is no default route, and so nothing to compare with.
         lookups: what a socket asks, in this order.
         is_torn: the host changed each time that it was read, so that what is shown may never have been.
     """
@@ -91,9 +91,9 @@ class Explanation:
     is_torn: bool = False
 
     @property
-    def is_as_expected(self) -> bool:
-        """Whether no look-up goes wrong."""
-        return not any(way.outcome.is_failure for way in self.lookups)
+    def is_as_expected(self) -> bool | None:
+        """Return whether no look-up goes wrong; None: without a default route nobody knows what is expected."""
+        return not any(way.outcome.is_failure for way in self.lookups) if self.default_devs else None
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON."""
@@ -106,7 +106,7 @@ class Explanation:
 _Found = tuple[Reading, tuple[Route, ...], "bool | None", list[Outcome], list[tuple[IPv4Address, ...]]]
 
 
-def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: CancelScope) -> Explanation | None:
+def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: CancelScope) -> Explanation:
     """Follow an address through rules and tables.
 
     Args:
@@ -116,7 +116,7 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
         scope: ends the reading.
 
     Returns:
-        Its way; None without a default route, which everything is compared with.
+        Its way.
 
     Raises:
         RouteError: the kernel can't be asked.
@@ -126,17 +126,16 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
     network = IPv4Network(address)
     asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
     alone = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
+    anything = attrs.evolve(alone, expected_cidrs=(ExpectedCidr(network, ("*",)),))
 
-    def read() -> _Found | None:
-        if (reading := read_once(attrs.evolve(config, route_overlap=alone), backend)) is None:
-            return None
-        outcomes = sort_each(alone, reading, int(address))
+    def read() -> _Found:
+        reading = read_once(attrs.evolve(config, route_overlap=alone), backend, needs_uplinks=False)
+        assert reading is not None
+        outcomes = sort_each(alone if reading.uplinks else anything, reading, int(address))
         chosen = [_chosen_sources(outcome.answer, backend) for outcome in outcomes]
         return reading, backend.routes(), are_merged(reading.addresses, backend), outcomes, chosen
 
     found, why_torn = at_one_moment(backend, alone.judged, scope, read)
-    if found is None:
-        return None
     reading, routes, merged, outcomes, chosen = found
     fib = attrs.evolve(reading, routes=routes).fib
     if merged is not None:

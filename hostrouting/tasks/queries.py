@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
-from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_unicast_address
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import OverlapReport
@@ -100,11 +100,12 @@ def explain(
         scope: ends the reading.
 
     Returns:
-        The rules that each look-up comes by, the entry that wins, the interface, and the source that is chosen.
+        The rules that each look-up comes by, the entry that wins, the interface, and the source that is chosen. Without
+        a default route to compare with ``is_as_expected`` is None.
 
     Raises:
         ConfigError: it isn't a unicast IPv4 address.
-        RouteError: the kernel can't be asked, or there is no default route to compare with.
+        RouteError: the kernel can't be asked.
     """
     from hostrouting.overlap import explanation
 
@@ -113,11 +114,7 @@ def explain(
         address = parse_unicast_address(address)
     except ValueError as error:
         raise ConfigError([("address", str(error))]) from None
-    found = explanation.explain(address, config, host.routes, scope)
-    if found is None:
-        reason = "table main has no default route, so there is no interface to compare with"
-        raise RouteError(f"can't explain {address}: {reason}")
-    return found
+    return explanation.explain(address, config, host.routes, scope)
 
 
 def snapshot(*, host: Host | None = None) -> Snapshot:

@@ -69,7 +69,6 @@ def test_a_way_ends_where_ip_and_sockets_say(question: Question) -> None:
     with Leaving(*question.world.devs) as leaving:
         for address in question.addresses[:: by_day(5, by_night=2)]:
             found = explain(address, config, kernel, phases.CancelScope())
-            assert found is not None
             assert found == explain(address, config, recording, phases.CancelScope())
             for way in found.lookups:
                 assert way.is_modelled

@@ -169,7 +169,6 @@ def test_an_explanation_mixes_no_two_states_or_says_so(churn: Churn) -> None:
     with churning(churn.steps):
         for _ in range(TRIES):
             found = explain(address, CONFIG, NetlinkBackend(), phases.CancelScope())
-            assert found is not None
             assert found.is_torn or found.is_as_expected is (churn.verdict == "ok")
 
 
@@ -247,7 +246,6 @@ def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: Namespa
         assert {checked(NetlinkBackend()).verdict for _ in range(TRIES)} == {"overlap"}
         assert {run_script(tmp_path, awk) for awk in AWKS} == {"overlap"}
         found = explain(IPv4Address("10.5.0.9"), CONFIG, NetlinkBackend(), phases.CancelScope())
-    assert found is not None
     assert (found.is_torn, found.is_as_expected) == (False, False)
 
 
@@ -270,7 +268,6 @@ def test_a_torn_recording_is_not_judged(kernel: NamespaceKernel) -> None:
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert "recorded" in str(report.reason)
     found = explain(IPv4Address("10.5.0.9"), CONFIG, backend, phases.CancelScope())
-    assert found is not None
     assert (found.is_torn, found.is_as_expected, found.to_json()["isTorn"]) == (True, True, True)
 
 

@@ -48,7 +48,7 @@ def told(host: Host, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     capsys.readouterr()
     code = main(["explain", *words, "--output", "json"], host=host)
     document = json.loads(capsys.readouterr().out)
-    assert code == (0 if document["isAsExpected"] else 1)
+    assert code == {True: 0, False: 1, None: 2}[document["isAsExpected"]]
     return document
 
 
@@ -86,6 +86,25 @@ the kernel asks the rules from the top: after ↓ it goes on, at → an entry de
 ✗         by eth1: not as expected
 """.replace("dev eth0\n", "dev eth0 proto hostrouting\n").replace("table 100\n✗", "table 100 proto hostrouting\n✗")
     )
+
+
+def test_without_a_default_route_the_look_ups_are_told_all_the_same(
+    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kernel.delete(kernel.default_routes())
+    kernel.add([Route(IPv4Network("172.16.0.0/16"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
+    live = told(host, capsys, ADDRESS)
+    first, second = live["lookups"]
+    assert (live["isAsExpected"], live["defaultDevs"]) == (None, [])
+    assert (first["devs"], first["sources"], first["kind"]) == (["eth0"], ["10.1.0.4"], None)
+    assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], None)
+    recording = tmp_path / "node.json"
+    recording.write_text(take_snapshot(kernel).to_text())
+    assert told(host, capsys, ADDRESS, "--snapshot", str(recording)) == live
+    assert [way["kind"] for way in told(host, capsys, "203.0.113.1")["lookups"]] == ["NO-ROUTE"]
+    assert main(["explain", ADDRESS], host=host) == 2
+    page = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:3] for line in page if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
 
 
 def test_what_a_config_expects_of_an_address_is_what_counts(
