@@ -188,6 +188,13 @@ CASES: dict[str, Case] = {
         (("OVERLAP", "ib0", "10.5.0.0", "10.1.0.4"),),
         cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
     ),
+    "a source of this host, and a rule that only TCP comes by": Case(
+        f"{DEFAULT}\nroute add 10.5.0.0/24 dev ib0 src 10.2.0.4\nroute add unreachable 10.5.0.0/16 table 100\n"
+        "rule add not to 10.5.0.0/24 ipproto tcp lookup 100",
+        seen(None, "ib0"),
+        (*SHUT, *overlap("ib0")),
+        cidr="10.5.0.0/24",
+    ),
     "a multicast route": Case(
         f"{DEFAULT}\nroute add multicast 10.5.0.0/16 dev eth0 table main", seen(None, "eth0"), SHUT
     ),

@@ -212,7 +212,7 @@ function look_up(    i, firsts) {
   # Where no rule asks for a source, a second look-up can only differ if the one that a route names is no address of this host.
   for (i in src_of)
     if (src_of[i] != "" && !has_sources && !is_named[src_of[i]]++)
-      add_question(1, src_of[i], "")
+      question[add_question(1, src_of[i], "")] = "route get fibmatch " src_of[i] " from " src_of[i] " uid 0"
   ask()
   for (i = firsts + 1; i <= questions; i++)
     if (i in failed) {
