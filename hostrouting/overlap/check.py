@@ -273,7 +273,12 @@ class _Mended:
         *,
         is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        return {entry: self.told.get(way_of(entry)) or self.fib.sources().of(entry) for entry in entries}
+        return {entry: self.told.get(way_of(entry)) or self._possible_sources(entry) for entry in entries}
+
+    def _possible_sources(self, entry: Route) -> tuple[IPv4Address, ...]:
+        """Return all sources that an entry of the remedy may give, as it can't be asked about."""
+        chosen = self.fib.sources()
+        return chosen.doubtful(entry, ()) or chosen.of(entry)
 
 
 def _obstacle(outcome: Outcome, fib: Fib, reading: Reading) -> Obstacle:

@@ -405,3 +405,27 @@ def test_a_fix_is_as_short_as_the_kernel_lets_it_be(
     if not left:
         assert checked(kernel, cidr).verdict == "ok"
         assert left_by(str(IPv4Network(cidr)[-1] - (cidr != "10.5.7.7/32"))) == seen("eth0")
+
+
+def test_what_any_source_of_a_fix_may_meet_is_told(kernel: NamespaceKernel) -> None:
+    """An interface without an address takes that of the one that was registered first, which nothing shows."""
+    run_ip("""
+        link add z0 index 90 type veth peer name p0
+        link add a0 index 60 type veth peer name p1
+        link add up0 index 70 type veth peer name p2
+        link set p0 up
+        link set z0 up
+        link set p1 up
+        link set a0 up
+        link set p2 up
+        link set up0 up arp off
+        addr add 10.9.0.4/24 dev z0
+        addr add 10.5.0.1/24 dev a0 metric 50
+        route add default dev up0
+        rule add from 10.9.0.4 to 10.5.0.0/24 blackhole
+    """)
+    remedy = checked(kernel, "10.5.0.0/25").remedy
+    assert remedy.routes
+    assert any(IPv4Address("10.5.0.9") in network for each in remedy.unmendable for network in each.ranges)
+    run_ip("\n".join(f"route add {entry.destination} dev up0" for entry in remedy.routes))
+    assert left_by("10.5.0.9") == seen(None, "up0")

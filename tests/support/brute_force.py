@@ -124,6 +124,11 @@ def default_route(routes: Iterable[Route]) -> Route | None:
     return best
 
 
+def _turn(route: Route) -> tuple[object, ...] | None:
+    is_one_of_some = route.type is RouteType.UNICAST and len(route.hops) == 1 and route.hops[0].gateway is not None
+    return (route.key, route.scope) if route.destination.prefixlen == 0 and is_one_of_some and live(route) else None
+
+
 # To these TCP connects never.
 _UNCONNECTED = (RouteType.BROADCAST, RouteType.MULTICAST)
 
@@ -188,6 +193,11 @@ class Judge:
         longest = max(own, key=lambda route: route.destination.prefixlen, default=answer.route)
         is_own = (longest.destination, longest.type) == (answer.route.destination, answer.route.type)
         return longest if is_own else answer.route
+
+    def in_turn(self, answer: Lookup) -> list[Lookup]:
+        """Return an answer of each default route that the kernel may take: it goes by the state of their neighbours."""
+        turn = None if answer.route is None else _turn(answer.route)
+        return [answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn] or [answer]
 
     def sources(self, answer: Lookup) -> list[IPv4Address]:
         """Which sources the packets get that are sent as an answer says; of no other use than for what connects."""
@@ -333,7 +343,9 @@ def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
         return False
     if rule.iif not in (None, "lo") or rule.oif is not None:
         return False
-    return rule.tos == 0 and rule.ip_protocol in (0, protocol) and not rule.has_ports and not rule.has_unknown
+    if rule.tun_id or rule.has_ports or rule.has_unknown:
+        return False
+    return rule.tos == 0 and rule.ip_protocol in (0, protocol)
 
 
 def _is_same(answer: Lookup, decision: Route | int) -> bool:
@@ -364,20 +376,30 @@ def judged(network: IPv4Network) -> list[IPv4Address]:
 
 def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, Sort]:
     """What each address is, to a datagram and to what connects."""
-    firsts = ask(kernel, addresses := list(addresses))
+    asked = list(addresses)
+
+    def answers(*, is_tcp: bool = False) -> list[Lookup]:
+        return [each for answer in ask(kernel, asked, is_tcp=is_tcp) for each in judge.in_turn(answer)]
+
+    firsts = answers()
     rounds = [(False, firsts)]
     # In memory a look-up knows no more of a protocol than the rules.
     if isinstance(kernel, NamespaceKernel) or any(rule.ip_protocol for rule in judge.rules):
-        rounds.append((True, ask(kernel, addresses, is_tcp=True)))
+        rounds.append((True, answers(is_tcp=True)))
     connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
     refused: set[IPv4Address] = set()
-    for is_tcp, answers in rounds:
-        for source, answer in _connecting(kernel, judge, answers, is_tcp=is_tcp):
+    for is_tcp, found in rounds:
+        for source, answer in _connecting(kernel, judge, found, is_tcp=is_tcp):
             if is_tcp or source is not None:
                 connected[answer.address].append(judge.sort(answer, source, is_tcp=is_tcp))
             if is_tcp == rounds[-1][0] and answer.route is not None and answer.route.type is RouteType.MULTICAST:
                 refused.add(answer.address)
-    sorts = {answer.address: [judge.sort(answer), *connected[answer.address]] for answer in firsts}
+    sorts: dict[IPv4Address, list[Sort]] = defaultdict(list)
+    for answer in firsts:
+        sorts[answer.address].append(judge.sort(answer))
+    for address, some in sorts.items():
+        some.sort(key=lambda sort: not sort.is_failure)
+        some += connected[address]
     return {a: _with_failures(some if a in refused else list(map(_sent_to_many, some))) for a, some in sorts.items()}
 
 
@@ -395,7 +417,8 @@ def _connecting(
             yield None, answer
     for source, asked in from_source.items():
         for answer in ask(kernel, asked, source, is_tcp=is_tcp):
-            yield source, answer
+            for each in judge.in_turn(answer):
+                yield source, each
 
 
 def _sent_to_many(sort: Sort) -> Sort:
