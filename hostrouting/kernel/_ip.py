@@ -365,7 +365,10 @@ def read_rule(value: object) -> Rule:
             "uid_range": uids if None not in uids else None,
             "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
             or any(tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES),
-            "has_unknown": not item.keys() <= _RULE_KEYS or uids.count(None) == 1,
+            # TCP is looked up before it has a source port.
+            "has_unknown": not item.keys() <= _RULE_KEYS
+            or uids.count(None) == 1
+            or tuple(map(item.get, _PORT_RANGES[0])) == ALL_PORTS,
         }
     )
 

@@ -22,6 +22,7 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
+from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Lookup, NexthopObject, Protocol, Route, RouteFailure, Table
@@ -40,9 +41,9 @@ _FIRST_PORT = 50_000
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 
-def _port_of_any(talk: Conversation) -> int | None:
+def _list_rules(talk: Conversation) -> list[bytes]:
     _, kind, body, _ = values.RULES
-    return values.port_of_any(talk.messages(kind, body))
+    return list(talk.messages(kind, body))
 
 
 class NetlinkBackend:
@@ -188,17 +189,33 @@ class NetlinkBackend:
         (254) for the entries of both (fib_trie_unmerge).
 
         A rule for all ports applies to every packet; the kernel finds that it does for one that has ports.
+
+        Raises:
+            RouteError: the kernel can't be asked, or a rule for all source ports decides. TCP asks without a source
+                port first, and once more with one (tcp_v4_connect).
         """
         if not addresses:
             return ()
-        return self._read("look up routes", lambda talk: tuple(self._answers(talk, addresses, source, is_tcp)))
+
+        def ask(talk: Conversation) -> tuple[Lookup, ...]:
+            rules = _list_rules(talk)
+            port = values.port_of_any(rules)
+            found = tuple(self._answers(talk, addresses, wire.look_up(source, is_tcp, ports=(port, port))))
+            if values.selects_any_source_port(rules):
+                without = self._answers(talk, addresses, wire.look_up(source, is_tcp, ports=(None, port)))
+                for lookup, other in zip(found, without, strict=True):
+                    if lookup != other:
+                        reason = "a policy rule selects by source port, and TCP is looked up before it has one"
+                        raise RouteError(f"can't tell where TCP to {lookup.address} leaves: {reason}")
+            return found
+
+        return self._read("look up routes", ask)
 
     def _answers(
-        self, talk: Conversation, addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool
+        self, talk: Conversation, addresses: Sequence[IPv4Address], pack: Callable[[IPv4Address, int], bytes]
     ) -> Iterator[Lookup]:
         reader = self._reader()
-        port = _port_of_any(talk)
-        for asked, answers in talk.ask(addresses, wire.look_up(source, is_tcp, ports=(port, port))):
+        for asked, answers in talk.ask(addresses, pack):
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, RefusedError):
                     yield Lookup(address, reader.entry(answer))
@@ -222,7 +239,7 @@ class NetlinkBackend:
         ]
 
         def ask(talk: Conversation) -> dict[Route, tuple[IPv4Address, ...]]:
-            any_port = _port_of_any(talk)
+            any_port = values.port_of_any(_list_rules(talk))
 
             def pack(flow: tuple[IPv4Address, int | None], sequence: int) -> bytes:
                 address, port = flow

@@ -135,9 +135,21 @@ CASES: dict[str, Case] = {
         seen("lo"),
     ),
     "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", seen("ib0"), overlap("ib0")),
-    "rules for all ports of both ends, and for some": Case(
-        f"{AWAY}\nrule add sport 1-65534 dport 1-65534 lookup 100\nrule add dport 1-8 lookup main\n"
+    "rules for all ports, and for some": Case(
+        f"{AWAY}\nrule add dport 1-65534 lookup 100\nrule add dport 1-8 lookup main\n"
         "rule add ipproto udp dport 443 lookup main\nrule add ipproto tcp sport 1-9 lookup main",
+        seen("ib0"),
+        overlap("ib0"),
+    ),
+    "a rule for all source ports": Case(
+        f"{AWAY}\nroute add unreachable 10.5.0.0/16\nroute add 10.5.0.0/16 dev eth0 table 100\n"
+        "rule add sport 1-65534 lookup 100",
+        seen(None, "eth0"),
+        unknown="check-failed",
+    ),
+    "a rule for all source ports that changes nothing": Case(
+        f"{DEFAULT}\nroute add default via 10.1.0.1 dev eth0 table 100\nroute add 10.5.0.0/16 dev ib0\n"
+        "rule add to 10.6.0.0/16 sport 1-65534 dport 1-65534 lookup 100",
         seen("ib0"),
         overlap("ib0"),
     ),

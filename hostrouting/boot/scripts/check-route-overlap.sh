@@ -120,6 +120,7 @@ function turn_of(c) {
 function read_rule(    line, i) {
   if (++rules == 1)
     asks_local_first = /^0:\tfrom all lookup 255 *$/
+  has_source_ports = has_source_ports || / sport 1-65534/
   # What holds all ports that a client may use asks for none.
   has_all_ports += gsub(/ [sd]port 1-65534/, "")
   for (i = 2; i < NF; i++)
@@ -374,6 +375,27 @@ function ask(    i, given) {
   if (was_interrupted || answers != given + !((questions + 1) in failed))
     trouble = "again"
   delete failed[questions + 1]
+  if (has_source_ports && trouble == "")
+    ask_without_source_ports()
+}
+
+# TCP asks without a source port first, and once more with one.
+function ask_without_source_ports(    i, count, given, without, said, was_failed) {
+  for (i = 1; i <= questions; i++)
+    if (question[i] ~ / fibmatch / && !(i in turn_text)) {
+      without[++count] = question[i]
+      sub(/ sport [0-9]+/, "", without[count])
+      said[count] = i in failed ? failed[i] : text_of[i]
+    }
+  for (i in failed)
+    was_failed[i] = failed[i]
+  run(without, count, "-force")
+  for (i = 1; i <= count; i++)
+    if ((i in failed ? failed[i] : answer[++given]) != said[i])
+      trouble = "a policy rule selects by source port, and TCP is looked up before it has one"
+  split("", failed)
+  for (i in was_failed)
+    failed[i] = was_failed[i]
 }
 
 function print_verdict(    i) {

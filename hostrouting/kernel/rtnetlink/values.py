@@ -142,13 +142,28 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
         is_l3mdev=is_l3mdev,
-        has_unknown=not found.keys() <= _KNOWN or any(found.get(mask, all_) != all_ for mask, all_ in _WHOLE.items()),
+        has_unknown=not found.keys() <= _KNOWN
+        or _has_any_source_port(found)
+        or any(found.get(mask, all_) != all_ for mask, all_ in _WHOLE.items()),
         protocol=value(_PROTOCOL),
     )
 
 
 def _port_ranges(found: dict[int, bytes]) -> list[tuple[int, ...]]:
     return [_PORTS.unpack(found[kind]) for kind in (_SPORT_RANGE, _DPORT_RANGE) if kind in found]
+
+
+def _has_any_source_port(found: dict[int, bytes]) -> bool:
+    return _SPORT_RANGE in found and _PORTS.unpack(found[_SPORT_RANGE]) == ALL_PORTS
+
+
+def selects_any_source_port(rules: Iterable[bytes]) -> bool:
+    """Return whether a rule is for all source ports, which TCP doesn't have before its second look-up.
+
+    Args:
+        rules: the messages of a dump.
+    """
+    return any(_has_any_source_port(attributes(rule, HEADER_BYTES + _RULE.size)) for rule in rules)
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
