@@ -16,12 +16,12 @@ from hostrouting.overlap.findings import FindingKind
 def explanation_page(found: Explanation) -> Page:
     """Each look-up with its rules, a row each, and where it ends."""
     expected = " and ".join(map(str, found.expected))
-    default = f"the default route leaves by {clean(','.join(found.default_devs))}"
+    uplinks = f"expected is {clean(','.join(found.default_devs))}"
     if not found.default_devs:
-        default = "table main has no default route, so what is expected isn't known"
+        uplinks = "there is no default route or uplink, so what is expected isn't known"
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
-        head(f"{found.address}, {whose}; {default}"),
+        head(f"{found.address}, {whose}; {uplinks}"),
         dim("the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
     if found.is_torn:

@@ -71,7 +71,7 @@ def test_the_page(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         capsys.readouterr().out
         == """\
-172.16.3.4, in no expected CIDR; the default route leaves by eth0
+172.16.3.4, in no expected CIDR; expected is eth0
 the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides
 1. no source is chosen yet (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
