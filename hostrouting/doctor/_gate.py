@@ -82,7 +82,7 @@ _LOOK_SECONDS = 3
 
 
 def held(examined: ExaminedHost) -> Iterator[Fault]:
-    """The starts that the gate holds right now."""
+    """Find the starts that the gate holds right now."""
     for instance, shown in examined.instances.items():
         began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
