@@ -71,6 +71,7 @@ PURE = (
     "hostrouting.overlap._coverage",
     "hostrouting.overlap.findings",
     "hostrouting.overlap._fix",
+    "hostrouting.overlap._grouping",
     "hostrouting.overlap._judge",
     "hostrouting.overlap.wording",
     "hostrouting.azure.config",

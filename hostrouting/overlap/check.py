@@ -22,7 +22,8 @@ from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap._judge import Outcome, judge, sort_answers
+from hostrouting.overlap._grouping import findings_and_notes
+from hostrouting.overlap._judge import Outcome, sort_answers
 from hostrouting.overlap._reading import ContestedDefaultError, NoUplinkError, Reading, ask, pending_devs, read_host
 from hostrouting.overlap.findings import (
     Finding,
@@ -129,7 +130,7 @@ def check_overlap(
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
     outcomes = sort_answers(overlap, reading)
-    findings, notes = judge(overlap, reading, outcomes)
+    findings, notes = findings_and_notes(overlap, reading, outcomes)
     notes = (*notes, *_notes_on_given(given, overlap, reading))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=reading.uplinks, notes=notes)

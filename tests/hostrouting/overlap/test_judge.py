@@ -15,7 +15,8 @@ from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._coverage import Coverage, Tile
-from hostrouting.overlap._judge import judge, sort_answers
+from hostrouting.overlap._grouping import findings_and_notes
+from hostrouting.overlap._judge import sort_answers
 from hostrouting.overlap._reading import Answer, Reading, pending_devs
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.report import Finding, Note
@@ -53,7 +54,7 @@ def judged(
 ) -> tuple[list[Finding], list[Note]]:
     host = reading(answer, **changes)
     overlap = overlap or RouteOverlap([CIDR])
-    findings, notes = judge(overlap, host, sort_answers(overlap, host))
+    findings, notes = findings_and_notes(overlap, host, sort_answers(overlap, host))
     return list(findings), list(notes)
 
 
