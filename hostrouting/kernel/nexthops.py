@@ -138,7 +138,10 @@ class Sources:
         """
         if route.source is not None:
             return ()
-        shared = {route.scope, *scopes} if route.nexthop_id is not None else {route.scope}
+        shared = {route.scope}
+        if route.nexthop_id is not None:
+            # The object has one from the beginning, by a scope of its own (nh_create_ipv4), until an address changes.
+            shared |= {*scopes, Scope.LINK - 1, Scope.LINK}
         cases = list(product(shared, (Scope.HOST, Scope.LINK)))
         hops = [(hop.dev, _compared_gateway(route, hop)) for hop in route.hops if not hop.is_dead]
         by_hop = [_each_once(chain.from_iterable(self._by_hop(*hop, *case) for case in cases)) for hop in hops]

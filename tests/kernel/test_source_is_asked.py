@@ -146,6 +146,13 @@ CASES = {
         (("OVERLAP", "ib0", "10.5.0.0", "10.1.0.4"),),
         is_told_by_ip=False,
     ),
+    "a nexthop object has a source before a route uses it": Case(
+        "make eth0; make ib0; ip addr add 10.1.0.4/24 dev eth0 scope link; ip addr add 10.1.7.4/24 dev eth0\n"
+        f"ip nexthop add id 1 dev eth0; ip route add default nhid 1\n{AWAY.format(source='10.1.0.4')}",
+        ("ib0", "ib0", "eth0"),
+        (("OVERLAP", "ib0", "10.5.0.0", "10.1.0.4"),),
+        is_told_by_ip=False,
+    ),
     "an anycast route": Case(
         f"{NODE}{DEFAULT}ip route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY.format(source='10.1.0.4')}",
         ("ib0", "ib0", "eth0"),
