@@ -162,7 +162,9 @@ def _processes(count: int, work: _Work) -> Iterator[Executor]:
     from multiprocessing import Pipe
 
     ended, lifeline = Pipe(duplex=False)
-    bytes_max = (work.max_mib << 20) * _MEMORY_A_BYTE
+    # A worker begins with the address space of this process.
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    bytes_max = pages * resource.getpagesize() + (work.max_mib << 20) * _MEMORY_A_BYTE
     with (
         ended,
         lifeline,
@@ -187,11 +189,9 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
     # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    wanted = pages * resource.getpagesize() + bytes_max
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     allowed = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min([wanted, *allowed]), hard))
+    resource.setrlimit(resource.RLIMIT_AS, (min([bytes_max, *allowed]), hard))
 
 
 @attrs.define(eq=False)
