@@ -218,13 +218,18 @@ def _add_where(parser: Parser) -> None:
     _add_root(where)
     where.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, units or check")
     what = "the kernel's routes alone, and the check; put back in SECONDS unless confirmed"
-    where.add_argument("--try", type=_seconds, dest="try_seconds", metavar="SECONDS", help=what)
+    where.add_argument(
+        "--try", type=_whole("seconds", _TRY_SECONDS_MAX), dest="try_seconds", metavar="SECONDS", help=what
+    )
 
 
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _TRY_SECONDS_MAX):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to {_TRY_SECONDS_MAX}")
-    return int(text)
+def _whole(unit: str, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number of {unit} from 1 to {most}")
+        return int(text)
+
+    return parse
 
 
 def _add_folder(parser: Parser) -> None:
@@ -245,13 +250,7 @@ def _add_recordings(parser: Parser) -> None:
     what = "for people, for programs, or a page for a browser"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
     what = "read FILEs up to this size, and give each time and memory in proportion (default: 16)"
-    parser.add_argument("--max-mib", type=_mib, default=16, metavar="MIB", help=what)
-
-
-def _mib(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MIB_MAX):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of MiB from 1 to {_MIB_MAX}")
-    return int(text)
+    parser.add_argument("--max-mib", type=_whole("MiB", _MIB_MAX), default=16, metavar="MIB", help=what)
 
 
 def _add_address(parser: Parser) -> None:
