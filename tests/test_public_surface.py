@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import pickle
 import pydoc
 import re
 import subprocess
@@ -134,3 +135,20 @@ def test_another_distributions_phases_is_told_of_in_one_sentence(tmp_path: Path)
 def test_a_library_that_is_missing_is_not_taken_for_another_phases(tmp_path: Path) -> None:
     (tmp_path / "attrs.py").write_text("raise ModuleNotFoundError('no attrs', name='attrs')\n")
     assert imported_beside(tmp_path) == "ModuleNotFoundError: no attrs"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        hostrouting.Config(static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]}),
+        hostrouting.Layout("/srv"),
+        hostrouting.Snapshot((), (), (), ()),
+        hostrouting.RoutesReport(),
+        hostrouting.ConfigError([("a", "b")]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_goes_to_another_process(value: object) -> None:
+    again = pickle.loads(pickle.dumps(value))
+    assert repr(again) == repr(value)
+    assert again == value or isinstance(value, Exception)

@@ -10,15 +10,17 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from hostrouting import __version__
 from hostrouting.cli import checking, commands, trying
 from hostrouting.cli.options import UsageError
-from hostrouting.cli.output import columns, say
+from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
 from hostrouting.model.parsing import parse_cidr, parse_unicast_address
+from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 ActionT = TypeVar("ActionT", bound=argparse.Action)
 
 _TRY_SECONDS_MAX = 86400
+_COMMAND = "COMMAND"
 
 # Of what hostrouting snapshot prints; a million routes are 250 MB.
 _MIB_MAX = 1024
@@ -97,6 +100,15 @@ class Parser(argparse.ArgumentParser):
         """Raise what is wrong with the arguments."""
         raise UsageError(f"{message}; try {self.prog} --help")
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices or action.metavar != _COMMAND:
+            super()._check_value(action, value)
+            return
+        import difflib
+
+        near = difflib.get_close_matches(str(value), [*action.choices, "--help", "--version"], n=1)
+        self.error(f"{shown(value)} is no command{f'; did you mean {near[0]}?' if near else ''}")
+
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
         # Of --help and --version; Python 3.10's own fails where nobody reads on.
         say(message.removesuffix("\n"))
@@ -151,15 +163,27 @@ def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser
     return parser
 
 
+def _name_commands(parser: Parser, words: Mapping[str, Word], *_: object) -> NoReturn:
+    """Say which commands there are, as none is given."""
+    width = max(map(len, words))
+    complain("\n".join(f"  {name:{width}}  {_clause(word)}" for name, word in words.items()))
+    parser.error("a command is missing")
+
+
+def _clause(word: Word) -> str:
+    clause = (inspect.getdoc(word.run) or "").partition(".\n")[0]
+    return f"{clause[:1].lower()}{clause[1:]}"
+
+
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    made = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog=prog)
+    # Not required: of a wrong option argparse would say that the command is missing.
+    made = parser.add_subparsers(title="commands", metavar=_COMMAND, prog=prog)
+    parser.set_defaults(run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
     for name, word in words.items():
-        explained = inspect.getdoc(word.run) or ""
-        clause = explained.partition(".\n")[0]
         below = made.add_parser(
             name,
-            help=f"{clause[:1].lower()}{clause[1:]}",
-            description=explained,
+            help=_clause(word),
+            description=inspect.getdoc(word.run) or "",
             allow_abbrev=False,
             formatter_class=Help,
         )

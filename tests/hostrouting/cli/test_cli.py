@@ -85,6 +85,35 @@ def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> 
     assert "--help" in err or "10.0.0.0/32" in err or "IPv4-only" in err
 
 
+def test_without_a_command_all_are_named(run: Any) -> None:
+    code, out, err = run()
+    assert (code, out) == (64, "")
+    assert [line.split()[0] for line in err.splitlines()[:-1]] == [*WORDS]
+    assert len(err.splitlines()) < 24
+    code, _, err = run("azure-vnet")
+    assert code == 64
+    assert [line.split()[0] for line in err.splitlines()[:-1]] == ["plan", "clean"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["chekc"], "did you mean check?"),
+        (["help"], "did you mean --help?"),
+        (["-v", "aply", "config.json"], "did you mean apply?"),
+        (["lb-probe", "appyl"], "did you mean apply?"),
+        (["frobnicate"], "'frobnicate' is no command;"),
+        (["-x"], "-x"),
+        (["--verison"], "--verison"),
+        (["-x", "check"], "-x"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_may_be_meant(run: Any, words: list[str], told: str) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (64, "")
+    assert told in err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     "words",
     [
