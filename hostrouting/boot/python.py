@@ -6,7 +6,9 @@ import subprocess
 import sys
 from functools import cache
 
+from hostrouting.boot.files import translate_errors
 from hostrouting.boot.layout import Layout
+from hostrouting.model.errors import FileError
 
 # More than a cold start takes on a busy machine.
 _SECONDS = 30.0
@@ -17,6 +19,9 @@ def python_of(layout: Layout) -> str:
 
     They start it with ``-I``, which reads neither PYTHONPATH nor the folder of the caller nor the packages in a home:
     all of these may be another user's. Where hostrouting is found there alone, root must not start it.
+
+    Raises:
+        FileError: whether it is found can't be told.
     """
     # An image's Python can't be tried here.
     return sys.executable if not layout.is_this_host or _finds_hostrouting(sys.executable) else ""
@@ -24,9 +29,12 @@ def python_of(layout: Layout) -> str:
 
 @cache
 def _finds_hostrouting(python: str) -> bool:
-    argv = [python, "-I", "-c", "import hostrouting"]
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    if not python:  # one that is embedded has no path
         return False
+    argv = [python, "-I", "-c", "import hostrouting"]
+    with translate_errors(f"run {python}"):
+        try:
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise FileError(f"can't tell whether {python} -I finds hostrouting: it takes over {_SECONDS:g} s") from None
     return done.returncode == 0

@@ -1,27 +1,66 @@
-"""A program: run ``apply`` again and again, each time with one openat(2) later refused for want of descriptors (EMFILE).
+"""A program: run a command again and again, each time with one system call of its own refused with one errno.
 
-``refusing.py CONFIG FIRST STEP`` runs on a throw-away host, and takes each STEPth of the files that apply opens once it
-has read CONFIG, from number FIRST on; those of Python's own modules don't count. It prints a line of JSON for each.
+``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a throw-away host, and takes COUNT of the refusals that a command may
+meet once it has read its input, spread evenly; 0: all of one part of so many. Those of Python's own modules don't count,
+nor do its children's calls. It prints a line of JSON for each, and before them how many there are.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
+
+import attrs
 
 PLACES = ("/etc/aks-flex-node", "/etc/hostrouting", "/etc/systemd/system", "/etc/iproute2")
+RUN = "/run/aks-flex-node"
 COMMAND = (sys.executable, "-m", "hostrouting")
-OPENED = re.compile(r'openat\(\w+, "([^"]*)"')
-MODULES = (
-    "/etc/ld.so.cache",
-    sys.prefix,
-    sys.base_prefix,
-    sys.pycache_prefix or sys.prefix,
-    str(Path(__file__).parents[2]),
-)
+SAID_WITHIN = 20.0
+# What a file's calls may meet, and a socket's.
+LOOK, CHANGE = ("EIO", "ENAMETOOLONG", "ENOMEM"), ("EIO", "ENOSPC", "EROFS")
+REFUSALS = {
+    "openat": ("EMFILE", "ENFILE", *LOOK, "ENOSPC", "EROFS"),
+    "newfstatat": LOOK,
+    "readlink": LOOK,
+    "getdents64": ("EIO", "ENOMEM"),
+    "read": ("EIO", "ENOMEM"),
+    "write": ("EIO", "ENOSPC"),
+    "fsync": ("EIO", "ENOSPC"),
+    "fchmod": CHANGE,
+    "rename": CHANGE,
+    "unlink": CHANGE,
+    "mkdir": CHANGE,
+    "rmdir": CHANGE,
+    "symlink": CHANGE,
+    "flock": ("EIO", "ENOLCK"),
+    "socket": ("EMFILE", "ENFILE", "ENOMEM"),
+    "bind": ("ENOMEM",),
+    "sendto": ("ENOBUFS", "ENOMEM"),
+    "recvfrom": ("ENOBUFS", "ENOMEM"),
+    "pipe2": ("EMFILE", "ENFILE"),
+    "vfork": ("EAGAIN", "ENOMEM"),
+}
+OF_FILES = ("openat", "newfstatat", "readlink", "getdents64", "read", "write", "fsync", "fchmod", "rename", "unlink")
+OF_FILES += ("mkdir", "rmdir", "symlink", "flock")
+CALL = re.compile(r"^(\w+)\(")
+
+
+@attrs.frozen
+class Refusal:
+    """One call that is refused: the number among those of its name, and what it meets."""
+
+    call: str
+    number: int
+    error: str
+    line: str
 
 
 def state() -> dict[str, str]:
@@ -36,44 +75,123 @@ def state() -> dict[str, str]:
     return found | {"routes": listed.stdout}
 
 
-def apply(config: str, *tracer: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*tracer, *COMMAND, "apply", config], capture_output=True, text=True, check=False)
+def litter() -> list[str]:
+    """Return what a run leaves that isn't there to stay."""
+    return [str(path) for place in (*PLACES, RUN) for path in Path(place).rglob("*.hostrouting-*")]
 
 
-def remove() -> None:
-    subprocess.run([*COMMAND, "remove"], check=True, capture_output=True)
+def run(*words: str, tracer: tuple[str, ...] = (), is_endless: bool = False) -> subprocess.CompletedProcess[str]:
+    argv = [*tracer, *COMMAND, *words]
+    if not is_endless:
+        return subprocess.run(argv, capture_output=True, text=True, check=False)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + SAID_WITHIN
+        marker = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
+        while process.poll() is None and time.monotonic() < end and not any(path.exists() for path in marker):
+            time.sleep(0.02)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        with_tracer = children.read_text().split() if tracer and children.exists() else []
+        if process.poll() is None:
+            os.kill(int(with_tracer[0]) if with_tracer else process.pid, signal.SIGTERM)
+        out, err = process.communicate()
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
-def main(config: str, first: int, step: int) -> None:
-    trace = Path("/run/trace")
-    tracer = ("strace", "--quiet=all", "-o", str(trace), "-e", "trace=openat")
-    nothing = state()
-    # Of two parts the first may stay where the second can't be installed.
-    document = json.loads(Path(config).read_text())
-    part = Path("/run/part.json")
-    part.write_text(json.dumps({"hostRouting": document["hostRouting"] | {"routeOverlap": {"expectedCidrs": []}}}))
-    assert apply(str(part)).returncode == 0
-    whole = [nothing, state()]
-    remove()
-    done = apply(config, *tracer)
+def clear() -> None:
+    for name in ("trial.json", "trial.confirmed.json"):
+        Path(RUN, name).unlink(missing_ok=True)
+    done = run("remove")
     assert done.returncode == 0, done.stderr
-    whole.append(state())
-    remove()
-    assert state() == nothing
-    opened = OPENED.findall(trace.read_text())
-    own = [
-        number
-        for number, path in enumerate(opened, 1)
-        if number > opened.index(config) and not path.startswith(MODULES) and ".so" not in Path(path).name
-    ]
-    for number in own[first::step]:
-        done = apply(config, *tracer, "-e", f"inject=openat:error=EMFILE:when={number}")
-        report = {"path": opened[number - 1], "code": done.returncode, "said": done.stderr, "whole": state() in whole}
+
+
+@attrs.frozen
+class Story:
+    """A command with what comes before it.
+
+    Args:
+        words: of the command.
+        before: the commands before it.
+        is_endless: whether it goes on until it is told to end.
+        is_taken_back: whether a failure leaves all as it was, before the command or before those before it; else another
+            run goes on from there.
+    """
+
+    words: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...] = ()
+    is_endless: bool = False
+    is_taken_back: bool = True
+
+    def prepare(self) -> dict[str, str]:
+        clear()
+        for words in self.before:
+            done = run(*words)
+            assert done.returncode == 0, done.stderr
+        if self.is_endless:
+            for path in Path(RUN).glob("route-overlap.*"):
+                path.unlink()
+        return state()
+
+
+def refusals(trace: str, begin: str) -> list[Refusal]:
+    """Return what a command may meet, by the trace of a run without any."""
+    counts: dict[str, int] = {}
+    found: list[Refusal] = []
+    has_begun = False
+    for line in trace.splitlines():
+        has_begun = has_begun or begin in line
+        if (match := CALL.match(line)) is None:
+            continue
+        call = match[1]
+        counts[call] = counts.get(call, 0) + 1
+        is_ours = call not in OF_FILES or any(place in line for place in (*PLACES, RUN))
+        if has_begun and is_ours and " = -1 E" not in line and "/dev/" not in line:
+            found += [Refusal(call, counts[call], error, line) for error in REFUSALS[call]]
+    return found
+
+
+def main(config: str, command: str, count: int, part: int, parts: int) -> None:
+    trial = ("apply", "--try", "600", config)
+    story = {
+        "apply": Story(("apply", config)),
+        "remove": Story(("remove",), (("apply", config),), is_taken_back=False),
+        "try": Story(trial),
+        "confirm": Story(("confirm",), (trial,)),
+        "watch": Story(("watch", config), (("apply", config),), is_endless=True),
+    }[command]
+    trace = Path("/run/trace")
+    tracer = ("strace", "--quiet=all", "-y", "-s", "256", "-o", str(trace), "-e", f"trace={','.join(REFUSALS)}")
+    story.prepare()
+    assert run(*story.words, tracer=tracer, is_endless=story.is_endless).returncode == 0
+    begin = config if config in story.words else "/etc/hostrouting/installed.json"
+    begin = f"{RUN}/" if command == "confirm" else begin
+    met = refusals(trace.read_text(), begin)
+    clear()
+    nothing, before = state(), story.prepare()
+    assert run(*story.words, is_endless=story.is_endless).returncode == 0
+    after = state()
+    chosen = met[len(met) // (2 * count) :: len(met) // count] if count else met[part::parts]
+    sys.stdout.write(f"{len(met)}\n")
+    for refusal in chosen:
+        assert story.prepare() == before
+        inject = ("-e", f"inject={refusal.call}:error={refusal.error}:when={refusal.number}")
+        done = run(*story.words, tracer=(*tracer, *inject), is_endless=story.is_endless)
+        hit = [line for line in trace.read_text().splitlines() if "(INJECTED)" in line]
+        report: dict[str, Any] = {
+            "call": hit[0] if hit else None,
+            "error": refusal.error,
+            "reason": os.strerror(getattr(errno, refusal.error)),
+            "code": done.returncode,
+            "said": done.stderr + (done.stdout if story.is_endless else ""),
+            "whole": state() in (nothing, before, after) or not story.is_taken_back,
+            "done": state() == after,
+            "litter": litter(),
+        }
+        if done.returncode and command != "confirm":
+            again = run(*story.words, is_endless=story.is_endless)
+            report["heals"] = again.returncode == 0 and state() == after and not litter()
         sys.stdout.write(f"{json.dumps(report)}\n")
         sys.stdout.flush()
-        remove()
-        assert state() == nothing
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
