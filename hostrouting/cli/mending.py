@@ -121,8 +121,8 @@ def _with_value(text: str, key: str, value: object) -> str:
 
     def begin(at: int) -> int:
         """Return where the next word begins."""
-        found = _BLANKS.match(text, at)
-        return at if found is None else found.end()
+        blanks = _BLANKS.match(text, at)
+        return at if blanks is None else blanks.end()
 
     at = end = begin(0) + 1
     while text[at := begin(at)] != "}":

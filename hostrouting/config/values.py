@@ -24,6 +24,7 @@ _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 _NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
 # The folder of the drop-ins of an instance has room for both: "hostrouting-probe" is the one that nobody has.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
+_TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
 def parse_integer(value: int, highest: int) -> int:
@@ -55,13 +56,9 @@ def _is(value: object, pattern: str) -> bool:
     return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, str) else 0
-
-
 def parse_consumer(value: str) -> str:
     """Return the name of a service or a template."""
-    if _length(value) > _CONSUMER_MAX:
+    if _is(value, _TOO_LONG):
         raise ValueError(f"{shown(value)} is too long; expected at most {_CONSUMER_MAX} characters")
     if _is(value, _INSTANCE):
         template = f"{value.partition('@')[0]}@.service"

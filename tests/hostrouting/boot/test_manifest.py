@@ -109,7 +109,8 @@ def test_what_cannot_be_looked_at_keeps_nothing_else(host: Host, layout: Layout,
     document["parts"][ROUTES]["files"].append(too_long)
     layout.manifest.write_text(json.dumps(document))
     planned = plan(Config(), host=host)
-    done: Any = phases.run(RemoveHostRouting(host=host) if config is None else Configure(config, host=host))
+    run: phases.Task[Any] = RemoveHostRouting(host=host) if config is None else Configure(config, host=host)
+    done = phases.run(run)
     for warnings in (planned.warnings, done.warnings, done.to_json()["warnings"]):
         assert [too_long in warning for warning in warnings] == [True]
     assert not [path for path in layout.root.rglob("*") if path.is_file() and "run" not in path.parts]
