@@ -294,7 +294,7 @@ class _TooSlowError(Exception):
 
 @attrs.frozen
 class _Work:
-    """What a worker does: judge some recordings, and group them.
+    """Work for a worker: it judges some recordings, and groups them.
 
     Args:
         config: what is expected of each.
