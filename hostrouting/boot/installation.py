@@ -188,13 +188,14 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
     yield from _remove_all(layout, (path for path in plan.remove if path not in kept))
     remove_old_stages(layout)
     _remove_folders(layout, plan.during)
-    if not plan.after.parts:
+    if plan.after.parts:
+        if plan.after != plan.during:
+            files.write_if_changed(layout.manifest, plan.after.to_text())
+    elif not plan.unseen:
         # One that was found again is there since this run has begun.
         made = list(_remove_all(layout, [layout.manifest]))
         yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
-    elif plan.after != plan.during:
-        files.write_if_changed(layout.manifest, plan.after.to_text())
     if markers:
         # The watcher looks under the lock whether they are still asked for.
         with nullcontext() if host.is_image else locked(layout.lock, scope):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Container, Sequence
 from pathlib import Path
 
@@ -42,7 +43,8 @@ class BootPlan:
         disable: parts whose units shall not start at boot any more.
         going: installed parts that go.
         is_wanting: whether any part is to be installed, so that the gate must hold.
-        unseen: of what was to go, what can't be looked at and so may stay, a sentence each.
+        unseen: of what was to go, what can't be looked at and so may stay, a sentence each; where
+            nothing else is installed the manifest stays too.
         changes: all of it, as it is printed.
     """
 
@@ -214,13 +216,19 @@ def _removed(
         going.add(textfile)
     if not after.parts:
         going.add(layout.manifest)
-    there, unseen = [], []
+    there, unseen, gates = [], [], {*before.gates(layout)}
     for path in sorted(going):
-        # A folder of somebody else's that fails, such as a textfile's, keeps nothing else from going.
+        # A folder that fails, such as that of somebody else's textfiles, keeps nothing else from going. But a drop-in
+        # that stays would hold every start without the gate's script.
         try:
             there += [path] if files.is_present(path) else []
         except FileError as error:
-            unseen.append(f"{error.message}; if it is there, it stays")
+            if path in gates:
+                raise
+            if error.errno != errno.ENAMETOOLONG:  # else nothing is there
+                unseen.append(f"{error.message}; if it is there, it stays")
+    if unseen and layout.manifest in there:
+        there.remove(layout.manifest)
     return tuple(there), tuple(unseen)
 
 

@@ -245,8 +245,6 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
     requiring = requiring_units(host, *Manifest.of_host(host.layout).parts)
     text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))
-    for warning in document["warnings"]:
-        complain(f"hostrouting: {warning}")
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
     say_as_asked(options, lambda: document | {"stillRequired": requiring}, lambda: text)

@@ -63,17 +63,15 @@ class RoutesReport:
     Args:
         plan: the plan that was carried out.
         changes: every route, file and unit that the run has changed.
-        warnings: what may stay of what was to go, a sentence each.
     """
 
     plan: RoutePlan = attrs.field(factory=RoutePlan)
     changes: Changes = attrs.field(factory=Changes)
-    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON; each route as ``ip route show`` prints it."""
         same = {name: [*map(str, getattr(self.plan, name))] for name in ("unchanged", "foreign")}
-        return {"schema": 1} | self.changes.to_json() | same | {"warnings": [*self.warnings]}
+        return {"schema": 1} | self.changes.to_json() | same
 
 
 def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:

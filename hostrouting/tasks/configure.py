@@ -30,7 +30,7 @@ from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.boot.python import python_of
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
-from hostrouting.model.errors import UnitError
+from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
@@ -172,10 +172,12 @@ class RemoveHostRouting:
 
         Raises:
             RouteError: a route can't be removed; the table is as before.
-            FileError: a file can't be removed; a later run goes on from there.
+            FileError: a file can't be removed; or one can't be looked at, and all else is gone. A later run goes on.
         """
         report = configure(Config(), self.host, scope)
-        return attrs.evolve(report.routes, changes=report.changes, warnings=report.warnings)
+        if report.warnings:
+            raise FileError("\n".join(report.warnings), hint="then remove again", changes=report.changes)
+        return attrs.evolve(report.routes, changes=report.changes)
 
 
 # --- one way -------------------------------------------------------------------------------------------------------

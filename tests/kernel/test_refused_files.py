@@ -16,6 +16,25 @@ from nightly import by_day
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
 
 PARTS = by_day(1, by_night=8)
+UNSEEN = r"""
+mkdir "$SCRATCH/bin"
+printf %s "$SYSTEMCTL" >"$SCRATCH/bin/systemctl"
+chmod +x "$SCRATCH/bin/systemctl"
+PATH=$SCRATCH/bin:$PATH
+hostrouting apply "$CONFIG" >"$SCRATCH/said" 2>&1
+ours() { find /etc/aks-flex-node /etc/hostrouting /etc/systemd/system -name '*hostrouting.conf' -o -name '*route*' -o -name 'gate*' -o -name installed.json; ip route show proto 217; }
+blind() {
+  status=0
+  strace --quiet=all -o /dev/null -e trace=newfstatat -e inject=newfstatat:error=EIO -P "$1" "$PYTHON" -m hostrouting remove >"$SCRATCH/said" || status=$?
+}
+before=$(ours)
+blind /etc/systemd/system/systemd-nspawn@.service.d/00-hostrouting.conf
+[ "$before" = "$(ours)" ] && echo "all is there: $status"
+blind /etc/aks-flex-node/check-route-overlap.sh
+echo "left: $status" $(ours)
+hostrouting remove >"$SCRATCH/said"
+echo "left: $?" $(ours 2>"$SCRATCH/said")
+"""
 PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
 # Instead of systemd, which doesn't run there: it enables, and knows of no unit but ours.
 SYSTEMCTL = """#!/bin/sh
@@ -72,3 +91,25 @@ def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: i
             assert "can't" in report["said"], report
             assert report["reason"] in report["said"], report
             assert report.get("heals", True), report
+
+
+def test_what_cannot_be_looked_at_keeps_nothing_else(tmp_path: Path) -> None:
+    """But a drop-in of the gate keeps all, as without gate.sh it would hold every start."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace isn't installed")
+    (tmp_path / "scratch").mkdir()
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + UNSEEN],
+        env=os.environ
+        | {"SCRATCH": str(tmp_path / "scratch"), "PYTHON": sys.executable, "SYSTEMCTL": SYSTEMCTL, "CONFIG": str(config)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("hostrouting: can't look at ") == 2, done.stderr
+    assert done.stdout.splitlines() == [
+        "all is there: 1",
+        "left: 1 /etc/aks-flex-node/check-route-overlap.sh /etc/hostrouting/installed.json",
+        "left: 0",
+    ]
