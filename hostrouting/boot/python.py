@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 
 from hostrouting.boot.files import translate_errors
@@ -32,9 +33,10 @@ def _finds_hostrouting(python: str) -> bool:
     if not python:  # one that is embedded has no path
         return False
     argv = [python, "-I", "-c", "import hostrouting"]
-    with translate_errors(f"run {python}"):
+    with translate_errors(f"run {python}"), suppress(FileNotFoundError):
         try:
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise FileError(f"can't tell whether {python} -I finds hostrouting: it takes over {_SECONDS:g} s") from None
-    return done.returncode == 0
+        return done.returncode == 0
+    return False

@@ -14,6 +14,9 @@ import pytest
 from command_line import CONFIG, SETUP
 from test_refused_files import RUN, SYSTEMCTL
 
+from hostrouting.boot.layout import Layout
+from hostrouting.boot.python import python_of
+
 pytestmark = pytest.mark.kernel
 
 
@@ -59,3 +62,8 @@ def test_no_watcher_is_installed_that_only_the_environment_leads_to(tmp_path: Pa
     assert "-I finds no hostrouting" in document["error"]
     assert "watch.enabled" in document["hint"]
     assert not document["changed"]
+
+
+def test_a_python_that_is_gone_is_rendered_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert python_of(Layout()) == ""
