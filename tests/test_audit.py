@@ -11,11 +11,12 @@ import attrs
 import connecting
 import pytest
 from audit import __main__ as program
-from audit import examine
+from audit import examine, sockets
+from audit.features import SEEN_FEATURES
 from audit.figures import WAYS, Figures
-from audit.hosts import FEATURES
+from audit.hosts import FEATURES, hosts
 from audit.page import as_table, rows, write_docs
-from audit.run import audit, drawn
+from audit.run import audit, drawn, for_sockets
 
 from hostrouting import Verdict
 from hostrouting.overlap.findings import UnknownReason
@@ -28,7 +29,7 @@ DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 @pytest.fixture(scope="module")
 def figures() -> Figures:
-    return audit(600, 1, lambda _: None)
+    return audit(600, 26, lambda _: None)
 
 
 @pytest.mark.kernel
@@ -37,6 +38,8 @@ def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
     assert figures.look_ups >= 600
     assert plain.answers >= 2 * plain.look_ups > 0
     assert plain.worlds > figures.odd.worlds > 0
+    assert figures.seen.features.total() > figures.seen.worlds > 0
+    assert figures.seen.sockets >= 3 * figures.seen.look_ups > 0
     assert plain.mistakes == 0
     assert plain.unknown.total() == 0
     assert plain.features.total() > plain.worlds
@@ -45,7 +48,9 @@ def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
 
 
 def test_the_same_name_draws_the_same_hosts() -> None:
-    assert drawn("one", 3, is_odd=True) == drawn("one", 3, is_odd=True) != drawn("two", 3, is_odd=True)
+    odd = hosts(is_odd=True)
+    assert drawn("one", 3, odd) == drawn("one", 3, odd) != drawn("two", 3, odd)
+    assert for_sockets("one", 3) == for_sockets("one", 3) != for_sockets("two", 3)
 
 
 # As it really is.
@@ -68,6 +73,8 @@ def test_wrong_verdicts_fixes_and_sockets_are_found_and_end_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(examine, "checked", _without_findings)
+    for module in (examine, sockets):
+        monkeypatch.setattr(module, "booted", lambda *_: [])
     monkeypatch.setattr(examine, "install", lambda *_: None)
     monkeypatch.setattr(
         examine, "seen_leaving", lambda question: dict.fromkeys(_seen_leaving(question), frozenset({"ib9"}))
@@ -75,8 +82,9 @@ def test_wrong_verdicts_fixes_and_sockets_are_found_and_end_with_1(
     page = tmp_path / "explanation"
     page.mkdir()
     assert program.main(["1", "--docs", str(tmp_path)]) == 1
-    plain = Figures.from_json(json.loads((page / "audit.json").read_text())).plain
-    assert all(plain.wrong[way] > 0 for way in WAYS)
+    figures = Figures.from_json(json.loads((page / "audit.json").read_text()))
+    plain = figures.plain
+    assert all(share.wrong[way] > 0 for share in (plain, figures.seen) for way in WAYS)
     assert plain.left > 0
     assert plain.unseen > 0
     assert "ip link add eth0" in capsys.readouterr().out
@@ -85,6 +93,8 @@ def test_wrong_verdicts_fixes_and_sockets_are_found_and_end_with_1(
 @pytest.mark.kernel
 def test_an_unknown_verdict_is_wrong_where_a_recording_holds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine, "checked", _unknown)
+    for module in (examine, sockets):
+        monkeypatch.setattr(module, "booted", lambda *_: ["check-failed: planted"])
     figures = audit(1, 1, lambda _: None)
     assert set(figures.plain.unknown) == {f"{way}: check-failed: planted" for way in WAYS}
     assert not figures.is_right
@@ -94,8 +104,9 @@ def test_an_unknown_verdict_is_wrong_where_a_recording_holds_everything(monkeypa
 def test_the_table_has_a_line_for_each_figure(figures: Figures) -> None:
     figures.made = {"made": "today"}
     lines = as_table(figures).splitlines()
-    for words, plain, odd in rows(figures):
-        assert any(line.startswith(words) and line.endswith(f"{odd:,}") and f" {plain:,} " in line for line in lines)
+    for words, counts in rows(figures):
+        numbers = [f"{count:,}" for count in counts]
+        assert any(line.startswith(words) and line.removeprefix(words).split() == numbers for line in lines)
 
 
 def test_the_page_in_docs_is_what_its_figures_say_and_knows_every_feature(tmp_path: Path) -> None:
@@ -104,4 +115,5 @@ def test_the_page_in_docs_is_what_its_figures_say_and_knows_every_feature(tmp_pa
     for name in ("audit.md", "audit.json"):
         assert (tmp_path / name).read_text() == (DOCS / name).read_text(), "written by hand? ./run audit --docs docs"
     assert figures.look_ups >= program.MILLION
-    assert {name for name in FEATURES if not figures.plain.features[name] + figures.odd.features[name]} == set()
+    had = {name for share in figures.shares for name in share.features}
+    assert {*FEATURES, *SEEN_FEATURES} <= had

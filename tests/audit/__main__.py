@@ -38,8 +38,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./run audit",
         description="Makes random hosts, each in a fresh network namespace, and holds every word that hostrouting says "
-        "of them to the kernel, address by address: the live verdict, that on two recordings, what the proposed fix "
-        "leaves and changes, and by which interface the packets of real sockets leave. This machine's own network is "
+        "of them to the kernel, address by address: the live verdict, that on two recordings and of the boot script, what "
+        "the proposed fix leaves and changes, and by which interface the packets of real sockets leave. Some hosts "
+        "change all the time. This machine's own network is "
         "never touched. Ends with a table; the exit status is 1 if anything is wrong, and then the first hosts on "
         "which it is are printed as the ip commands that make them.",
         epilog="A million look-ups take about ten minutes on two cores. The same seed makes the same hosts.",
@@ -55,11 +56,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def progress(figures: Figures) -> None:
-    mistakes = figures.plain.mistakes + figures.odd.mistakes
+    hosts = sum(share.worlds for share in figures.shares)
     complain(
-        dim(
-            f"{figures.look_ups:,} look-ups on {figures.plain.worlds + figures.odd.worlds:,} hosts, {mistakes} mistakes, {figures.seconds:.0f} s"
-        )
+        dim(f"{figures.look_ups:,} look-ups on {hosts:,} hosts, {figures.mistaken} mistakes, {figures.seconds:.0f} s")
     )
 
 

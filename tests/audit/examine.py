@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
-import subprocess
+import shutil
 from collections import Counter
 from ipaddress import IPv4Address, IPv4Network
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from zlib import crc32
 
-from asking import BY_HAND, checked, recorded, recorded_by
-from brute_force import Judge, disagreements_at, sort_all
+from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, checked, recorded, recorded_by
+from brute_force import FAILURES, Judge, by_kind, disagreements_at, sort_all
 from connecting import disagreements, seen_leaving
 from mending import changed, failing, install, is_told
+from scripts import AWKS, Sandbox, told_by
 
 from audit.figures import Share
+from audit.making import make
 from hostrouting import HostRoutingError
+from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.recording import SnapshotBackend
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from brute_force import Sort
 
     from audit.hosts import Audited
-    from hostrouting import Config, OverlapReport
+    from hostrouting import Config, OverlapReport, StaticRoute
     from hostrouting.backend import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
 
@@ -54,8 +58,11 @@ class Examination:
         self.mistakes: list[str] = []
         enter_namespace()
         self._kernel = NamespaceKernel()
-        _make(host.steps)
-        # Of a carrier the routes hear later.
+        make(host.steps, self._settle)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait: of a carrier the routes hear later."""
         for link in self._kernel.links():
             self._kernel.set_link(link.name)
 
@@ -70,6 +77,7 @@ class Examination:
         self._compare("live", live, sorts)
         for way, record in self._recordings():
             self._compare(way, record, sorts)
+        self._compare_boot(booted(config, self.host.steps), sorts)
         if judge.default is not None:
             self._connect(live)
             self._mend(config, live, sorts)
@@ -82,13 +90,17 @@ class Examination:
     def _recordings(self) -> Iterator[tuple[str, OverlapReport | str]]:
         ways: dict[str, Callable[[], Snapshot]] = {
             "snapshot": lambda: recorded(self._kernel),
-            "ip": lambda: recorded_by(BY_HAND),
+            "ip": lambda: recorded_by(BY_HAND, ip=self._release()),
         }
         for way, record in ways.items():
             try:
                 yield way, self._checked(SnapshotBackend(record()))[1]
             except HostRoutingError as error:
                 yield way, str(error)
+
+    def _release(self) -> str:
+        """Return the release of ip that its recordings are to name: its own where it doesn't print all of a rule."""
+        return AS_IT_IS if any(" dscp " in step for step in self.host.steps) else KNOWS_ALL
 
     # --- what is so --------------------------------------------------------------------------------------------
 
@@ -107,6 +119,7 @@ class Examination:
         cut = [*cidrs, *(route.destination for route in self._kernel.routes())]
         cut += [rule.destination for rule in self._kernel.rules() if rule.destination is not None]
         ends = {end for prefix in cut for end in (int(prefix[0]), int(prefix[-1]))}
+        ends |= {1 << 24, 127 << 24, 128 << 24, 224 << 24}  # what is judged begins and ends there
         numbers = {number + beside for number in ends for beside in (-1, 0, 1)}
         chance = random.Random(len(self.host.steps))
         for cidr in cidrs:
@@ -137,9 +150,7 @@ class Examination:
             if verdict != "unknown" or not str(reason).startswith("no-default-route"):
                 self._say(way, [f"the verdict is {verdict} ({reason}), and there is no default route"])
         elif verdict == "unknown":
-            self.share.unknown[f"{way}: {_in_general(str(reason))}"] += 1
-            if not self.host.is_odd:
-                self._tell(way, [f"the verdict is unknown: {reason}"])
+            self._doubt(way, str(reason))
         elif not isinstance(report, str):
             told = {cidr: disagreements_at(report, cidr, there) for cidr, there in sorts.items()}
             wrong = [line for lines in told.values() for line in lines]
@@ -149,6 +160,28 @@ class Examination:
             self._say(way, wrong)
         if way == "live":
             self.share.look_ups += sum(map(len, sorts.values()))
+
+    def _compare_boot(self, lines: list[str], sorts: Sorts) -> None:
+        """Likewise of the boot script, which says of each kind of failure only where it begins."""
+        if not sorts:
+            self._say(
+                "boot", [] if lines == ["no-default-route"] else [f"there is no default route, and it says {lines}"]
+            )
+        elif is_unknown(lines):
+            self._doubt("boot", lines[0])
+        else:
+            groups = [group for there in sorts.values() for group in by_kind(there).items()]
+            # Where several tables discard an address alike, it may say BLACKHOLE of what is a CNI's own.
+            mute = {"BLACKHOLE"} if any(kind == "CNI-DISCARD" for (kind, *_), _ in groups) else set[str]()
+            truth = {
+                (kind, ",".join(devs), str(some[0][0]), str(source or ""))
+                for (kind, devs, source), some in groups
+                if kind in {*FAILURES} - mute
+            }
+            told = {line for line in told_by(lines) if line[0] not in mute}
+            self._say(
+                "boot", [f"it says {line}" for line in told - truth] + [f"it says no {line}" for line in truth - told]
+            )
 
     def _connect(self, live: OverlapReport) -> None:
         question = self.host.connecting
@@ -164,17 +197,8 @@ class Examination:
 
     def _mend(self, config: Config, live: OverlapReport, before: Sorts) -> None:
         remedy = live.remedy
-        if not remedy.routes:
+        if not self._is_installed(remedy.routes):
             return
-        self.share.fixes += 1
-        self.share.entries += len(remedy.routes)
-        with TemporaryDirectory() as root:
-            try:
-                install(self._kernel, remedy.routes, Path(root))
-            except HostRoutingError as error:
-                self.share.left += 1
-                self._tell("fix", [f"it can't be applied: {error}"])
-                return
         # What is fine by one expected CIDR may fail by another around it.
         failed = {address for there in before.values() for address, sort in there.items() if sort.is_failure}
         for cidr, after in self._sorts(config).items():
@@ -187,10 +211,30 @@ class Examination:
             self._tell("fix", [f"{a} of {cidr} still fails: {after[a]}" for a in left])
             self._tell("fix", [f"{a} of {cidr} was {there[a]}, and is {after[a]}" for a in other])
 
+    def _is_installed(self, entries: Sequence[StaticRoute]) -> bool:
+        if not entries:
+            return False
+        self.share.fixes += 1
+        self.share.entries += len(entries)
+        with TemporaryDirectory() as root:
+            try:
+                install(self._kernel, entries, Path(root))
+            except HostRoutingError as error:
+                self.share.left += 1
+                self._tell("fix", [f"it can't be applied: {error}"])
+                return False
+        return True
+
+    def _doubt(self, way: str, reason: str) -> None:
+        """Count an unknown verdict, which is wrong only where a recording holds everything."""
+        self.share.unknown[f"{way}: {_in_general(reason)}"] = 1
+        if not (self.host.is_odd or self.host.is_seen):
+            self._tell(way, [f"the verdict is unknown: {reason}"])
+
     def _say(self, way: str, wrong: list[str]) -> None:
         self.share.wrong[way] += len(wrong)
         if wrong:
-            self.share.blamed.update(f"{way}: {feature}" for feature in self.host.odd_features)
+            self.share.blamed |= Counter({f"{way}: {feature}" for feature in self.host.odd_features})
         self._tell(way, wrong)
 
     def _tell(self, way: str, wrong: list[str]) -> None:
@@ -199,22 +243,29 @@ class Examination:
             self.mistakes.append(f"{way}: {wrong[0]}{more}")
 
 
+def booted(config: Config, steps: Sequence[str]) -> list[str]:
+    """Run the boot script; return the lines of its marker.
+
+    Args:
+        config: what it is rendered from.
+        steps: of the host; they decide by which of the awks that are here it runs.
+    """
+    awks = [found for found in map(shutil.which, AWKS) if found is not None]
+    awk = awks[crc32("\n".join(steps).encode()) % len(awks)]
+    with TemporaryDirectory() as root:
+        done = Sandbox(Path(root), os.path.realpath(awk)).run(render_check(config))
+        markers = [*Path(root, "run/aks-flex-node").glob("route-overlap.*")]
+        if len(markers) != 1:
+            return [f"check-failed: {len(markers)} markers ({done.stderr})"]
+        return markers[0].read_text().splitlines()
+
+
+def is_unknown(lines: list[str]) -> bool:
+    """Return whether the boot script has judged nothing."""
+    return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
+
+
 def _in_general(reason: str) -> str:
     """A reason without what is only this host's."""
-    reason = re.sub(r"\d+(\.\d+){3}(/\d+)?", "A", reason.splitlines()[0])
+    reason = re.sub(r"\d+(\.\d+){3}(/\d+)?", "A", re.split(r" \(|;|\n", reason)[0])
     return re.sub(r"\b\d+\b", "N", reason)
-
-
-# --- making hosts ------------------------------------------------------------------------------------------------
-
-
-def _make(steps: Sequence[str]) -> None:
-    """Do what the kernel doesn't refuse."""
-    for is_setting, some in groupby(steps, lambda step: step.startswith("sysctl ")):
-        if is_setting:
-            for step in some:
-                name, _, value = step.split()[-1].partition("=")
-                Path("/proc/sys", name.replace(".", "/")).write_text(value)
-        else:
-            batch = "".join(f"{step.removeprefix('ip ')}\n" for step in some)
-            subprocess.run(["ip", "-batch", "-", "-force"], input=batch, text=True, capture_output=True, check=False)

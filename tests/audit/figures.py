@@ -11,6 +11,7 @@ WAYS = {
     "live": "the live verdict",
     "snapshot": "recordings by hostrouting snapshot",
     "ip": "recordings by ip -j",
+    "boot": "the boot script",
 }
 """How a check knows the host."""
 
@@ -28,7 +29,7 @@ class Share:
         look_ups: addresses whose verdict was held to the kernel.
         answers: of the kernel, for datagrams, TCP and each source of a connection.
         wrong: by ``WAYS``, addresses that are told otherwise than the kernel does.
-        blamed: hosts on which a way is wrong, by way and what the host has that a recording may not hold.
+        blamed: hosts on which a way is wrong, by way and what the host has that plain ones don't.
         unknown: by way and reason, the hosts on which nothing was judged although there is a default route.
         fixes: proposals that were applied.
         entries: routes of these.
@@ -70,6 +71,7 @@ class Figures:
     Args:
         plain: on hosts whose recordings hold everything.
         odd: on hosts with what a recording may not hold.
+        seen: on hosts that sockets judge.
         mistakes: the first of them in words, each with its host.
         seconds: that it took.
         made: when, on which kernel, by which programs, and how to do it again.
@@ -77,6 +79,7 @@ class Figures:
 
     plain: Share = attrs.field(factory=Share)
     odd: Share = attrs.field(factory=Share)
+    seen: Share = attrs.field(factory=Share)
     mistakes: list[str] = attrs.field(factory=list)
     seconds: float = 0.0
     made: dict[str, str] = attrs.field(factory=dict)
@@ -84,16 +87,26 @@ class Figures:
     def add(self, other: Figures) -> None:
         self.plain.add(other.plain)
         self.odd.add(other.odd)
+        self.seen.add(other.seen)
         self.mistakes = list(dict.fromkeys((*self.mistakes, *other.mistakes)))[:SHOWN]
 
     @property
+    def shares(self) -> tuple[Share, ...]:
+        return self.plain, self.odd, self.seen
+
+    @property
     def look_ups(self) -> int:
-        return self.plain.look_ups + self.odd.look_ups
+        return sum(share.look_ups for share in self.shares)
+
+    @property
+    def mistaken(self) -> int:
+        """Count everything that was wrong."""
+        return sum(share.mistakes for share in self.shares)
 
     @property
     def is_right(self) -> bool:
         """Whether nothing was wrong, and nothing unknown where a recording holds everything."""
-        return not (self.plain.mistakes or self.odd.mistakes or self.plain.unknown)
+        return not (self.mistaken or self.plain.unknown)
 
     def to_json(self) -> dict[str, Any]:
         return attrs.asdict(self)
@@ -103,6 +116,6 @@ class Figures:
         counters = ("wrong", "blamed", "unknown", "features")
         shares = {
             name: Share(**document[name] | {key: Counter(document[name][key]) for key in counters})
-            for name in ("plain", "odd")
+            for name in ("plain", "odd", "seen")
         }
         return cls(**document | shares)

@@ -35,6 +35,9 @@ class Audited:
         foreseen: as in the config.
         connecting: what sockets try; None: they don't.
         is_odd: whether it has what a recording may not hold.
+        cycle: commands that change the host again and again while it is looked at.
+        is_seen: whether sockets alone tell what is so.
+        names: features that its commands don't show.
     """
 
     steps: tuple[str, ...]
@@ -43,6 +46,9 @@ class Audited:
     foreseen: tuple[IPv4Network, ...] = ()
     connecting: connecting.Question | None = None
     is_odd: bool = False
+    cycle: tuple[str, ...] = ()
+    is_seen: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def had_rules(self) -> bool:
@@ -52,12 +58,12 @@ class Audited:
     @property
     def features(self) -> tuple[str, ...]:
         """What of ``FEATURES`` it has."""
-        return self._having(FEATURES)
+        return (*self._having(FEATURES), *self.names)
 
     @property
     def odd_features(self) -> tuple[str, ...]:
-        """Likewise, of those that a recording may not hold."""
-        return self._having(_ODD_FEATURES)
+        """Return those that plain hosts don't have."""
+        return (*self._having(_ODD_FEATURES), *self.names)
 
     def _having(self, features: dict[str, str]) -> tuple[str, ...]:
         text = "\n".join((*self.steps, *("# devs" for each in self.expected if each.devs is not None)))
@@ -72,6 +78,11 @@ _ODD_FEATURES = {
     "tied default routes": r"^ip route append default",
     "a neighbour that failed": r" nud failed$",
     "rules by an unknown attribute": r"^ip rule add .* (tun_id|realms) ",
+    # Its packets have the source of the interface that was registered first, which no dump tells.
+    "rules: from, and an interface without an address": (
+        r"^ip link add (\S+) (index \d+ )?type veth (?![\s\S]*^ip address add .* dev \1$)"
+        r"[\s\S]*^ip rule add .*\bfrom (?!all|0\.0\.0\.0/0)"
+    ),
 }
 
 FEATURES = {
@@ -106,6 +117,7 @@ FEATURES = {
     "a link that is down": r"^ip link set \S+ down$",
     "a link that came back": r"^ip link set (\S+) down\nip link set \1 up$",
     "a link that went": r"^ip link del ",
+    "interfaces registered in another order than numbered": r"^ip link add \S+ index [57]0 ",
     "a carrier that was lost": r"^ip link set peer-\S+ down$",
     "a carrier that was lost, and counts": r"ignore_routes_with_linkdown=1",
     "expected CIDRs with interfaces of their own": r"^# devs",

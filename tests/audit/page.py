@@ -9,15 +9,16 @@ import platform
 import subprocess
 from typing import TYPE_CHECKING
 
+from audit.features import SEEN_FEATURES
 from audit.figures import WAYS, Figures
 from audit.hosts import FEATURES
 from hostrouting.cli.output import bad, dim, good, head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_KINDS = ("", "plain hosts", "hosts with what a recording may not hold")
+_KINDS = ("", "plain hosts", "hosts with what a recording may not hold", "hosts that sockets judge")
 
 
 def made(look_ups: int, number: int) -> dict[str, str]:
@@ -31,20 +32,19 @@ def made(look_ups: int, number: int) -> dict[str, str]:
     }
 
 
-def rows(figures: Figures) -> Iterator[tuple[str, int, int]]:
-    """What is told of each kind of hosts."""
-    plain, odd = figures.plain, figures.odd
+def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Return what is told of each kind of hosts."""
 
-    def row(words: str, name: str) -> tuple[str, int, int]:
-        return words, getattr(plain, name), getattr(odd, name)
+    def row(words: str, name: str) -> tuple[str, tuple[int, ...]]:
+        return words, tuple(getattr(share, name) for share in figures.shares)
 
     yield row("hosts", "worlds")
     yield row("of them without a default route (each verdict is unknown, and must be)", "without_default")
     yield row("addresses looked up", "look_ups")
     yield row("answers of the kernel, also for TCP and from each source", "answers")
     for way, words in WAYS.items():
-        yield f"wrong: {words}", plain.wrong[way], odd.wrong[way]
-    yield "hosts of unknown verdict", plain.unknown.total(), odd.unknown.total()
+        yield f"wrong: {words}", tuple(share.wrong[way] for share in figures.shares)
+    yield "hosts of unknown verdict", tuple(share.unknown.total() for share in figures.shares)
     yield row("fixes applied", "fixes")
     yield row("their routes", "entries")
     yield row("addresses that they left failing", "left")
@@ -55,7 +55,7 @@ def rows(figures: Figures) -> Iterator[tuple[str, int, int]]:
 
 def reasons(figures: Figures) -> Iterator[tuple[str, str, int]]:
     """Why nothing was judged."""
-    for kind, share in zip(_KINDS[1:], (figures.plain, figures.odd), strict=True):
+    for kind, share in zip(_KINDS[1:], figures.shares, strict=True):
         for reason, hosts in sorted(share.unknown.items()):
             yield kind, reason, hosts
 
@@ -63,14 +63,16 @@ def reasons(figures: Figures) -> Iterator[tuple[str, str, int]]:
 def as_table(figures: Figures) -> str:
     """An audit, aligned, for a terminal."""
     lines = [f"{mistake}\n" for mistake in figures.mistakes]
-    table = [(words, f"{plain:,}", f"{odd:,}") for words, plain, odd in rows(figures)]
-    widths = [max(map(len, column)) for column in zip(*table, _KINDS, strict=True)]
-    lines.append(head("  ".join((_KINDS[0].ljust(widths[0]), _KINDS[1].rjust(widths[1]), _KINDS[2].rjust(widths[2])))))
-    lines += [
-        f"{words.ljust(widths[0])}  {plain.rjust(widths[1])}  {odd.rjust(widths[2])}" for words, plain, odd in table
+    table = [_KINDS, *((words, *(f"{count:,}" for count in counts)) for words, counts in rows(figures))]
+    first, *others = [max(map(len, column)) for column in zip(*table, strict=True)]
+    heading, *aligned = [
+        "  ".join((words.ljust(first), *(count.rjust(width) for count, width in zip(counts, others, strict=True))))
+        for words, *counts in table
     ]
+    lines += [head(heading), *aligned]
     lines += [f"  unknown on {hosts:,} {kind}: {reason}" for kind, reason, hosts in reasons(figures)]
-    lines += [f"  wrong on {hosts:,} hosts: {words}" for words, hosts in sorted(figures.odd.blamed.items())]
+    blamed = sorted((figures.odd.blamed + figures.seen.blamed).items())
+    lines += [f"  wrong on {hosts:,} hosts: {words}" for words, hosts in blamed]
     paint = good if figures.is_right else bad
     return "\n".join([*lines, "", *(dim(line) for line in _made(figures)), paint(_verdict(figures))])
 
@@ -82,11 +84,10 @@ def _made(figures: Figures) -> list[str]:
 
 
 def _verdict(figures: Figures) -> str:
-    mistakes = figures.plain.mistakes + figures.odd.mistakes
     if figures.is_right:
         return "Nothing is wrong."
     unknown = figures.plain.unknown.total()
-    return f"{mistakes:,} are wrong, and {unknown:,} verdicts on plain hosts are unknown."
+    return f"{figures.mistaken:,} are wrong, and {unknown:,} verdicts on plain hosts are unknown."
 
 
 # --- the page ----------------------------------------------------------------------------------------------------
@@ -103,11 +104,15 @@ def write_docs(figures: Figures, folder: Path) -> None:
     (folder / "audit.md").write_text(_page(figures))
 
 
+def _row(words: str, counts: Iterable[int]) -> str:
+    return f"| {' | '.join((words, *(f'{count:,}' for count in counts)))} |"
+
+
 def _page(figures: Figures) -> str:
-    table = [f"| {words} | {plain:,} | {odd:,} |" for words, plain, odd in rows(figures)]
+    table = [_row(words, counts) for words, counts in rows(figures)]
     why = "\n".join(f"- {reason}: {hosts:,} {kind}" for kind, reason, hosts in reasons(figures))
-    features = [f"| {name} | {figures.plain.features[name]:,} | {figures.odd.features[name]:,} |" for name in FEATURES]
-    heading = f"| {' | '.join(_KINDS)} |\n|---|---:|---:|"
+    features = [_row(name, (share.features[name] for share in figures.shares)) for name in (*FEATURES, *SEEN_FEATURES)]
+    heading = f"| {' | '.join(_KINDS)} |\n|---|---:|---:|---:|"
     return f"""# The audit
 
 {_verdict(figures)} The audit makes random hosts, asks the kernel about their addresses, and compares what
@@ -133,14 +138,33 @@ ip(8) makes each host at random, in a fresh network namespace. The audit asks th
 which anything begins or ends in the host's tables, rules and expected CIDRs, and about up to 1,024 other
 addresses of each CIDR. It asks for a datagram, for TCP, and, where a rule has a `from`, from each source that a
 connection would have. So it knows the kernel's answer for each address. It compares that with the check's
-verdict: live, from a recording by `hostrouting snapshot`, and from a recording by `ip -j`.
+verdict: live, from a recording by `hostrouting snapshot`, from a recording by `ip -j`, and at boot, by the script
+with one of gawk, mawk and busybox.
 
 Then it applies the proposed fix and asks the kernel again. What failed must be right, but for what the fix
 called unmendable, and what was fine must be as it was. On hosts with rules about sources it also begins a TCP
 connection and two datagrams to each of some addresses, and sees their first packets leave.
 
-The hosts of the right column have something that a recording may not hold. The verdict of their recording may
-be the kernel's, or `unknown` with the reason. On all other hosts it may not be unknown.
+The hosts of the second column have something that a recording may not hold. The verdict of their recording may be
+the kernel's, or `unknown` with the reason. On plain hosts no verdict may be unknown.
+
+The hosts of the third column have what a look-up doesn't tell, or what the audit would have to compute. There nothing
+is asked: a TCP connection, a connected datagram and an unconnected one are sent to each address at which anything
+begins or ends, and to some others, and are seen on all interfaces. Where a hop is taken by chance, or several default
+routes compete, each is sent from many ports. An address that a note calls this host's own is put to the test: a route
+to it is added, which must change nothing. Each verdict must be what the sockets did, or `unknown` with its reason,
+which is counted above. After the fix they are sent again.
+
+On the hosts with churn, commands of `ip` change routes, rules or addresses some hundreds of times a second, and then
+change them back, while the host is checked, recorded by `hostrouting snapshot` and judged by the boot script. A
+verdict is right there if the sockets do what it says at some moment of the cycle.
+
+## What isn't tried
+
+This kernel has no VRF, dummy, bond, VLAN, ipvlan or IPoIB interfaces, and no ciphers for IPsec. The sockets have no
+mark, no type of service, no user but root and no bound interface, and they use few ports: rules that select by
+these are on the hosts, and must not be met. IPsec policies and packet filters aren't made. No carrier is lost while
+`ignore_routes_with_linkdown` is set already: the leg then gets no packets, and [counts as used](verdict.md).
 
 ## What the hosts have
 

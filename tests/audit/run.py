@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import connecting
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from audit.examine import Examination
+from audit.features import with_features
 from audit.figures import SHOWN, Figures
-from audit.hosts import Audited, hosts
+from audit.hosts import hosts
+from audit.sockets import SeenExamination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hypothesis.strategies import SearchStrategy
+
+    from audit.hosts import Audited
+
+T = TypeVar("T")
+
 # Of five hosts four are plain, and one is odd.
 _PLAIN_EACH = 4
-# Odd ones in a block, and addresses by chance in each expected CIDR of a host: if there are many blocks, and if few.
-_MANY, _FEW = (10, 1024), (2, 64)
+# Odd ones in a block, those that sockets judge, and addresses by chance in each expected CIDR of a host: if there are
+# many blocks, and if few.
+_MANY, _FEW = (10, 20, 1024), (2, 8, 64)
 # As a few blocks of few have, or more.
 _LOOK_UPS = 5_000
 # Most take a tenth of one.
@@ -63,19 +74,23 @@ def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Fi
     return figures
 
 
-def examine_block(number: int, block: int, odd: int, addresses: int) -> Figures:
+def examine_block(number: int, block: int, odd: int, seen: int, addresses: int) -> Figures:
     """Draw a block of hosts and examine them.
 
     Args:
         number: of the audit.
         block: of the block.
         odd: hosts with what a recording may not hold.
+        seen: hosts that sockets judge.
         addresses: by chance, in each expected CIDR of a host.
     """
     figures = Figures()
-    hosts_drawn = drawn(f"{number} plain {block}", odd * _PLAIN_EACH, is_odd=False)
-    for host in (*hosts_drawn, *drawn(f"{number} odd {block}", odd, is_odd=True)):
+    plain = drawn(f"{number} plain {block}", odd * _PLAIN_EACH, hosts(is_odd=False))
+    for host in (*plain, *drawn(f"{number} odd {block}", odd, hosts(is_odd=True))):
         _examine(Examination(host, addresses), figures)
+    for host in for_sockets(f"{number} seen {block}", seen):
+        # Sockets take longer than look-ups.
+        _examine(SeenExamination(host, 16), figures)
     return figures
 
 
@@ -94,11 +109,13 @@ def _examine(examination: Examination, figures: Figures) -> None:
         examination.mistakes.append(f"it takes longer than {_HOST_SECONDS} s")
     finally:
         signal.alarm(0)
-    (figures.odd if host.is_odd else figures.plain).add(examination.share)
+    share = figures.seen if host.is_seen else figures.odd if host.is_odd else figures.plain
+    share.add(examination.share)
     if examination.mistakes and len(figures.mistakes) < SHOWN:
         config = examination.config.to_mapping()
+        cycle = [f"  again and again: {step}" for step in host.cycle]
         figures.mistakes.append(
-            "\n".join((*examination.mistakes, *(f"  {step}" for step in host.steps), f"  {config}"))
+            "\n".join((*examination.mistakes, *(f"  {step}" for step in host.steps), *cycle, f"  {config}"))
         )
 
 
@@ -106,9 +123,15 @@ def _give_up(*_: object) -> None:
     raise _TooLongError
 
 
-def drawn(name: str, most: int, *, is_odd: bool) -> list[Audited]:
+def for_sockets(name: str, most: int) -> list[Audited]:
+    """Return as many random hosts that sockets judge, always the same ones of one name."""
+    chance = random.Random(name)
+    return [with_features(question, chance) for question in drawn(name, most, connecting.questions())]
+
+
+def drawn(name: str, most: int, strategy: SearchStrategy[T]) -> list[T]:
     """As many random hosts, always the same ones of one name."""
-    found: list[Audited] = []
+    found: list[T] = []
 
     @seed(name)
     @settings(
@@ -118,8 +141,8 @@ def drawn(name: str, most: int, *, is_odd: bool) -> list[Audited]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(hosts(is_odd=is_odd))
-    def draw(host: Audited) -> None:
+    @given(strategy)
+    def draw(host: T) -> None:
         found.append(host)
 
     draw()

@@ -27,6 +27,10 @@ BY_HAND = _BY_HAND.replace("sleep 1", "sleep 0.1")
 """The commands that record a host with ip alone; a hand isn't as fast."""
 
 
+# Of ip: one that prints all that a rule may select by, and, to re.sub, its own.
+KNOWS_ALL, AS_IT_IS = "iproute2-9999.0", r"\g<0>"
+
+
 def checked(
     backend: RouteBackend,
     expected: Sequence[ExpectedCidr | IPv4Network],
@@ -51,7 +55,7 @@ def recorded(kernel: RouteBackend) -> Snapshot:
         return Snapshot.load(path)
 
 
-def recorded_by(commands: str, shell: str = "sh", *, ip: str = "iproute2-9999.0") -> Snapshot:
+def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Snapshot:
     """Return what commands of a shell record of the host that they run on; once more if it changed meanwhile.
 
     Links that were just made tell of their carriers up to a second later. Commands that change the host run once.
@@ -59,7 +63,7 @@ def recorded_by(commands: str, shell: str = "sh", *, ip: str = "iproute2-9999.0"
     Args:
         commands: of the shell.
         shell: its name.
-        ip: the release to put in the place of ip's own; the usual one prints all that a rule may select by.
+        ip: the release to put in the place of ip's own.
     """
     found = _record(commands, shell, ip)
     return _record(commands, shell, ip) if found.is_torn and commands == BY_HAND else found
