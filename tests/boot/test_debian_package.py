@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.payloads import add_nested_machine
+from boot.rig import FOUND
 from boot.test_gate import CONFIG, MARKERS, MENDED, UNITS, start
 from boot.test_watch import UNIT as WATCHER
 
@@ -65,6 +66,7 @@ def test_it_installs_applies_survives_a_reboot_and_an_upgrade_is_removed_and_pur
     payload = add_nested_machine(node)
     node.write(CONFIG, json.dumps(DOCUMENT))
     node.boot()
+    node.remove(FOUND)
     (package,) = release.glob("*.deb")
     node.write(f"{DEB}.base64", b64encode(package.read_bytes()).decode())
     node.run("sh", "-euc", RAISE)

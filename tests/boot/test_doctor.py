@@ -161,7 +161,8 @@ def test_a_watcher_that_can_not_run_and_a_consumer_that_nobody_has_are_found(nod
     metrics = "/var/lib/metrics/hostrouting.prom"
     installed(node, MENDED, consumer="kubelt.service", watch={"enabled": True, "textfile": metrics})
     unit = f"{UNITS}/hostrouting-watch.service"
-    node.write(unit, node.read(unit).replace("RestartSec=10", "RestartSec=100ms"))
+    text = node.read(unit).replace("RestartSec=10", "RestartSec=100ms").replace("ExecStart=", "ExecStart=/bin/false ")
+    node.write(unit, text)
     node.boot()
 
     def has_failed_often() -> bool:
