@@ -144,7 +144,8 @@ class Definitions(dict[str, Any]):
             told["pattern"] = f"^({told['pattern'][1:-1]})?$"
         elif told.get("type") == "array":
             told |= {} if _takes(convert, []) else SOME
-            told |= {} if _takes(convert, [*(field.default or ())] * 2) else {"maxItems": len(field.default or ())}
+            if field.default and not _takes(convert, [*field.default] * 2):
+                told["maxItems"] = len(field.default)
         elif told.get("type") == "integer":
             told["maximum"] = _largest(convert)
         if field.default is NOTHING:

@@ -195,7 +195,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.cli.changes import NOTHING, changes_lines
     from hostrouting.cli.report import remedy_lines
     from hostrouting.model.changes import Changes
-    from hostrouting.overlap.findings import Verdict
+    from hostrouting.overlap.findings import NoteKind, Verdict
     from hostrouting.tasks import queries
     from hostrouting.tasks.preview import as_installed
 
@@ -208,7 +208,8 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
     task = phases.task("check")(lambda scope: queries.check_kernel(config, on, backend, scope, servers))
     result = run_task(task)
-    for line in remedy_lines(result):
+    contested = (f"mind: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
+    for line in (*remedy_lines(result), *contested):
         complain(line)
     proposal, changes = None, Changes()
     if is_judged := result.verdict is not Verdict.UNKNOWN or not result.cidrs:

@@ -218,9 +218,9 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def set_config(options: argparse.Namespace, host: Host) -> int:
     """Write our keys of CONFIG into FILE, which other components share.
 
-    The keys are hostRouting and hostNetworking; one that CONFIG lacks stays in FILE as it is. The bytes around them,
-    the mode, the owner and a link that leads to FILE stay too. Where there is no FILE it is made, for its owner alone.
-    A second run writes nothing.
+    The keys are hostRouting and hostNetworking. Each is replaced as a whole; one that CONFIG lacks stays in FILE as it
+    is. The bytes around them, the mode, the owner and a link that leads to FILE stay too. Where there is no FILE it is
+    made, for its owner alone. A second run writes nothing.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """

@@ -96,7 +96,7 @@ def node_ip(examined: ExaminedHost) -> Iterator[Fault]:
     overlap, kernel = examined.config.route_overlap, examined.host.routes
     if examined.addresses == NONE_GIVEN or not (uplinks := uplink_devs(examined.config, kernel)):
         return
-    for misfit in misfits(examined.addresses, overlap, kernel.addresses(), uplinks):
+    for misfit in misfits(examined.addresses, overlap, kernel.addresses(), uplinks, kernel.default_routes()):
         yield Fault("node-ip", misfit.key, misfit.message, misfit.hint, Severity.RISK)
 
 

@@ -166,7 +166,7 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
     if config.uplinks is not None:
         devs = tuple(sorted(link.name for link in links if is_like(link.name, config.uplinks)))
         if needs_uplinks and not devs:
-            raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}")
+            raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names")
     elif default is None and needs_uplinks:
         return None
     elif default is not None:

@@ -160,7 +160,7 @@ def load_all() -> None:
 
 
 def _notes_on_given(given: NodeAddresses, overlap: RouteOverlap, reading: Reading) -> Iterator[Note]:
-    for misfit in misfits(given, overlap, reading.addresses, reading.uplinks):
+    for misfit in misfits(given, overlap, reading.addresses, reading.uplinks, reading.routes):
         text = f"{misfit.key}: {misfit.message}; {misfit.hint}"
         yield Note(NoteKind.NODE_IP, text, devs=misfit.devs)
 
@@ -217,8 +217,11 @@ def _no_default_route(routes: Sequence[Route]) -> str:
 
 def _without_default(reading: Reading, findings: Iterable[Finding]) -> Iterator[Unmendable]:
     """Say of each failure that there is no default route for an entry to inherit from."""
-    missing = missing_default_route(reading.routes, reading.named)
-    obstacle = Obstacle(f"missing is {missing}: add one, or an entry that names gateway and dev")
+    missing = f"missing is {missing_default_route(reading.routes, reading.named)}"
+    down = sorted(link.name for link in reading.links if link.name in reading.uplinks and not link.is_up)
+    if down:
+        missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
+    obstacle = Obstacle(f"{missing}: add one, or an entry that names gateway and dev")
     for finding in findings:
         yield Unmendable(finding.ranges, finding.devs, obstacle, finding.shadowed)
 

@@ -148,12 +148,12 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
 
     def way(outcome: Outcome, sources: tuple[IPv4Address, ...]) -> LookupWay:
         told, source, is_tcp = outcome.answer
-        return LookupWay(
-            outcome,
-            steps=tuple(_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))),
-            sources=sources,
-            is_modelled=told in modelled([address], source=source, is_tcp=is_tcp),
-        )
+        steps = [*_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))]
+        is_modelled = told in modelled([address], source=source, is_tcp=is_tcp)
+        if is_modelled and told.route is not None and told.route.destination.prefixlen == 0:
+            # Of default routes that are taken by turns the model knows the first.
+            steps[-1] = attrs.evolve(steps[-1], route=told.route)
+        return LookupWay(outcome, tuple(steps), sources, is_modelled)
 
     return Explanation(address, around, reading.uplinks, tuple(map(way, outcomes, chosen)), why_torn is not None)
 

@@ -6,13 +6,15 @@ over, and nothing of them reaches a config, a mapping, a file or a script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 from typing import NamedTuple
 
 from hostrouting.config.routing import RouteOverlap
+from hostrouting.kernel.nexthops import unicast_defaults
 from hostrouting.model.links import Address
 from hostrouting.model.parsing import parse_unicast_address
+from hostrouting.model.routes import Route
 
 
 class NodeAddresses(NamedTuple):
@@ -39,10 +41,13 @@ NONE_GIVEN = NodeAddresses()
 def _address(document: object, *keys: str) -> IPv4Address | None:
     for key in keys:
         document = document.get(key) if isinstance(document, Mapping) else None
-    try:
-        return parse_unicast_address(document) if isinstance(document, str) else None
-    except ValueError:
-        return None
+    # Of a node with both families there are two, with a comma.
+    for word in document.split(",") if isinstance(document, str) else ():
+        try:
+            return parse_unicast_address(word.strip())
+        except ValueError:
+            continue
+    return None
 
 
 class Misfit(NamedTuple):
@@ -62,7 +67,11 @@ class Misfit(NamedTuple):
 
 
 def misfits(
-    given: NodeAddresses, overlap: RouteOverlap, addresses: Sequence[Address], uplinks: Sequence[str]
+    given: NodeAddresses,
+    overlap: RouteOverlap,
+    addresses: Sequence[Address],
+    uplinks: Sequence[str],
+    defaults: Iterable[Route],
 ) -> Iterator[Misfit]:
     """Yield each address that doesn't fit.
 
@@ -71,13 +80,17 @@ def misfits(
         overlap: the expected CIDRs.
         addresses: of the host.
         uplinks: their names.
+        defaults: the default routes; an interface that has one may be the uplink that is meant.
     """
     devs = tuple(sorted({each.dev for each in addresses if each.local == given.node_ip}))
     if given.node_ip is not None and not set(devs) & set(uplinks):
         own = next((f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks), "an uplink's")
         where = f"is an address of {','.join(devs)} and of no uplink" if devs else "is an address of no interface"
         message = f"{given.node_ip} {where}, and the cluster is told to reach the kubelet there"
-        yield Misfit("node.kubelet.nodeIP", message, f"set it to {own}", devs)
+        hint = f"set it to {own}"
+        if meant := [dev for dev in devs if any(dev in route.devs for route in unicast_defaults(defaults))]:
+            hint = f"if the cluster is reached by {','.join(meant)}, name that in hostRouting.uplinks; else {hint}"
+        yield Misfit("node.kubelet.nodeIP", message, hint, devs)
     dns = given.dns_service_ip
     if dns is not None and not any(dns in expected.cidr for expected in overlap.expected_cidrs):
         message = f"{dns} lies in no expected CIDR, so no check looks where it leads"

@@ -241,6 +241,17 @@ def test_an_explanation_expects_the_uplinks(case: Case) -> None:
     assert found.is_as_expected == (None if case.unknown else is_fine)
 
 
+def test_an_explanation_shows_each_default_that_is_taken_by_turns(kernel: NamespaceKernel) -> None:
+    case = CASES["equal metrics, and the uplink is named"]
+    run_ip(NODE + case.does)
+    found = explain(IPv4Address("10.97.0.9"), config_of(case), kernel, phases.CancelScope())
+    ends = {str(way.steps[-1].route): way.outcome.is_failure for way in found.lookups}
+    assert ends == {
+        "default via 10.1.0.1 dev eth0 proto dhcp metric 100": False,
+        "default via 10.9.0.1 dev eth1 proto dhcp metric 100": True,
+    }
+
+
 def inherited(backend: NetlinkBackend) -> tuple[str, ...]:
     """Return the interfaces of the hops of a route that names nothing, and take it back."""
     (route,) = (route for route in backend.routes(Table.MAIN) if route.is_ours)

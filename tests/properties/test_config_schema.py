@@ -120,6 +120,7 @@ sections = objects(
         foreseen=st.lists(cidrs, max_size=2),
     ),
     wait_seconds=seconds,
+    uplinks=st.lists(patterns, min_size=1, max_size=2),
     consumer=units,
     watch=objects(enabled=st.booleans(), textfile=textfiles),
 )
@@ -271,6 +272,20 @@ def test_its_keys_and_defaults_are_the_codes(cls: type) -> None:
             assert told["default"] == default
         else:
             assert default in (None, attrs.NOTHING) or attrs.has(type(default))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"uplinks": ["eth0"]},
+        {"uplinks": ["eth0", "bond*"]},
+        {"routeOverlap": {"expectedCidrs": [{"cidr": "10.0.0.0/24", "devs": ["eth0", "eth1"]}]}},
+        {"routeOverlap": {"expectedCidrs": ["10.0.0.0/24"], "containerDevs": [], "allowedDevs": ["eth1", "eth2"]}},
+    ],
+)
+def test_lists_that_the_code_takes_an_editor_takes_too(section: object) -> None:
+    assert not problems({"hostRouting": section})
+    assert VALIDATOR.is_valid({"hostRouting": section})
 
 
 def test_its_words_and_bounds_are_the_codes() -> None:

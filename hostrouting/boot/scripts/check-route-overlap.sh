@@ -402,7 +402,7 @@ function print_verdict(    i) {
   if (!ranges)
     print "nothing"
   else if (expected == "" && uplink_pattern != "")
-    print "unknown\nno-uplink: there is no interface " uplink_words
+    print "unknown\nno-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (expected == "")
     print "no-default-route\nno-default-route: table main has no unicast 0.0.0.0/0 to compare with" elsewhere
   if (!ranges || expected == "")
