@@ -17,7 +17,7 @@ import attrs
 from hostrouting.boot import files
 from hostrouting.boot.layout import GATE_NAMES, Layout
 from hostrouting.config.routing import SECTION, Config
-from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.errors import ConfigError, FileError, UnitError
 
 T = TypeVar("T")
 
@@ -212,9 +212,14 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
     keys, theirs = part.config.get(SECTION, {}), asked.get(SECTION, {})
     if not keys.keys() & SHARED_KEYS or not theirs.keys() & SHARED_KEYS:
         return part
-    own = {key: value for key, value in keys.items() if key not in SHARED_KEYS}
-    shared = {key: value for key, value in theirs.items() if key in SHARED_KEYS}
-    return attrs.evolve(part, config={**part.config, SECTION: own | shared})
+    if keys.get("uplinks") != theirs.get("uplinks"):
+        # Its script was rendered with these, and decides by them.
+        raise UnitError(
+            f"can't install parts with other uplinks than what stays beside them: {keys.get('uplinks')}",
+            hint="install all at once, by Configure or hostrouting apply",
+        )
+    shared = {key: theirs.get(key, value) for key, value in keys.items()}
+    return attrs.evolve(part, config={**part.config, SECTION: shared})
 
 
 # The first line of each unit and drop-in of ours.

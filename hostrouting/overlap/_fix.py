@@ -36,7 +36,7 @@ from hostrouting.model.text import shortened
 from hostrouting.overlap._cover import Neighbours, Piece, fewest_prefixes
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap._judge import Outcome, Outcomes
-from hostrouting.overlap._reading import Reading, own_subnets
+from hostrouting.overlap._reading import Reading, own_subnets, usable_devs
 from hostrouting.overlap.findings import Finding, Obstacle, Remedy, Unmendable
 from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
@@ -130,21 +130,23 @@ class Remedies:
     ) -> None:
         self._reading, self._default, self._nameservers = reading, default, tuple(nameservers)
         tiles, devs = reading.tiles, reading.uplinks
+        # Of two uplinks in one subnet the default route's has it, and one that takes no route has none.
+        usable = usable_devs(reading.links, devs)
+        self._own_subnets = own_subnets(reading.addresses, usable) | own_subnets(reading.addresses, default.devs)
+        self._nested_subnets = PrefixIndex(self._own_subnets)
         # For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces.
         self._outcomes: dict[int, Outcome] = {}
         self._elsewhere: dict[int, ExpectedCidr] = {}
         for expected, found in outcomes.items():
-            is_default = expected.allows_all(default.devs)
             for question in dict.fromkeys(tile.question for tile in tiles_in(tiles, numbers(expected.cidr))):
                 outcome, known = found[question][0], self._outcomes.get(question)
                 if known is None or outcome.is_failure or not known.is_failure:
                     self._outcomes[question] = outcome
-                if not is_default:
+                subnet = self._subnet_of(IPv4Network(question))
+                if not expected.allows_all(default.devs if subnet is None else (self._own_subnets[subnet],)):
                     self._elsewhere[question] = expected
         self._fib, self._tiles = reading.fib, tiles
         self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), reading.routes)
-        self._own_subnets = own_subnets(reading.addresses, devs)
-        self._nested_subnets = PrefixIndex(self._own_subnets)
         # Which of them the cluster is reached by nobody has said.
         rivals = {hop.dev or "" for route in unicast_defaults(reading.routes) for hop in route.hops} - {*devs}
         self._rivals = own_subnets(reading.addresses, () if reading.named is not None else tuple(rivals))

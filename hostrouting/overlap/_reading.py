@@ -27,7 +27,7 @@ from hostrouting.kernel.nexthops import (
     way_of,
 )
 from hostrouting.kernel.port import RouteBackend, at_one_moment
-from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link, is_like
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
@@ -164,14 +164,15 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
     default = inherited_route(defaults, config.uplinks)
     devs: tuple[str, ...] = ()
     if config.uplinks is not None:
-        devs = tuple(sorted(link.name for link in links if is_like(link.name, config.uplinks)))
+        devs = named_uplinks(links, config.uplinks)
         if needs_uplinks and not devs:
             raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names")
     elif default is None and needs_uplinks:
         return None
     elif default is not None:
         devs = default.devs
-        if any(each.devs is None for each in overlap.expected_cidrs) and (tied := contested_defaults(defaults)):
+        if is_contested(config, defaults):
+            tied = contested_defaults(defaults)
             named = "; ".join(map(str, tied))
             raise ContestedDefaultError(
                 f"table main has {len(tied)} default routes of metric {default.metric} by several interfaces, and which"
@@ -193,6 +194,12 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
         routes = backend.routes_except(devs, inside=told, sources=own)
     others = (route for route in routes if route.destination.prefixlen or route not in defaults)
     return tables._replace(routes=(*defaults, *others))
+
+
+def is_contested(config: Config, defaults: Sequence[Route]) -> bool:
+    """Tell whether default routes of one metric leave in doubt which interface some CIDR is expected by."""
+    is_open = any(each.devs is None for each in config.route_overlap.expected_cidrs)
+    return config.uplinks is None and is_open and bool(contested_defaults(defaults))
 
 
 def _coverage(overlap: RouteOverlap, tables: _Tables, besides: Iterable[Prefix] = ()) -> Coverage:
@@ -296,6 +303,21 @@ def pending_devs(links: Sequence[Link], addresses: Sequence[Address], uplinks: S
     return tuple(
         sorted(link.name for link in links if link.hardware == Hardware.INFINIBAND and link.name not in with_address)
     )
+
+
+def named_uplinks(links: Sequence[Link], patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the interfaces that a config names as uplinks, sorted; never the loopback, by which nothing is reached."""
+    return tuple(sorted(link.name for link in links if link.name != LOOPBACK and is_like(link.name, patterns)))
+
+
+def usable_devs(links: Sequence[Link], devs: Sequence[str]) -> list[str]:
+    """Return those of some interfaces by which the kernel takes a route and uses it."""
+    vrfs = {link.name for link in links if link.kind == "vrf"}
+    return [
+        link.name
+        for link in links
+        if link.name in devs and link.is_up and link.has_carrier and (link.master is None or link.master in vrfs)
+    ]
 
 
 def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefix, str]:

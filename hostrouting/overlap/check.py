@@ -18,13 +18,21 @@ from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import Deadlines, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
 from hostrouting.overlap._grouping import findings_and_notes
 from hostrouting.overlap._judge import Outcome, sort_answers
-from hostrouting.overlap._reading import ContestedDefaultError, NoUplinkError, Reading, ask, pending_devs, read_host
+from hostrouting.overlap._reading import (
+    ContestedDefaultError,
+    NoUplinkError,
+    Reading,
+    ask,
+    is_contested,
+    named_uplinks,
+    pending_devs,
+    read_host,
+)
 from hostrouting.overlap.findings import (
     Finding,
     Note,
@@ -173,7 +181,7 @@ def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
         backend: the kernel to ask.
     """
     if config.uplinks is not None:
-        return tuple(sorted(link.name for link in backend.links() if is_like(link.name, config.uplinks)))
+        return named_uplinks(backend.links(), config.uplinks)
     default = default_route(backend.default_routes())
     return default.devs if default else ()
 
@@ -186,7 +194,7 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
         backend: the kernel to ask.
     """
     overlap = config.route_overlap
-    if not overlap.expected_cidrs or not overlap.address_seconds:
+    if not overlap.expected_cidrs or not overlap.address_seconds or is_contested(config, backend.default_routes()):
         return ()
     links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
     return pending_devs(links, backend.addresses(), uplink_devs(config, backend))
@@ -203,7 +211,10 @@ def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScop
         devs = awaited_devs(config, backend)
         return f"an address on {', '.join(devs)}" if devs else None
 
-    if look_until(backend, scope, deadlines.network, find_default) is None:
+    # Named uplinks are judged without a default route too.
+    if look_until(backend, scope, deadlines.network, find_default) is None or (
+        config.uplinks is not None and uplink_devs(config, backend)
+    ):
         look_until(backend, scope, deadlines.addresses, find_pending)
 
 

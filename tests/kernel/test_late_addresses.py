@@ -136,6 +136,20 @@ def test_nothing_else_is_waited_for(has_infiniband: bool, node: NamespaceKernel,
     assert (code, verdict) == ((1, Verdict.OVERLAP) if has_infiniband else (0, Verdict.OK))
 
 
+def test_named_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceKernel, tmp_path: Path) -> None:
+    """They are judged all the same."""
+    assert node.delete(node.default_routes()) == ()
+    config = Case("STRICT", None, 60).config(uplinks=["eth0"], waitSeconds=0)
+    agent, host = Agent(), Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
+    task = phases.task("check")(lambda scope: check(config, host=host, scope=scope))
+    with infiniband(DEV):
+        said, _ = run_script(Sandbox(tmp_path), render_check(config), give_address)
+        subprocess.run(["ip", "address", "flush", "dev", DEV], check=True)
+        phases.run(task, observer=agent)
+    assert f"waiting up to 60 s for an address on {DEV}" in said
+    assert agent.messages == [f"waiting up to 60 s for an address on {DEV}"]
+
+
 # --- at the gate -----------------------------------------------------------------------------------------------------
 
 

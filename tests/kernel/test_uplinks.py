@@ -335,3 +335,52 @@ def test_recorded_hosts_are_judged_by_their_uplinks(case: Case, kernel: Namespac
     report = check_overlap(config_of(case), kernel, phases.CancelScope())
     (group,) = judge([take_snapshot(kernel)], config_of(case)).groups
     assert (group.report.verdict, group.report.findings) == (report.verdict, report.findings)
+
+
+# Two uplinks in one subnet, the second without a carrier.
+SHARED = f"{BY_ETH0} metric 100\naddr add 10.1.0.6/16 dev eth1\nlink set p1 down\naddr add 10.1.2.4/24 dev ib0"
+# The subnet of an uplink that is down is taken by ib0.
+DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
+
+
+@pytest.mark.parametrize(
+    ("does", "cidr", "fixed", "is_left"),
+    [
+        (SHARED, NODES, mended("eth0", "10.1.2.0/25", "10.1.2.128/25"), False),
+        (DOWN, "10.9.0.0/16", mended("eth0", "10.9.0.0/17", "10.9.128.0/17"), False),
+        (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, frozenset(), True),
+    ],
+)
+def test_a_fix_goes_by_an_uplink_that_works_and_is_meant(
+    does: str, cidr: Any, fixed: frozenset[tuple[str, str | None]], is_left: bool, kernel: NamespaceKernel
+) -> None:
+    run_ip(NODE + does)
+    section = {"uplinks": ["eth*"], "waitSeconds": 0, "routeOverlap": {"expectedCidrs": [cidr]}}
+    config = Config.from_mapping({"hostRouting": section})
+    remedy = check_overlap(config, kernel, phases.CancelScope()).remedy
+    assert {(str(entry.destination), entry.dev) for entry in remedy.routes} == fixed
+    assert bool(remedy.unmendable) == is_left
+    entries = [entry.to_mapping() for entry in remedy.routes]
+    wanted = Config.from_mapping({"hostRouting": section | {"staticRoutes": {"enabled": True, "routes": entries}}})
+    assert kernel.add(plan_now(wanted, kernel)[0].add) == ()
+    assert check_overlap(config, kernel, phases.CancelScope()).verdict == ("overlap" if is_left else "ok")
+
+
+@pytest.mark.parametrize(
+    ("does", "uplinks", "verdict"),
+    [
+        (f"{BY_ETH0}\nlink set eth0 alias 'the inet uplink'", ["eth0"], "ok"),
+        (f"{BY_ETH0}\nroute add local {SERVICES} dev lo table main", ["*"], "overlap"),
+        (f"{BY_ETH0}\nroute add local {SERVICES} dev lo table main", ["lo"], "unknown"),
+    ],
+)
+@pytest.mark.parametrize("awk", AWKS)
+def test_the_loopback_and_an_alias_lead_nobody_astray(
+    does: str, uplinks: list[str], verdict: str, awk: str, kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    run_ip(NODE + does)
+    overlap = {"expectedCidrs": [SERVICES], "mode": "STRICT"}
+    config = Config.from_mapping({"hostRouting": {"uplinks": uplinks, "waitSeconds": 0, "routeOverlap": overlap}})
+    assert check_overlap(config, kernel, phases.CancelScope()).verdict == verdict
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    assert sandbox.run(render_check(config)).returncode == (verdict != "ok")

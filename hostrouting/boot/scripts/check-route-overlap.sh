@@ -43,7 +43,7 @@ section == "kernel" {
     read_route()
   else if (/^[0-9]+:\t/)
     read_rule()
-  else if (/ inet /) {
+  else if (/^[0-9]+: +[^ ]+ +inet /) {
     has_address[$2] = 1
     is_address[substr($4, 1, index($4 "/", "/") - 1)] = 1
   }
@@ -87,7 +87,7 @@ function read_link(    name) {
   sub(/[@:].*/, "", name)
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"])
     infiniband[++infinibands] = name
-  if (uplink_pattern != "" && is_uplink(name))
+  if (uplink_pattern != "" && is_uplink(name) && name != "lo")
     uplink[++uplinks] = name
 }
 
@@ -752,6 +752,7 @@ attempt() {
   fi
   if [[ -n $LACKS_DEFAULT || $LINES = no-uplink:* ]]; then
     MISSING='the default route on an uplink'
+    [[ -z $PENDING || $SETTLE_LIMIT -le $LIMIT ]] || MISSING="an address on$PENDING" LIMIT=$SETTLE_LIMIT
     return "$MAY_COME"
   fi
   case $VERDICT in

@@ -180,9 +180,14 @@ def test_the_tasks_alone_agree_about_the_uplinks(host: Host, layout: Layout) -> 
     phases.run(ConfigureStaticRoutes(named, host=host))
     phases.run(CheckRouteOverlap(named, host=host))
     assert Manifest.load(layout).config.uplinks == ("eth*",)
+    before = {name: layout.script(name).read_text() for name in (ROUTES, CHECK)}
     for task in (ConfigureStaticRoutes, CheckRouteOverlap):
-        phases.run(task(unnamed, host=host))
-        assert Manifest.load(layout).config.uplinks is None
+        with pytest.raises(UnitError):
+            phases.run(task(unnamed, host=host))
+        assert Manifest.load(layout).config.uplinks == ("eth*",)
+        assert before == {name: layout.script(name).read_text() for name in (ROUTES, CHECK)}
+    phases.run(Configure(unnamed, host=host))
+    assert Manifest.load(layout).config.uplinks is None
     assert all("\nuplinks " not in layout.script(name).read_text() for name in (ROUTES, CHECK))
 
 
