@@ -34,7 +34,7 @@ DOCUMENT = {
 
 @pytest.fixture
 def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Layout]:
-    """What apply has written, under the umask that a test asks for."""
+    """Return what apply has written, under the umask that a test asks for."""
     layout = Layout(tmp_path)
     layout.config.parent.mkdir(parents=True)
     layout.config.write_text(json.dumps(DOCUMENT))

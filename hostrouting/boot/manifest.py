@@ -25,9 +25,10 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# What parts are started and judged in this order; others come behind them.
+# The keys of hostRouting that several parts are rendered from.
 SHARED_KEYS = ("waitSeconds", "uplinks")
 
+# Parts are started and judged in this order; others come behind them.
 _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
@@ -214,8 +215,9 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
         return part
     if keys.get("uplinks") != theirs.get("uplinks"):
         # Its script was rendered with these, and decides by them.
+        there = ",".join(keys.get("uplinks") or ()) or "none"
         raise UnitError(
-            f"can't install parts with other uplinks than what stays beside them: {keys.get('uplinks')}",
+            f"can't install a part with other uplinks than the installed parts beside it, which name {there}",
             hint="install all at once, by Configure or hostrouting apply",
         )
     shared = {key: theirs.get(key, value) for key, value in keys.items()}

@@ -1,4 +1,4 @@
-"""What is installed for the next boot: the parts that a config asks for, and their files."""
+"""The parts that a config asks for, with the files that are installed for the next boot."""
 
 from __future__ import annotations
 

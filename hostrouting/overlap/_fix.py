@@ -134,20 +134,22 @@ class Remedies:
         usable = usable_devs(reading.links, devs)
         self._own_subnets = own_subnets(reading.addresses, usable) | own_subnets(reading.addresses, default.devs)
         self._nested_subnets = PrefixIndex(self._own_subnets)
-        # For each question what its first look-up means, of several CIDRs a failure; and who expects other interfaces.
+        # For each question what its first look-up means, of several CIDRs a failure; and which CIDR expects other
+        # interfaces than those by which an entry would lead it.
         self._outcomes: dict[int, Outcome] = {}
-        self._elsewhere: dict[int, ExpectedCidr] = {}
+        self._elsewhere: dict[int, tuple[ExpectedCidr, Sequence[str]]] = {}
         for expected, found in outcomes.items():
             for question in dict.fromkeys(tile.question for tile in tiles_in(tiles, numbers(expected.cidr))):
                 outcome, known = found[question][0], self._outcomes.get(question)
                 if known is None or outcome.is_failure or not known.is_failure:
                     self._outcomes[question] = outcome
                 subnet = self._subnet_of(IPv4Network(question))
-                if not expected.allows_all(default.devs if subnet is None else (self._own_subnets[subnet],)):
-                    self._elsewhere[question] = expected
+                by = default.devs if subnet is None else (self._own_subnets[subnet],)
+                if not expected.allows_all(by):
+                    self._elsewhere[question] = expected, by
         self._fib, self._tiles = reading.fib, tiles
         self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), reading.routes)
-        # Which of them the cluster is reached by nobody has said.
+        # Nobody has said whether the cluster is reached by these instead.
         rivals = {hop.dev or "" for route in unicast_defaults(reading.routes) for hop in route.hops} - {*devs}
         self._rivals = own_subnets(reading.addresses, () if reading.named is not None else tuple(rivals))
         self._nested_rivals = PrefixIndex(self._rivals)
@@ -224,8 +226,9 @@ class Remedies:
         return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(obstacle=above, holder=holder)
 
     def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
-        if (expected := self._elsewhere.get(int(address))) is not None:
-            return f"{expected} is expected, and the default route leaves by {','.join(self._default.devs)}"
+        if (found := self._elsewhere.get(int(address))) is not None:
+            expected, by = found
+            return f"{expected} is expected, and a route would lead it by {','.join(by)}"
         if (subnet := next(self._nested_rivals.around((int(address), 32)), None)) is not None:
             dev = self._rivals[subnet]
             return (

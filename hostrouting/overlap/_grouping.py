@@ -165,7 +165,7 @@ def _behind(outcome: Outcome, expected: ExpectedCidr, reading: Reading) -> set[s
 
 
 def _foreseen(cidr: IPv4Network, foreseen: PrefixIndex, reading: Reading, outcomes: Outcomes) -> Iterable[Note]:
-    """What connected routes to the foreseen prefixes would shadow: all that no longer route of main protects."""
+    """Yield notes on what connected routes to the foreseen prefixes would shadow: all that no longer route protects."""
     for prefix in map(IPv4Network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
         tiles = [

@@ -49,7 +49,7 @@ class NoUplinkError(RouteError):
 
 
 class _Tables(NamedTuple):
-    """What is read before anything is asked; see ``Reading``."""
+    """All that is read before the kernel is asked; see ``Reading``."""
 
     uplinks: tuple[str, ...]
     default: Route | None
@@ -136,7 +136,7 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Read
 
     Raises:
         ContestedDefaultError: the default route doesn't tell which interface an expected CIDR should leave by.
-        NoUplinkError: there is none.
+        NoUplinkError: no interface that the config names as an uplink is there.
         RouteError: the kernel can't be asked, what matters changed each time that it was read, or an encapsulation
             decides where packets leave.
     """

@@ -120,6 +120,7 @@ class CheckRouteOverlap(ConfigTask):
         Raises:
             RouteOverlapError: in STRICT mode, if something fails or nothing could be judged. The markers are written
                 first, and nothing is undone.
+            UnitError: the installed routes have other uplinks; ``Configure`` changes both.
             FileError: a file can't be written, or the lock can't be taken.
         """
         report = configure(self.config, self.host, scope, CHECK)

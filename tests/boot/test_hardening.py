@@ -18,7 +18,7 @@ LACKS_CARRIER = "from hostrouting.kernel.rtnetlink.messages import lacks_carrier
 
 
 def exposure(node: Machine, unit: str) -> float:
-    """What systemd-analyze makes of a unit, from 0 to 10."""
+    """Return how exposed systemd-analyze finds a unit, from 0 to 10."""
     said = node.run("systemd-analyze", "security", "--no-pager", unit).stdout
     return float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)[0])
 

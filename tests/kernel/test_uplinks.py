@@ -55,7 +55,7 @@ MULTIPATH = "route add default proto dhcp nexthop via 10.1.0.1 dev eth0 nexthop 
 PODS_FIXED = {"172.16.0.0/17", "172.16.128.0/17"}
 NODES_BY_ETH0 = ("OVERLAP", "eth0", "10.1.0.0", "")
 SERVICES_BY_ETH1 = ("OVERLAP", "eth1", "10.96.0.0", "")
-PODS_BY_IB0 = ("OVERLAP", "ib0", "172.16.0.1", "")
+PODS_BY_IB0 = ("OVERLAP", "ib0", "172.16.0.0", "")
 
 
 @attrs.frozen
@@ -207,10 +207,9 @@ def test_the_library_says_it_live_and_recorded(case: Case) -> None:
             assert (report.verdict, report.reason_kind) == ("unknown", case.unknown)
             continue
         assert (report.verdict, report.default_devs) == ("overlap", case.by), report.reason
-        assert tuple((kind, devs) for kind, devs, _, _ in told(report)) == tuple(each[:2] for each in case.told)
+        assert told(report) == case.told
         assert case.is_contested == any(note.kind == "CONTESTED" for note in report.notes)
         assert {(str(entry.destination), entry.dev) for entry in report.remedy.routes} == case.fixed
-        assert {str(part) for each in report.remedy.unmendable for part in each.ranges} >= case.left - {NODES, PODS}
         assert {part for each in report.remedy.unmendable for part in each.parts} == case.left
 
 
