@@ -8,6 +8,7 @@ from infiniband import infiniband
 from nightly import by_day
 
 from boot.test_gate import CONFIG, MENDED, installed, marker, write_config
+from hostrouting.kernel.namespace import enter_namespace
 
 if TYPE_CHECKING:
     from boot.rig import Machine
@@ -23,6 +24,7 @@ WantedBy=multi-user.target
 
 
 def test_a_strict_node_waits_for_the_address_that_shadows(machine: Machine) -> None:
+    enter_namespace()  # the interface is made in this thread's, which was the host's
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     with infiniband("ib0", is_up=False):
         machine.take_nic("ib0")
