@@ -37,7 +37,9 @@ def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
     plain = figures.plain
     assert figures.look_ups >= 600
     assert plain.answers >= 2 * plain.look_ups > 0
-    assert plain.worlds >= figures.odd.worlds > 0
+    # A plain one may draw what a recording can't hold, and counts as odd then: how often, Hypothesis's release decides.
+    assert plain.worlds > 0 < figures.odd.worlds
+    assert (plain.worlds + figures.odd.worlds) % 10 == 0
     assert figures.seen.features.total() > figures.seen.worlds > 0
     assert figures.seen.sockets >= 3 * figures.seen.look_ups > 0
     assert plain.mistakes == 0
