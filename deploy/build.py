@@ -123,7 +123,7 @@ def time_of_last_change() -> str:
 
 
 def carried_wheels() -> list[Wheel]:
-    """The wheels that the package carries, fetched if they aren't there, in the order of the list."""
+    """Return the wheels that the package carries, fetched if they aren't there, in the order of the list."""
     hashes = re.findall(r"--hash=sha256:(\w+)$", CARRIED.read_text(), re.MULTILINE)
     if not {*hashes} <= wheels_by_hash().keys():
         oldest = ["--python-version=3.10", "--implementation=py", "--abi=none", "--platform=any", "--only-binary=:all:"]
@@ -138,7 +138,7 @@ def wheels_by_hash() -> dict[str, Wheel]:
 
 
 def bill_of_materials(own: Wheel, carried: list[Wheel], when: datetime) -> str:
-    """What the package consists of, as CycloneDX has it."""
+    """Return what the package consists of, in CycloneDX."""
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -156,7 +156,7 @@ def bill_of_materials(own: Wheel, carried: list[Wheel], when: datetime) -> str:
 
 
 def component(wheel: Wheel, kind: str) -> dict[str, Any]:
-    """A wheel as CycloneDX has it."""
+    """Return a wheel in CycloneDX."""
     return {
         "type": kind,
         "bom-ref": wheel.purl,
@@ -199,7 +199,7 @@ def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetim
 
 
 def manual(folder: Path) -> list[Path]:
-    """The man pages, made in a folder."""
+    """Make the man pages in a folder, and return them."""
     run(sys.executable, "-m", "sphinx", "-q", "-b", "man", "-d", folder / "read", "docs", folder)
     return sorted(folder.glob("*.[1-8]"))
 
@@ -213,7 +213,7 @@ def put(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def read(name: str) -> str:
-    """A file of the folder ``debian``."""
+    """Return a file of the folder ``debian``."""
     return DEBIAN.joinpath(name).read_text()
 
 
@@ -234,7 +234,7 @@ def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
 
 
 def changelog(own: Wheel, when: datetime) -> str:
-    """What Debian's tools read of the version."""
+    """Return the version as Debian's tools read it."""
     maintainer = re.findall(r"^Maintainer: (.*)$", read("control"), re.MULTILINE)[0]
     return (
         f"hostrouting ({debian_version(own)}) unstable; urgency=medium\n\n"

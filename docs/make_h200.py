@@ -266,7 +266,7 @@ as long as something fails; `LOCAL` and `BROADCAST` are only notes. For programs
 
 
 def page(told: dict[str, Told]) -> str:
-    """The document."""
+    """Return the document."""
     contents = "\n".join(
         f"{number}. [{variant.title}](#{_anchor(number, variant)})" for number, variant in enumerate(VARIANTS, 1)
     )

@@ -167,7 +167,7 @@ def _command(*words: str) -> str:
 
 
 def _help(*words: str) -> dict[str, str]:
-    """The parts of a command's help, by their headings."""
+    """Return the parts of a command's help, by their headings."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS=WIDE):
         assert cli.main([*words, "--help"]) == 0
@@ -257,7 +257,7 @@ def _section(path: str, cls: type[Section]) -> str:
 
 
 def arguments(cls: type) -> dict[str, str]:
-    """What the docstring of a class says of each field."""
+    """Return what the docstring of a class says of each field."""
     part = (inspect.getdoc(cls) or "").partition("Args:\n")[2].partition("\n\n")[0]
     entries = re.split(r"^    (\w+): ", part, flags=re.MULTILINE)[1:]
     return {

@@ -70,7 +70,7 @@ class PullImage:
 
 @phases.task("start-node")
 def start_node(scope: phases.CancelScope) -> str:
-    """A function can be a task too."""
+    """Start the node; a function can be a task too."""
     scope.check()
     return "kube1"
 
@@ -90,23 +90,23 @@ class Logged(WholeTables):
         return self.inner.addresses()
 
     def rules(self) -> tuple[Rule, ...]:
-        """The policy rules."""
+        """Return the policy rules."""
         return self.inner.rules()
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """The entries of a table, or of all."""
+        """Return the entries of a table, or of all."""
         return self.inner.routes(table)
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """The entry that wins for each address."""
+        """Return the entry that wins for each address."""
         return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
 
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """The sources that packets by each entry get."""
+        """Return the sources that packets by each entry get."""
         return self.inner.sources(entries, is_tcp=is_tcp)
 
     def noticing_changes(self, inside: Sequence[tuple[int, int]], /) -> AbstractContextManager[Callable[[], bool]]:
@@ -141,15 +141,15 @@ class Printing:
     """An observer: told of every start, progress and end, one call at a time, even from parallel tasks."""
 
     def started(self, path: str) -> None:
-        """A task starts."""
+        """Report that a task starts."""
         print(f"{path}: started")
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """A task says what it does."""
+        """Report what a task does."""
         print(f"{path}: {message}" + ("" if fraction is None else f" ({fraction:.0%})"))
 
     def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:
-        """A task has ended."""
+        """Report that a task has ended."""
         print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
 
 
@@ -199,7 +199,7 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
 
 
 def h200() -> FakeKernel:
-    """An H200 in memory: ib0 shadows what the cluster lives in."""
+    """Make an H200 in memory, whose ib0 shadows the network of the cluster."""
     kernel = FakeKernel()
     for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
         kernel.add_link(dev)
@@ -216,7 +216,7 @@ TRIED = Config(
 
 
 def main(arguments: list[str]) -> int:
-    """The agent's command line."""
+    """Run the agent's command line."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     if arguments == ["--try"]:
         with tempfile.TemporaryDirectory(prefix="agent-") as root:

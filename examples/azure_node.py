@@ -30,7 +30,7 @@ CONFIG, NETWORKING = Config.from_mapping(DOCUMENT), HostNetworking.from_mapping(
 
 
 def pipeline(host: Host) -> phases.Task[tuple[ConfigureReport, ProbeReport]]:
-    """The probes last: after whatever else changes nftables."""
+    """Return the tasks of a node; probes come last, after whatever else changes nftables."""
     return phases.Serial(
         Configure(CONFIG, host=host),
         ConfigureLoadBalancerProbe(NETWORKING, host=host),

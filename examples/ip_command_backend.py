@@ -76,11 +76,11 @@ class IpCommandBackend(WholeTables):
         return tuple(_address(link["ifname"], item) for link in _show("address") for item in link.get("addr_info", ()))
 
     def rules(self) -> tuple[Rule, ...]:
-        """The policy rules in the order in which the kernel asks them; four bytes of the dump come before them."""
+        """Return the policy rules in the order in which the kernel asks them; skip the four bytes before them."""
         return tuple(_rule(message) for _, message in _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:]))
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """The entries of a table, in the kernel's order; of every table, if none is named."""
+        """Return the entries of a table, in the kernel's order; of every table, if none is named."""
         if table is not None and not 0 < table < 2**32:
             return ()
         items = _show("route", "table", "all" if table is None else f"{table:d}")
@@ -150,7 +150,7 @@ class IpCommandBackend(WholeTables):
             raise
 
     def _why_invalid(self, route: Route) -> int:
-        """The errno of fib_check_nh_v4_gw in net/ipv4/fib_semantics.c."""
+        """Return the errno of fib_check_nh_v4_gw in net/ipv4/fib_semantics.c."""
         if all(hop.onlink for hop in route.hops):
             return errnos.EINVAL
         for hop in route.hops:

@@ -67,11 +67,11 @@ class Pyroute2Backend(WholeTables):
         return tuple(map(_address, _ask(_ADDRESSES, _DUMP, _INET)))
 
     def rules(self) -> tuple[Rule, ...]:
-        """The policy rules in the order in which the kernel asks them."""
+        """Return the policy rules in the order in which the kernel asks them."""
         return tuple(map(_rule, _ask(_RULES, _DUMP, _INET)))
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """The entries of a table, in the kernel's order; of every table, if none is named."""
+        """Return the entries of a table, in the kernel's order; of every table, if none is named."""
         if table is not None and not 0 < table <= _UNSET:
             return ()
         try:

@@ -216,7 +216,7 @@ class Timeout(_Tree, Generic[T_co]):
 
 
 def _lines(task: Any) -> Iterator[str]:
-    """A line for each task; what has `tasks` is drawn with those below it."""
+    """Yield a line for each task; what has `tasks` is drawn with those below it."""
     manner = {Parallel: " (all at once)", Timeout: f" (at most {getattr(task, 'seconds', 0):g} s)"}
     yield task.name + manner.get(type(task), "")
     children = tuple(getattr(task, "tasks", ()))

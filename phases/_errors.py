@@ -1,4 +1,4 @@
-"""How tasks end: what a run raises of its own, what it notes on what others raise, and who is told."""
+"""Define how tasks end: the exceptions and notes of a run, and the observer that it reports to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TimedOut(Exception):
 
 
 class Status(str, Enum):
-    """How a task ended."""
+    """Outcome of a task."""
 
     OK = "ok"
     FAILED = "failed"
@@ -72,13 +72,13 @@ class Observer(Protocol):
     """Is told what happens in a run; one call at a time, from whichever thread a task runs in."""
 
     def started(self, path: str) -> None:
-        """A task starts; its path is the names from the root of the tree, joined by slashes."""
+        """Report that a task starts; its path is the names from the root of the tree, joined by slashes."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """A task got on: what it does or waits for, and how much is done (0…1) if that is known."""
+        """Report that a task got on: what it does or waits for, and how much is done (0…1) if that is known."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        """A task ended after so many seconds, with this exception unless the status is `ok`."""
+        """Report that a task ended after so many seconds, with this exception unless the status is `ok`."""
 
 
 def text_of(error: BaseException) -> str:

@@ -93,7 +93,7 @@ class CancelScope:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `check` would raise, be it for a cancel or a deadline."""
+        """Return whether `check` would raise, for a cancel or for a deadline."""
         return self.verdict() is not None
 
     def cancel(self, reason: str) -> None:

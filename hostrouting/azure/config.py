@@ -25,7 +25,7 @@ SECTION = "hostNetworking"
 
 
 class Ipv6Detection(StrEnum):
-    """How ``apply`` learns whether a node has IPv6.
+    """Ways in which ``apply`` learns whether a node has IPv6.
 
     ``ALWAYS``: it has; ``METADATA``: it has if Azure's metadata service says that it has assigned an address.
     """

@@ -1,4 +1,4 @@
-"""What opens the gate by hand: a file, or an argument of the kernel."""
+"""Open the gate by hand: by a file, or by an argument of the kernel."""
 
 from __future__ import annotations
 

@@ -82,16 +82,16 @@ class FakeSystemd:
         self.active.add(f"{name}.timer")
 
     def is_active(self, unit: str) -> bool:
-        """Whether it was started, and not stopped since."""
+        """Return whether it was started, and not stopped since."""
         return unit in self.active
 
     def is_enabled(self, unit: str) -> bool:
-        """Whether the link is there."""
+        """Return whether the link is there."""
         link = self._link(unit)
         return unit in self.enabled if link is None else link.is_symlink()
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """The running units that a consumer stands for; none without a layout."""
+        """Return the running units that a consumer stands for; none without a layout."""
         if self._layout is None:
             return ()
         prefix, at, suffix = consumer.partition("@.")
@@ -102,7 +102,7 @@ class FakeSystemd:
         )
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Settings of running units as of the last reload; ``LoadState`` of any; what ``properties`` holds.
+        """Return settings of running units as of the last reload; ``LoadState`` of any; what ``properties`` holds.
 
         ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
         """
@@ -122,7 +122,7 @@ class FakeSystemd:
         return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """The order of starts of the running units and these, by their own files and drop-ins."""
+        """Return the order of starts of the running units and these, by their own files and drop-ins."""
         after: dict[str, list[str]] = {}
         for unit, lists in ({unit: self._read(unit) for unit in units} | self._loaded).items():
             after.setdefault(unit, []).extend(" ".join(lists.get("After", ())).split())
@@ -150,7 +150,7 @@ class FakeSystemd:
         return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
 
     def _read(self, unit: str) -> dict[str, list[str]]:
-        """The settings of a unit's file and drop-ins, those by name, an empty value emptying the list."""
+        """Return the settings of a unit's file and drop-ins, those by name, an empty value emptying the list."""
         if self._layout is None:
             return {}
         *names, _ = unit_names(unit)
@@ -172,7 +172,7 @@ _DEFAULT_SPANS = {"TimeoutStartUSec": ["1min 30s"], "RestartUSec": ["100ms"], "S
 
 
 def _spans(settings: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Settings that are time spans, by the names of the properties."""
+    """Return the settings that are time spans, by the names of the properties."""
     given = {f"{key.removesuffix('Sec')}USec": value for key, value in settings.items() if key.endswith("Sec")}
     return _DEFAULT_SPANS | {key: value for key, value in given.items() if value}
 

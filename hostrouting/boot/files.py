@@ -85,7 +85,7 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def read_text(path: Path) -> str | None:
-    """The content of a file; None if there is none.
+    """Return the content of a file; None if there is none.
 
     Raises:
         FileError: it is there and can't be read.

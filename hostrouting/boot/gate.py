@@ -110,7 +110,7 @@ _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.
 
 
 def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
-    """The commands of the gate that a unit doesn't hold.
+    """Return the commands of the gate that a unit doesn't hold.
 
     Args:
         shown: the properties ``ExecConditionEx`` and ``ExecStartPreEx`` as ``systemctl show`` prints them.
@@ -129,7 +129,7 @@ def _is_held(prefix: str, argv: str, commands: str) -> bool:
 
 
 def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[str]:
-    """The settings of a unit by which it starts though the gate fails, or fails though the gate would let it start.
+    """Yield the settings by which a unit starts though the gate fails, or fails though the gate would let it start.
 
     Args:
         shown: the properties ``SETTINGS`` as ``systemctl show`` prints them.
@@ -157,7 +157,7 @@ _SECONDS |= {"month": 2629800, "y": 31557600}
 
 
 def seconds_of(span: str) -> float:
-    """A time span as systemd prints or reads it, systemd.time(7)."""
+    """Return the seconds of a time span as systemd prints or reads it, systemd.time(7)."""
     if span == "infinity":
         return float("inf")
     return sum(float(number) * _SECONDS[unit] for number, unit in _SPAN.findall(span))

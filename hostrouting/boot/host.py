@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(init=False)
 class Host:
-    """What the tasks work on. Without arguments: this very host.
+    """Host that the tasks work on. Without arguments: this very host.
 
     Args:
         routes: the routes backend; omitted: the kernel's, by netlink.
@@ -57,7 +57,7 @@ class Host:
 
     @classmethod
     def image(cls, root: str | os.PathLike[str]) -> Host:
-        """A host that isn't running: its files and which units start at boot, no routes and no check.
+        """Return a host that isn't running: its files and which units start at boot, no routes and no check.
 
         Args:
             root: the folder where its file system is mounted.
@@ -80,7 +80,7 @@ class Host:
 
     @classmethod
     def recorded(cls, snapshot: Snapshot) -> Host:
-        """A host as it was recorded: its routes can be asked, and nothing of it can be changed.
+        """Return a host made of a snapshot: its routes can be asked, and nothing of it can be changed.
 
         Args:
             snapshot: of its links, addresses, rules and routes. Its files and units aren't known.
@@ -115,7 +115,7 @@ class Host:
 
     @property
     def layout(self) -> Layout:
-        """Where files are.
+        """Return the paths of the host's files.
 
         Raises:
             FileError: a recorded host has none.
@@ -132,7 +132,7 @@ class Host:
 
     @property
     def is_image(self) -> bool:
-        """Whether there is no kernel to ask."""
+        """Return whether there is no kernel to ask."""
         return self.backend is None
 
     @property

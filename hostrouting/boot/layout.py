@@ -37,7 +37,7 @@ class _Below:
 
 @attrs.frozen
 class Layout:
-    """Where everything is.
+    """Paths of everything that is installed, read or written.
 
     Args:
         root: the folder that stands for ``/``: a mounted image, or a temporary folder in a test.
@@ -107,24 +107,24 @@ class Layout:
 
     @property
     def markers(self) -> tuple[Path, ...]:
-        """What a check leaves."""
+        """Return the markers that a check leaves."""
         return self.marker_ok, self.marker_detected, self.report
 
     @property
     def is_this_host(self) -> bool:
-        """Whether the files are those of the running system."""
+        """Return whether the files are those of the running system."""
         return self.root == Path("/")
 
     def script(self, part: str) -> Path:
-        """What runs at boot and at the gate; ``part`` is one of those that are part of the gate."""
+        """Return the script that runs at boot and at the gate; ``part`` is one of those that are part of the gate."""
         return self.root / CONFIG_DIR / f"{part}.sh"
 
     def unit(self, part: str) -> Path:
-        """The unit of a part: the oneshot that runs a script at boot, or the watcher."""
+        """Return the unit of a part: the oneshot that runs a script at boot, or the watcher."""
         return self.root / UNIT_DIR / f"{part}.service"
 
     def enablement(self, part: str) -> Path:
-        """The link by which a unit is started at every boot."""
+        """Return the link by which a unit is started at every boot."""
         return self.root / UNIT_DIR / "multi-user.target.wants" / f"{part}.service"
 
     def gates(self, consumer: str) -> tuple[Path, ...]:
@@ -132,9 +132,9 @@ class Layout:
         return tuple(self.root / UNIT_DIR / f"{consumer}.d" / name for name in GATE_NAMES)
 
     def of(self, path: str) -> Path:
-        """Where something is that the running system sees at this path."""
+        """Return the path here of what the running system sees at this path."""
         return self.root / path.lstrip("/")
 
     def relative(self, path: Path) -> str:
-        """A path of this layout as the running system will see it, starting with ``/``."""
+        """Return a path of this layout as the running system will see it, starting with ``/``."""
         return "/" + str(path.relative_to(self.root))

@@ -74,7 +74,7 @@ def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
 
 @attrs.frozen
 class Manifest:
-    """What was installed.
+    """Record of what was installed.
 
     Args:
         consumer: the unit that is held back.
@@ -90,7 +90,7 @@ class Manifest:
 
     @classmethod
     def load(cls, layout: Layout) -> Manifest:
-        """The manifest of a layout; an empty one if nothing was installed.
+        """Return the manifest of a layout; an empty one if nothing was installed.
 
         Raises:
             FileError: it can't be read, or names something that no installation writes.
@@ -122,17 +122,17 @@ class Manifest:
 
     @property
     def has_gate(self) -> bool:
-        """Whether the gate runs anything."""
+        """Return whether the gate runs anything."""
         return any(part.is_gated for part in self.parts.values())
 
     @property
     def is_strict(self) -> bool:
-        """Whether the check holds the consumer back."""
+        """Return whether the check holds the consumer back."""
         return CHECK in self.parts and self.parts[CHECK].is_blocking
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """What the installed parts were rendered from, as sections of one config."""
+        """Return what the installed parts were rendered from, as sections of one config."""
         merged: dict[str, dict[str, Any]] = {}
         for part in self.parts.values():
             for section, keys in part.config.items():
@@ -143,11 +143,11 @@ class Manifest:
 
     @property
     def config(self) -> Config:
-        """What the installed parts of host routing were rendered from; raises as ``read_as``."""
+        """Return the config that the installed parts of host routing were rendered from; raise as ``read_as`` does."""
         return self.read_as(Config.from_mapping)
 
     def read_as(self, read: Callable[[Mapping[str, Any]], T]) -> T:
-        """What the installed parts were rendered from, as some config reads it.
+        """Return what the installed parts were rendered from, read by a function.
 
         Raises:
             FileError: somebody has edited it.
@@ -161,7 +161,7 @@ class Manifest:
             ) from error
 
     def to_text(self) -> str:
-        """The file's content."""
+        """Return the file's content."""
         document = {
             "schema": 2,
             "consumer": self.consumer,
@@ -175,7 +175,7 @@ class Manifest:
         return f"{{\n{lines}\n}}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
-        """The drop-ins of the gate, also those that are still to be removed."""
+        """Return the drop-ins of the gate, also those that are still to be removed."""
         named = [name for name in (self.consumer, *self.former) if name and self.has_gate]
         return [path for name in named for path in layout.gates(name)]
 
@@ -192,7 +192,7 @@ class Manifest:
         return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
     def textfile(self, layout: Layout) -> Path | None:
-        """Where the installed watcher writes metrics."""
+        """Return the file into which the installed watcher writes metrics."""
         try:
             name = self.config.watch.textfile
         except FileError:  # somebody has edited it: then nothing is known of the file, and the rest goes all the same
@@ -268,7 +268,7 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _written(part: InstalledPart) -> dict[str, Any]:
-    """A part; what it was rendered from stands beside the parts, where a config has it."""
+    """Return a part as JSON; what it was rendered from stands beside the parts, where a config has it."""
     return {
         "blocking": part.is_blocking,
         "gated": part.is_gated,

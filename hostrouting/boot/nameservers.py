@@ -16,7 +16,7 @@ _STUB = IPv4Address("127.0.0.53")
 
 
 def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
-    """The IPv4 nameservers that a host asks; behind systemd-resolved's stub, those that it asks in turn.
+    """Return the IPv4 nameservers that a host asks; behind systemd-resolved's stub, those that it asks in turn.
 
     Args:
         layout: of the host.

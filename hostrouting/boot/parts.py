@@ -75,7 +75,7 @@ _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.
 
 
 def routes_part(config: Config, layout: Layout) -> Part:
-    """What installs the static routes at boot; a failure holds the consumer back in either mode."""
+    """Return the part that installs the static routes at boot; a failure holds the consumer back in either mode."""
     return Part(
         ROUTES,
         is_blocking=True,
@@ -89,7 +89,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
 
 
 def check_part(config: Config, layout: Layout) -> Part:
-    """What checks at boot; a failure holds the consumer back in STRICT mode."""
+    """Return the part that checks at boot; a failure holds the consumer back in STRICT mode."""
     # An image has its own Python, if any.
     script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
     return Part(
@@ -110,7 +110,7 @@ def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
 
 
 def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
-    """The text of a oneshot's unit, which no config changes.
+    """Return the text of a oneshot's unit, which no config changes.
 
     Args:
         name: of the unit, and of the script that it runs.
@@ -128,7 +128,7 @@ def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
-    """What keeps all of it true after boot; nothing waits for it, so nothing fails with it.
+    """Return the watcher's part, which nothing waits for, so that nothing fails with it.
 
     Raises:
         UnitError: systemd can't run this Python, or root must not.
@@ -185,7 +185,7 @@ class Wanted:
 
 
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
-    """The parts that a config asks for."""
+    """Return the parts that a config asks for."""
     return (
         *((routes_part(config, layout),) if config.static_routes.routes else ()),
         *((check_part(config, layout),) if config.route_overlap.expected_cidrs else ()),
@@ -194,7 +194,7 @@ def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
 
 
 def is_watched(config: Config) -> bool:
-    """Whether a config asks for a watcher, and gives it something to do."""
+    """Return whether a config asks for a watcher and gives it something to do."""
     return config.watch.enabled and config.is_gated
 
 

@@ -101,7 +101,7 @@ def render_check_route_overlap_script(
 
 
 def render_check(config: Config, *, python: str = "") -> str:
-    """The same of a whole config.
+    """Render the check script of a whole config.
 
     Args:
         config: what is expected.
@@ -132,7 +132,7 @@ def _uplink_rows(config: Config) -> Iterable[str]:
 
 
 def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
-    """The parts of an expected CIDR that are judged, from first to last address."""
+    """Yield the parts of an expected CIDR that are judged, from first to last address."""
     own = () if expected.devs is None else (_expression(expected.devs), ",".join(expected.devs))
     words = (str(expected.cidr), *own)
     for low, high in _JUDGED:
@@ -146,7 +146,7 @@ _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """What awk matches as shell patterns do, without anchors: their corners differ between awks, and from fnmatch's."""
+    """Return an awk expression that matches as unanchored shell patterns do; awks and fnmatch differ in corners."""
     return "|".join(map(_pattern_expression, patterns)) or _NONE
 
 
@@ -182,7 +182,7 @@ def _row(*words: str) -> str:
 
 
 def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
-    """The text of an asset, with these in the places of its ``@NAMES@``; a line that is nothing else may go.
+    """Fill the ``@NAMES@`` of an asset; a line that holds a name alone goes with an empty value.
 
     Args:
         asset: the file's name.

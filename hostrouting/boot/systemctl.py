@@ -70,18 +70,18 @@ class Systemctl:
             self._run("--quiet", "--collect", f"--unit={name}", *when, *how, *argv, program="systemd-run")
 
     def is_active(self, unit: str) -> bool:
-        """Whether a unit runs, starts or is about to."""
+        """Return whether a unit runs, starts or is about to."""
         # 3 and 4: it isn't there, or doesn't run; the word tells.
         words = ("active", "activating", "reloading")
         return self._root is None and self._run("is-active", unit, fine=(0, 3, 4)).strip() in words
 
     def is_enabled(self, unit: str) -> bool:
-        """Whether a unit starts at every boot."""
+        """Return whether a unit starts at every boot."""
         # 1 for disabled, masked, and, before 253, for a unit that isn't there; the word tells, not the code.
         return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in ("enabled", "enabled-runtime")
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """The units whose settings can be read back that a consumer stands for.
+        """Return the units whose settings can be read back that a consumer stands for.
 
         For a template: the instances that are loaded or enabled or have settings of their own, and one that nobody
         has.
@@ -110,7 +110,7 @@ class Systemctl:
         return properties
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """The order of starts, by what is in memory or enabled."""
+        """Return the order of starts, by what is in memory or enabled."""
         if self._root is not None:
             return {}
         # What has ended is forgotten, and with it what it says with Before=; so is what a cycle kept from starting.

@@ -44,13 +44,13 @@ class UnitManager(Protocol):
         """
 
     def is_active(self, unit: str) -> bool:
-        """Whether a unit runs; never in an image."""
+        """Return whether a unit runs; never in an image."""
 
     def is_enabled(self, unit: str) -> bool:
-        """Whether a unit starts at every boot."""
+        """Return whether a unit starts at every boot."""
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """The units whose settings can be read back that a consumer stands for.
+        """Return the units whose settings can be read back that a consumer stands for.
 
         Args:
             consumer: a service; a template stands for all its instances.
@@ -68,7 +68,7 @@ class UnitManager(Protocol):
         """
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """The order in which everything would start that is in memory or starts at boot.
+        """Return the order in which everything would start that is in memory or starts at boot.
 
         Args:
             units: to be looked at besides.

@@ -1,4 +1,4 @@
-"""Where systemd looks for the files of units, and which drop-ins of a unit it would read now."""
+"""Find the files of units where systemd looks for them, and the drop-ins that it would read now."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNIT_PATH = (
 
 
 def unit_names(unit: str) -> tuple[str, ...]:
-    """The names whose folders hold drop-ins and links of a unit: its own, its template's, and all shorter ones.
+    """Return the names whose folders hold drop-ins and links of a unit: its own, its template's, and all shorter ones.
 
     Those of ``a-b@c.service`` are ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and, for all services,
     ``service``.
@@ -40,18 +40,18 @@ def unit_names(unit: str) -> tuple[str, ...]:
 
 
 def unit_files(layout: Layout, unit: str) -> list[Path]:
-    """A unit's own files, or its template's, links that lead nowhere from here among them; the first one counts."""
+    """Return a unit's own files, or its template's, dangling links among them; the first one counts."""
     paths = [layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
     return [path for path in paths if is_present(path)]
 
 
 def is_masked(path: Path) -> bool:
-    """Whether a unit's file, or a drop-in, leads to /dev/null."""
+    """Return whether a unit's file, or a drop-in, leads to /dev/null."""
     return os.path.realpath(path) == os.devnull
 
 
 def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
-    """The drop-ins that systemd would read if it read a unit now, by their names.
+    """Return the drop-ins that systemd would read if it read a unit now, by their names.
 
     Of several of a name the first counts: by folder, and in it the more special unit; those for all services come
     last.
@@ -66,6 +66,6 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
 
 
 def settings(text: str) -> list[tuple[str, str]]:
-    """What the lines ``KEY=value`` of a unit's file, or of another one of systemd's kind, set, in their order."""
+    """Return what the lines ``KEY=value`` of a unit's file, or of another file of that syntax, set, in their order."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
     return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]

@@ -86,7 +86,7 @@ def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[s
 
 
 def _example(line: str, width: int) -> list[str]:
-    """A command and what it is for, which goes below where there is no room beside it."""
+    """Return a command and its purpose, which goes below where there is no space beside it."""
     if len(line) <= width:
         return [line]
     command, _, meaning = line.strip().partition("  ")
@@ -217,7 +217,7 @@ def _add_snapshot(parser: Parser) -> None:
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """A type whose refusals keep their words; of a ValueError argparse says only that there was one."""
+    """Return a type for argparse whose refusals keep their words; argparse doesn't print those of a ValueError."""
 
     def parsed(text: str) -> object:
         try:

@@ -64,7 +64,7 @@ def cells(cidr: IPv4Network, bar: Bar, count: int) -> tuple[CellKind | None, ...
 
 
 class Paint(NamedTuple):
-    """How an answer is drawn.
+    """Paint of a cell.
 
     Args:
         symbol: one character, for what has no colours.
@@ -130,7 +130,7 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
 
 
 def dev_words(devs: Sequence[str]) -> str:
-    """Some interfaces in a few words: ``ib0-ib7``."""
+    """Return some interfaces in a few words: ``ib0-ib7``."""
     runs = _runs(devs)
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs[:_NAMES]]
     rest = sum(map(len, runs[_NAMES:]))

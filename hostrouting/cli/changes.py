@@ -1,4 +1,4 @@
-"""What became, or would become, of routes, files and units, as text for people."""
+"""Write changes of routes, files and units, made or planned, as text for people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PAINT = {
 
 
 def changes_lines(changes: Changes) -> list[str]:
-    """What was changed, a line each: routes, then files, then units."""
+    """Return what was changed, a line each: routes, then files, then units."""
     return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
 
 
@@ -75,7 +75,7 @@ _IMPERATIVE = {"enabled": "enable", "disabled": "disable", "restarted": "restart
 
 
 def boot_lines(boot: Changes) -> list[str]:
-    """What would become of files and units, as diffs and a line a unit."""
+    """Return the planned changes of files and units, as diffs and a line a unit."""
     return [
         *(line for change in boot.files for line in diff_lines(change)),
         *(_PAINT[each.action](f"{_IMPERATIVE[each.action]} {each.what}") for each in boot.units),
@@ -83,7 +83,7 @@ def boot_lines(boot: Changes) -> list[str]:
 
 
 def diff_lines(change: Change) -> list[str]:
-    """What would become of a file, as a unified diff; a long new one, and one that goes, is only named."""
+    """Return the planned change of a file as a unified diff; a long new file, and one that goes, is only named."""
     import difflib
 
     name, before, after = clean(str(change.what)), (change.before or "").splitlines(), (change.after or "").splitlines()
@@ -101,7 +101,7 @@ def diff_lines(change: Change) -> list[str]:
 
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
-    """A line each; a mark stands for what became of it."""
+    """Yield a line for each change, with the mark of its kind."""
     # Thousands of routes have all but themselves in common.
     for action, alike in groupby(changes, attrgetter("action")):
         word = marks.get(action) or action.ljust(len("unchanged"))

@@ -1,4 +1,4 @@
-"""What each command that judges a host does: a few lines over the tasks. Docstrings are the help."""
+"""Run each command that judges a host: a few lines over the tasks. Docstrings are the help."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _proposal(
     path: Path | str,
     uplinks: tuple[str, ...] | None,
 ) -> tuple[dict[str, Any] | str, Changes]:
-    """What is proposed, as a document or in another format, and what was changed to have it."""
+    """Return the proposal as a document or in another format, and what was changed to have it."""
     from hostrouting.cli.mending import mended
     from hostrouting.model.changes import Changes
     from hostrouting.routes import formats

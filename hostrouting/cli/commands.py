@@ -1,4 +1,4 @@
-"""What each command that changes or tells something does: a few lines over the tasks. Docstrings are the help."""
+"""Run each command that changes or shows something: a few lines over the tasks. Docstrings are the help."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def story(width: int | None) -> Iterator[str]:
-    """The demo's parts, each as soon as it has happened.
+    """Yield the demo's parts, each as soon as it has happened.
 
     Args:
         width: how many columns there are; None: it isn't for a terminal.
@@ -115,7 +115,7 @@ def _heading(text: str) -> str:
 
 
 def _routes(report: RoutesReport) -> str:
-    """What became of the routes; the files are in a folder that goes with the demo."""
+    """Return the fates of the routes alone, as the files are in a folder that goes with the demo."""
     return _below(changed_text(report.plan, report.plan.changes))
 
 
@@ -134,7 +134,7 @@ def _build(kernel: Kernel) -> None:
 
 
 def _answer(kernel: Kernel) -> str:
-    """What the kernel says of the API server's address."""
+    """Return the kernel's lookup of the API server's address."""
     (answer,) = kernel.lookup([_API_SERVER])
     if answer.route is None:
         raise HostRoutingError(f"there is no route to {_API_SERVER}")

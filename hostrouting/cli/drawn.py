@@ -26,13 +26,13 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def draw(page: Page, width: int) -> str:
-    """A page with colours, no line of which is wider than a terminal; but a very narrow one breaks them itself."""
+    """Return a page with colours, with no line wider than a terminal; a very narrow terminal breaks lines itself."""
     text = _printed(page, max(width, _LEAST_COLUMNS)).export_text(styles=True)
     return "\n".join(line.rstrip(" ") for line in text.strip("\n").split("\n"))
 
 
 def picture(page: Page, title: str) -> str:
-    """A page as a picture of a terminal.
+    """Return a page as a picture of a terminal.
 
     Args:
         page: lines and rows.

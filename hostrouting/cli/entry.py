@@ -97,7 +97,7 @@ def _is_asked_for(output: str, words: Sequence[str]) -> bool:
 
 
 def _document_of(error: BaseException) -> dict[str, Any]:
-    """A failure for programs: what was changed until then, what was found, and what went wrong."""
+    """Return a failure for programs: what was changed until then, what was found, and what went wrong."""
     from hostrouting.model.changes import Changes
 
     document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()

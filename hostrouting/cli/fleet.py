@@ -28,7 +28,7 @@ _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN:
 
 
 def fleet_text(report: FleetReport, width: int | None) -> str:
-    """The groups for people, each with what mends it and with some of its hosts.
+    """Return the groups for people, each with what mends it and with some of its hosts.
 
     Args:
         report: what was found.
@@ -51,7 +51,7 @@ def _counts(report: FleetReport) -> str:
 
 
 def _title(group: HostGroup) -> str:
-    """What is the same on the hosts of a group."""
+    """Return what the hosts of a group have in common."""
     if group.verdict is Verdict.UNKNOWN:
         return f"unknown: {clean(group.report.reason or '')}"
     failures = (
@@ -65,7 +65,7 @@ def _title(group: HostGroup) -> str:
 
 
 def fleet_page(report: FleetReport) -> str:
-    """The groups as an HTML document, each with a picture of its first host, the fix to copy, and hosts to filter.
+    """Return the groups as an HTML page, each with a picture of its first host, the fix to copy, and hosts to filter.
 
     Args:
         report: what was found.

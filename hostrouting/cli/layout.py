@@ -6,7 +6,7 @@ from hostrouting.cli.output import Page, Row
 
 
 def page_text(page: Page, width: int | None) -> str:
-    """A page as lines with colours.
+    """Return a page as lines with colours.
 
     Args:
         page: lines and rows.

@@ -29,7 +29,7 @@ def mended(
     *,
     is_in_place: bool,
 ) -> tuple[dict[str, Any], Changes]:
-    """A config with some more static routes and expected CIDRs.
+    """Return a config with some more static routes and expected CIDRs.
 
     Args:
         path: of the config.
@@ -116,7 +116,7 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
 
 
 def _with_value(text: str, key: str, value: object) -> str:
-    """The text of a JSON object with another value of one of its keys, or with one more."""
+    """Return the text of a JSON object with another value of one of its keys, or with one more."""
     decode = json.JSONDecoder().raw_decode
 
     def begin(at: int) -> int:

@@ -1,4 +1,4 @@
-"""What a command's options name: a config, CIDRs, a host."""
+"""Read what a command's options name: a config, CIDRs, a host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:
-    """The document of CONFIG as it was written, and what it means."""
+    """Return the document of CONFIG as it was written, and the config that it means."""
     from hostrouting.config.routing import SECTION, Config
 
     return read_section(options, host, SECTION, Config.from_mapping)
@@ -53,7 +53,7 @@ def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Confi
 def read_section(
     options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
-    """The document of CONFIG, and what a part of it means; None as the section: it needn't be there."""
+    """Return the document of CONFIG, and what a section of it means; None as the section: it needn't be there."""
     from hostrouting.config.routing import read_config
 
     path = host.layout.config if options.config is None else options.config
@@ -85,14 +85,14 @@ def _is_cidr(word: str) -> bool:
 
 
 def has_config(options: argparse.Namespace, host: Host) -> bool:
-    """Whether a CONFIG is named, or the default one is there."""
+    """Return whether a CONFIG is named, or the default one is there."""
     from hostrouting.boot.files import read_text
 
     return options.config is not None or read_text(host.layout.config) is not None
 
 
 def load(options: argparse.Namespace, host: Host) -> Config:
-    """The config that CONFIG holds."""
+    """Return the config that CONFIG holds."""
     return read(options, host)[1]
 
 

@@ -1,4 +1,4 @@
-"""What pages for people are made of; and where output goes: only a terminal gets to see colours."""
+"""Compose pages for people, and write them; only a terminal gets colours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Page = list[str | Row]
 
 
 def good(text: str) -> str:
-    """As it should be."""
+    """Return text in the colour of what is as it should be."""
     return f"\x1b[32m{text}\x1b[0m"
 
 
@@ -47,12 +47,12 @@ def dim(text: str) -> str:
 
 
 def head(text: str) -> str:
-    """A heading."""
+    """Return text as a heading."""
     return f"\x1b[1m{text}\x1b[0m"
 
 
 def columns(stream: TextIO | None) -> int | None:
-    """How wide a terminal is; None if a stream is none, or doesn't know."""
+    """Return the width of a terminal; None if a stream is none, or doesn't know."""
     if stream is None:
         return None
     try:

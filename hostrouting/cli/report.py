@@ -21,7 +21,7 @@ _PICTURE_LINES = 4
 
 
 def remedy_lines(report: OverlapReport) -> list[str]:
-    """What a proposal is worth, a line each: what it leaves and why, and what else changes sides with it."""
+    """Return what a fix achieves, a line each: what it leaves and why, and what else it moves."""
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
     lines = [bad(clean(reason)) for reason in reasons(report)]
@@ -30,7 +30,7 @@ def remedy_lines(report: OverlapReport) -> list[str]:
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
-    """A check for people: the verdict in a line, bars that show where, what fails, what mends it, and last the notes.
+    """Return a check for people: the verdict, bars that show where, what fails, the fix, and last the notes.
 
     Args:
         report: what was found.
@@ -57,7 +57,7 @@ def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
 
 
 def verdict_line(report: OverlapReport) -> str:
-    """The result in a line: the verdict, the host, how many of the expected CIDRs fail, and the mode."""
+    """Return the result in a line: the verdict, the host, how many of the expected CIDRs fail, and the mode."""
     total, failing = len(set(report.cidrs)), len({finding.cidr for finding in report.findings})
     if not total:
         said = "no CIDRs are expected"
@@ -108,7 +108,7 @@ def _notes(report: OverlapReport) -> Page:
 
 
 def _bars(report: OverlapReport) -> dict[IPv4Network, Bar]:
-    """What is drawn of each CIDR that isn't fine."""
+    """Return the bar of each CIDR that isn't fine."""
     bars: defaultdict[IPv4Network, Bar] = defaultdict(list)
     for finding in report.findings:
         devs = {*finding.devs, *finding.behind} if finding.kind is FindingKind.OVERLAP else ()
@@ -120,7 +120,7 @@ def _bars(report: OverlapReport) -> dict[IPv4Network, Bar]:
 
 
 def _drawn(cidr: IPv4Network, bar: Bar, count: int, lines: int) -> list[tuple[CellKind | None, ...]]:
-    """The lines of a bar."""
+    """Return the lines of a bar."""
     line = cells(cidr, bar, count * lines if cidr.num_addresses > count else count)
     return [line[first : first + count] for first in range(0, len(line), count)]
 
@@ -128,7 +128,7 @@ def _drawn(cidr: IPv4Network, bar: Bar, count: int, lines: int) -> list[tuple[Ce
 def _rows(
     mark: str, cidr: IPv4Network, drawn: list[tuple[CellKind | None, ...]], paints: dict[CellKind | None, Paint]
 ) -> list[Row]:
-    """A row for each line of a bar, or one without; the second and those after it begin with their first address."""
+    """Return a row for each line of a bar, or one without; all but the first begin with their first address."""
     if not drawn:
         return [Row(mark, str(cidr), [])]
     step = cidr.num_addresses // len(drawn)
@@ -145,7 +145,7 @@ def _bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Pai
 
 
 def _cells_in(columns: int | None, label: int) -> int:
-    """A power of two, so that each cell is a prefix."""
+    """Return how many cells fit: a power of two, so that each cell is a prefix."""
     count = _BAR_CELLS
     while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2

@@ -1,4 +1,4 @@
-"""How every command runs its task and says its result, and the exit codes that they share."""
+"""Run the task of a command, print its result, and choose the exit code."""
 
 from __future__ import annotations
 

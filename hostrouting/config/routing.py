@@ -108,7 +108,7 @@ def _watch(value: Watch | Mapping[str, Any]) -> Watch:
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
-    """The document of a config file as it is written: what ``Config.load`` reads.
+    """Return the document of a config file as it is written, which ``Config.load`` reads.
 
     Raises:
         ConfigError: there is no such file, or it isn't JSON.
@@ -118,7 +118,7 @@ def read_config(path: str | os.PathLike[str]) -> Any:
 
 
 def seconds(value: int) -> int:
-    """A time to wait."""
+    """Return a time to wait, in seconds."""
     return parse_integer(value, WAIT_SECONDS_MAX)
 
 
@@ -242,7 +242,7 @@ class ExpectedCidr(Section):
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
 
     def to_mapping(self) -> Any:
-        """The JSON value that reads back as this."""
+        """Return the JSON value that reads back as this."""
         return str(self.cidr) if self.devs is None else super().to_mapping()
 
 
@@ -290,7 +290,7 @@ class RouteOverlap(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Watch(Section):
-    """Whether the host is watched after it has booted.
+    """Settings of the watcher, which watches a host after it has booted.
 
     Args:
         enabled: whether ``hostrouting-watch.service`` puts lost routes back and reports new failures.
@@ -370,5 +370,5 @@ class Config(Section):
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """The document that ``from_mapping`` reads back as this config."""
+        """Return the document that ``from_mapping`` reads back as this config."""
         return {SECTION: super().to_mapping()}

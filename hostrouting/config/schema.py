@@ -1,4 +1,4 @@
-"""How JSON becomes typed values, strictly: documents, objects, single values; every problem at once, with its path.
+"""Turn JSON into typed values, strictly: documents, objects, single values; every problem at once, with its path.
 
 A class is its own schema: a field ``wait_seconds`` is the key ``waitSeconds``, and its converter the rule. Where
 ``checked_at_once`` is the ``field_transformer``, ``Section`` applies the rules once all fields are given, and raises
@@ -69,12 +69,12 @@ def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:
 
 
 def problems_of(refusal: ConfigError | ValueError) -> Sequence[Problem]:
-    """What is wrong with a value, as seen from itself."""
+    """Return the problems of a value, with paths from the value itself."""
     return refusal.problems if isinstance(refusal, ConfigError) else [("", str(refusal))]
 
 
 class Section:
-    """What all classes of a config have in common; each of them is an attrs class."""
+    """Base of all classes of a config; each of them is an attrs class."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[Any]
@@ -103,7 +103,7 @@ class Section:
         return problems
 
     def to_mapping(self) -> Any:
-        """The JSON value that reads back as this, without the fields at their default."""
+        """Return the JSON value that reads back as this, without the fields at their default."""
         return {
             json_key(field.name): in_json(value)
             for field in attrs.fields(type(self))
@@ -115,7 +115,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems of a value, as seen from the object that holds it."""
+    """Return the problems of a value, with paths from the object that holds it."""
     return [
         (f"{parent}.{path}" if parent and path and not path.startswith("[") else parent + path, message)
         for path, message in problems
@@ -123,7 +123,7 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def kind(value: object) -> str:
-    """What a JSON value is, with its article."""
+    """Return the kind of a JSON value, with its article."""
     kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (Mapping, "an object"),
         (str, "a string"),
@@ -153,7 +153,7 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
 
 
 def _key(key: object) -> str:
-    """A key as part of a path: quoted if it would garble a line."""
+    """Return a key as part of a path: quoted if it would garble a line."""
     return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key) else shown(str(key))
 
 

@@ -28,7 +28,7 @@ _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
 def parse_integer(value: int, highest: int) -> int:
-    """A whole number from 0 on."""
+    """Return a whole number from 0 on."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{shown(value)} is not an integer")
     if not 0 <= value <= highest:
@@ -37,7 +37,7 @@ def parse_integer(value: int, highest: int) -> int:
 
 
 def parse_boolean(value: bool) -> bool:
-    """True or false, and nothing that merely counts as one of them."""
+    """Return true or false, and refuse what merely counts as one of them."""
     if kind(value) != "a boolean":
         raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
     return value
@@ -75,14 +75,14 @@ def parse_consumer(value: str) -> str:
 
 
 def parse_pattern(value: str) -> str:
-    """A shell pattern of interface names."""
+    """Return a shell pattern of interface names."""
     if not _is(value, _PATTERN):
         raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
     return value
 
 
 def parse_textfile(value: str | None) -> str | None:
-    """The path of a file for the textfile collector of Prometheus' node exporter, which reads ``*.prom``."""
+    """Return the path of a file for the textfile collector of Prometheus' node exporter, which reads ``*.prom``."""
     if value is None or value == "":
         return None
     if not _is(value, _TEXTFILE) or not value.isprintable():

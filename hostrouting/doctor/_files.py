@@ -39,7 +39,7 @@ _AGENT = "aks-flex-node-agent.service"
 
 
 def installed(examined: ExaminedHost) -> Iterator[Fault]:
-    """The manifest names what is asked for."""
+    """Check that the manifest names what is asked for."""
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
     subject, wanted = layout.relative(layout.manifest), manifest.parts
     if examined.given is not None:
@@ -84,7 +84,7 @@ def rendered(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def units(examined: ExaminedHost) -> Iterator[Fault]:
-    """The oneshots are there, start at boot, and systemd has read them."""
+    """Check that the oneshots are there, start at boot, and were read by systemd."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
@@ -135,7 +135,7 @@ def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
 
 
 def access(examined: ExaminedHost) -> Iterator[Fault]:
-    """The scripts can be run, and their lock can be taken."""
+    """Check that the scripts can be run and their lock can be taken."""
     layout = examined.layout
     for folder in (layout.gate_script.parent, layout.config.parent):
         if not _has_flag(folder, os.ST_NOEXEC):
@@ -160,7 +160,7 @@ def access(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
-    """Whether the file system of a folder, or of where it would be, is mounted so."""
+    """Return whether the file system of a folder, or of where it would be, is mounted with a flag."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return bool(os.statvfs(there).f_flag & flag)
 
@@ -194,7 +194,7 @@ def agents(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def tools(examined: ExaminedHost) -> Iterator[Fault]:
-    """What the scripts need at boot is there, and bash is bash."""
+    """Check that the programs that the scripts need at boot are there, and bash is bash."""
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
     if "bash" not in {fault.subject for fault in missing} and not _is_bash(examined):
@@ -203,7 +203,7 @@ def tools(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def _is_bash(examined: ExaminedHost) -> bool:
-    """Whether what the scripts' first line names says of itself that it is bash."""
+    """Return whether the interpreter that the scripts' first line names says of itself that it is bash."""
     program = examined.layout.of("/bin/bash")
     try:
         asked = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)

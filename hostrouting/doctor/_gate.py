@@ -21,7 +21,7 @@ from hostrouting.overlap.node_ip import NONE_GIVEN, misfits
 
 
 def consumer(examined: ExaminedHost) -> Iterator[Fault]:
-    """The unit that is held back is there and can be started."""
+    """Check that the unit that is held back is there and can be started."""
     unit = examined.consumer
     if not is_there(examined.host, unit):
         message = "there is no such unit: whatever runs on this node isn't held back"
@@ -38,7 +38,7 @@ def consumer(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def verdict(examined: ExaminedHost) -> Iterator[Fault]:
-    """The installed check would let the consumer start now: the first thing to know of a node that behaves oddly."""
+    """Check that the installed check would let the consumer start now."""
     is_strict = examined.manifest.is_strict
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
     if is_strict and (bare := _bare_instances(examined)):
@@ -148,7 +148,7 @@ def _remedy(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> 
 
 
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
-    """The drop-ins that would be read now and weren't: systemd 252 doesn't see those in new folders by itself."""
+    """Return the drop-ins that would be read now and weren't: systemd 252 overlooks those in new folders."""
     read = {_below_usr(path) for path in shown["DropInPaths"].split()}
     names = {PurePosixPath(path).name for path in read}
     return [
@@ -181,7 +181,7 @@ _MOUNTS = ("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem")
 
 
 def sight(examined: ExaminedHost) -> Iterator[Fault]:
-    """The consumer's gate sees the host's network and files; "+" doesn't lift what a unit mounts."""
+    """Check that the consumer's gate sees the host's network and files; "+" doesn't lift what a unit mounts."""
     for instance, shown in examined.instances.items():
         settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
         settings += [f"{key}={word}" for key in _MOUNTS for word in shown[key].split() if _hides(examined, key, word)]
@@ -196,7 +196,7 @@ def sight(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
-    """Whether a unit's mount lies over something that the gate reads or writes."""
+    """Return whether a unit's mount lies over something that the gate reads or writes."""
     parts = word.removeprefix("-").split(":")
     # source[:destination[:options]], systemd.exec(5); a temporary file system has no source.
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
@@ -235,7 +235,7 @@ def _used(layout: Layout) -> Iterator[Path]:
 
 
 def ordering(examined: ExaminedHost) -> Iterator[Fault]:
-    """The consumer starts after the oneshots, and in no cycle."""
+    """Check that the consumer starts after the oneshots, and in no cycle."""
     for instance, shown in examined.instances.items():
         early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
         if early:
@@ -256,7 +256,7 @@ def ordering(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
-    """A shortest cycle in the order in which units start, through one of some units.
+    """Return a shortest cycle in the order in which units start, through one of some units.
 
     systemd drops the job of one of them, a different one from boot to boot, and doesn't always name the cycle.
 
@@ -328,7 +328,7 @@ def restarts(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """The setting that keeps a unit from being started again after a failed start, and what to set instead."""
+    """Return the setting that keeps a unit from being started again after a failed start, and what to set instead."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
         return (f"Restart={shown['Restart']}" if is_set else "it has no Restart="), "[Service] Restart=on-failure"

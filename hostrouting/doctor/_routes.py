@@ -107,7 +107,7 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
-    """The wanted routes that are or would be ours, not somebody else's; none if that can't be told now."""
+    """Return the wanted routes that are or would be ours, not another program's; none if that can't be told now."""
     try:
         plan, _ = plan_now(examined.config, examined.host.routes)
     except RouteError:  # ``routes`` tells of it
@@ -124,7 +124,7 @@ _RESTARTS_MAX = 2
 
 
 def watcher(examined: ExaminedHost) -> Iterator[Fault]:
-    """What keeps everything true after boot runs, and can write its metrics."""
+    """Check that the watcher runs and can write its metrics."""
     if WATCH not in examined.manifest.parts:
         return
     shown = examined.units.show(_WATCHER, "ActiveState", "SubState", "NRestarts")

@@ -53,7 +53,7 @@ class Fault:
     severity: Severity = Severity.BROKEN
 
     def to_json(self) -> dict[str, Any]:
-        """The fault as JSON."""
+        """Return the fault as JSON."""
         return attrs.asdict(self)
 
 
@@ -86,7 +86,7 @@ class ExaminedHost:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What was installed.
+        """Return the manifest of what was installed.
 
         Raises:
             FileError: the manifest can't be read.
@@ -95,12 +95,12 @@ class ExaminedHost:
 
     @cached_property
     def config(self) -> Config:
-        """What the host should be like: what is asked for, else what the installed parts were rendered from."""
+        """Return the config that the host should have: the given one, else that of the installed parts."""
         return self.manifest.config if self.given is None else self.given
 
     @property
     def has_installation(self) -> bool:
-        """Whether anything is installed, or that can't be told."""
+        """Return whether anything is installed, or that can't be told."""
         try:
             return bool(self.manifest.parts)
         except FileError:
@@ -127,11 +127,11 @@ class ExaminedHost:
 
     @property
     def instances(self) -> dict[str, dict[str, str]]:
-        """Those that could start now; raises as ``units_of_consumer``."""
+        """Return the instances that could start now; raise as ``units_of_consumer`` does."""
         return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
 
     def called(self, instance: str) -> str:
-        """The name of an instance; its template's, if it is one that nobody has: then it is so with all."""
+        """Return the name of an instance; its template's for one that doesn't exist: then it is so with all."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property
@@ -155,7 +155,7 @@ _PROPERTIES = (
 
 
 def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[Fault]:
-    """The programs that aren't in the path of the scripts.
+    """Yield the programs that aren't in the path of the scripts.
 
     Args:
         examined: the host.
@@ -169,7 +169,7 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
 
 
 def stale_files(examined: ExaminedHost, part: str) -> Iterator[Fault]:
-    """Unit and script of a part that no installation knows of."""
+    """Yield unit and script of a part that no installation knows of."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
     # The watcher may be stopped; as for a oneshot, machines of older installations may still require it.

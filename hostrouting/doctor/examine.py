@@ -52,7 +52,7 @@ CHECKS = (
 
 @attrs.frozen
 class DoctorReport:
-    """What was found on a host.
+    """Findings of the doctor on a host.
 
     Args:
         found: by the examinations that were made, in order.
@@ -73,11 +73,11 @@ class DoctorReport:
 
     @property
     def is_broken(self) -> bool:
-        """Whether anything is broken, or couldn't be seen; not if something only may break later."""
+        """Return whether anything is broken, or couldn't be seen; not if something only may break later."""
         return self.worst in (Severity.BROKEN, Severity.UNKNOWN)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the report as JSON."""
         found = self.found.items()
         return {
             "schema": 1,

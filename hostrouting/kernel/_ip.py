@@ -151,7 +151,7 @@ def read_link(value: object) -> Link:
 
 
 def write_link(link: Link) -> dict[str, Any]:
-    """A link as ``read_link`` reads it."""
+    """Return a link as ``read_link`` reads it."""
     flags = (("UP", link.is_up), ("LOWER_UP", link.has_carrier))
     return _LINK.write({"flags": [word for word, is_set in flags if is_set], **attrs.asdict(link, recurse=False)})
 
@@ -251,7 +251,7 @@ def read_route(value: object) -> Route:
 
 
 def _without_tunnel(value: object) -> object:
-    """A route without the destination and the tos of its tunnel, which ip writes under the same keys.
+    """Return a route without the destination and the tos of its tunnel, which ip writes under the same keys.
 
     The route's destination is the first, its tos the last; a tunnel over IPv4 always has one.
     """
@@ -264,7 +264,7 @@ def _without_tunnel(value: object) -> object:
 
 
 def write_route(route: Route) -> dict[str, Any]:
-    """A route as ``read_route`` reads it; every number that ip would show with ``-d`` is there."""
+    """Return a route as ``read_route`` reads it; every number that ip would show with ``-d`` is there."""
     fields = {**attrs.asdict(route, recurse=False), **_hop_fields(_NO_HOP), "hops": None}
     if len(route.hops) == 1 and route.hops[0].weight == 1 and route.hops[0] != _NO_HOP:
         fields |= _hop_fields(route.hops[0])
@@ -374,7 +374,7 @@ def read_rule(value: object) -> Rule:
 
 
 def write_rule(rule: Rule) -> dict[str, Any]:
-    """A rule as ``read_rule`` reads it; ``ports`` and ``unknown``, our own, stand for what we know no more of."""
+    """Return a rule as ``read_rule`` reads it; ``ports`` and ``unknown``, our own, stand for what isn't modelled."""
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
     first_uid, last_uid = rule.uid_range or (None, None)
     fields = {

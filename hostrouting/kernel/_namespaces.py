@@ -36,7 +36,7 @@ class NamespaceError(RouteError):
 
 
 def this_namespace() -> int:
-    """A number of the network namespace that the calling thread is in, which no other will have until a reboot.
+    """Return a number of the network namespace that the calling thread is in, which no other will have until a reboot.
 
     It came with Linux 5.14; the inode, which is older, is given away again as soon as a namespace is gone.
     """
@@ -112,7 +112,7 @@ def in_thread(function: Callable[[], T]) -> T:
 
 
 def refusal(errno: int | None) -> NamespaceError:
-    """The error of a namespace that couldn't be made, with the setting that forbids it, as far as it is known."""
+    """Return the error of a namespace that couldn't be made, with the setting that forbids it, if it is known."""
     reason = os.strerror(errno) if errno else "unknown error"
     return NamespaceError(f"can't make a network namespace: {reason}", hint=_hint(errno), errno=errno)
 

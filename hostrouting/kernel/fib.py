@@ -37,7 +37,7 @@ _ERRNO_OF_ACTION = {
 
 
 class Decision(NamedTuple):
-    """What ends a look-up.
+    """End of a lookup.
 
     Args:
         rule: that decided; None: all rules were asked in vain.
@@ -49,7 +49,7 @@ class Decision(NamedTuple):
 
     @property
     def errno(self) -> int:
-        """What the kernel says instead of the entry; 0: nothing."""
+        """Return the errno that the kernel answers instead of the entry; 0: none."""
         if self.route is not None:
             return ERRNO_OF_TYPE.get(self.route.type, 0)
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
@@ -101,13 +101,13 @@ class Fib:
         return self._addresses
 
     def sources(self) -> Sources:
-        """What packets get where nobody chooses one."""
+        """Return the sources that packets get where none is chosen."""
         return self._sources
 
     # --- one table ---------------------------------------------------------------------------------------------
 
     def longest_match(self, table: int, address: IPv4Address) -> Route | None:
-        """The entry of a table with the longest prefix around an address, be it one that discards or ``throw``."""
+        """Return the entry of a table with the longest prefix around an address, whatever its type."""
         return self._longest_match(table, Flow(address))
 
     def _longest_match(self, table: int, flow: Flow) -> Route | None:
@@ -121,7 +121,7 @@ class Fib:
         return None
 
     def hop(self, route: Route, flow: Flow) -> NextHop | None:
-        """The first hop of an entry that can be used (fib_lookup_good_nhc)."""
+        """Return the first hop of an entry that can be used (fib_lookup_good_nhc)."""
         skips_linkdown = self.ignores_linkdown and flow.protocol
         for hop in route.hops:
             if not hop.is_dead and flow.oif in (None, hop.dev) and not (skips_linkdown and hop.is_linkdown):
@@ -129,7 +129,7 @@ class Fib:
         return None
 
     def find(self, table: int, flow: Flow) -> Route | None:
-        """The entry that a look-up in a table gives, which is one in two as long as local and main are one trie."""
+        """Return the entry that a lookup in a table finds; local and main may be one trie."""
         if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self._longest_match(table, flow)
         local, main = self._longest_match(Table.LOCAL, flow), self._longest_match(Table.MAIN, flow)
@@ -141,7 +141,7 @@ class Fib:
     # --- all rules ---------------------------------------------------------------------------------------------
 
     def asked(self, flow: Flow, *, own: str | None = None) -> Iterator[tuple[Rule, Route | None]]:
-        """The rules that what is looked up meets, up to the one that decides.
+        """Yield the rules that a lookup meets, up to the one that decides.
 
         Args:
             flow: what is looked up.
@@ -191,7 +191,7 @@ class Fib:
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
-        """The same with the rules that it doesn't meet, and those that lead to no table.
+        """Yield the rules as ``asked`` does, and those that the lookup doesn't meet or that lead to no table.
 
         Args:
             flow: what is looked up.
@@ -236,11 +236,11 @@ class Fib:
                 yield Decision(rule, found)
 
     def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
-        """The rule and the entry that a packet of this host to an address is left to."""
+        """Return the rule and the entry that decide about a packet of this host to an address."""
         return self.decide_flow(Flow(address, source, TCP if is_tcp else UDP))
 
     def decide_flow(self, flow: Flow) -> Decision:
-        """The same for whatever is looked up."""
+        """Return the rule and the entry that decide about any lookup."""
         for rule, is_met, route in self.come_by(flow, self._rules_around(flow.address)):
             if is_met and self._ends_with(rule, route):
                 return Decision(rule, route)
@@ -255,7 +255,7 @@ class Fib:
     # --- the kernel's answer -----------------------------------------------------------------------------------
 
     def lookup(self, address: IPv4Address, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Lookup:
-        """The answer that the kernel would give, as ``RouteBackend.lookup`` has it (inet_rtm_getroute)."""
+        """Return the kernel's answer, as ``RouteBackend.lookup`` has it (inet_rtm_getroute)."""
         flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
         if errno := self._refuse_ends(flow):
             return Lookup(address, None, errno)
@@ -319,7 +319,7 @@ class Fib:
     # --- what the kernel would do ------------------------------------------------------------------------------
 
     def finds_gateway(self, gateway: IPv4Address, dev: str) -> bool:
-        """Whether the kernel would take a gateway of a route of table main (fib_check_nh_v4_gw).
+        """Return whether the kernel would take a gateway of a route of table main (fib_check_nh_v4_gw).
 
         It looks the gateway up by all rules, on that interface and among what is on a link only.
 
@@ -341,7 +341,7 @@ class Fib:
         return any(rule.is_l3mdev for rule in self.rules) and any(link.kind == "vrf" for link in self.links)
 
     def claims_gateway(self, gateway: IPv4Address) -> Route | None:
-        """The entry of table local because of which the kernel would refuse an onlink gateway (fib_check_nh_v4_gw).
+        """Return the entry of table local that makes the kernel refuse an onlink gateway (fib_check_nh_v4_gw).
 
         Args:
             gateway: of a next hop that is onlink.
@@ -355,13 +355,13 @@ class Fib:
         return found if is_claimed else None
 
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
-        """As it would be with some routes more, each before what has its key, and some less."""
+        """Return the tables with some routes more, each before what has its key, and some less."""
         gone = set(remove)
         left = [route for route in self.routes if route not in gone] if gone else self.routes
         return attrs.evolve(self, routes=(*add, *left))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
-        """Whether a rule takes the entry that its table gives (fib4_rule_suppress)."""
+        """Return whether a rule takes the entry that its table gives (fib4_rule_suppress)."""
         if route.type is RouteType.THROW:
             return False
         # What discards is never suppressed (fib_rules_lookup asks only where there is a result).
@@ -371,7 +371,7 @@ class Fib:
         return not self.suppresses(rule, route.destination.prefixlen, dev)
 
     def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
-        """Whether a rule passes over unicast routes of a length by an interface."""
+        """Return whether a rule passes over unicast routes of a length by an interface."""
         longest, group = rule.suppress_prefix_length, rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
         return is_short or (group is not None and dev is not None and group == self._groups.get(dev, 0))

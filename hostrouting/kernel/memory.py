@@ -71,12 +71,12 @@ class FakeKernel(WholeTables):
             return self._net.addresses()
 
     def rules(self) -> tuple[Rule, ...]:
-        """The policy rules in the order in which the kernel asks them."""
+        """Return the policy rules in the order in which the kernel asks them."""
         with self._lock:
             return tuple(self._net.rules)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """The entries of a table, in the kernel's order; of every table, if none is named.
+        """Return the entries of a table, in the kernel's order; of every table, if none is named.
 
         Args:
             table: its number.
@@ -287,7 +287,7 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def _changing(self) -> Iterator[Net]:
-        """The state, locked; who waits for a change is woken if there was one."""
+        """Hold the lock of the state, and wake who waits for a change if there was one."""
         with self._lock:
             before = self._net.changes
             try:

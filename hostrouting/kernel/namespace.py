@@ -242,7 +242,7 @@ class NamespaceKernel(NetlinkBackend):
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
-    """The fields and attributes that name all of a rule.
+    """Return the fields and attributes that name all of a rule.
 
     ``has_ports`` doesn't tell which ports; it stands for a destination port here.
     """

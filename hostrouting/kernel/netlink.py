@@ -71,7 +71,7 @@ class NetlinkBackend:
         return self._list(values.ADDRESSES)
 
     def rules(self) -> tuple[Rule, ...]:
-        """The policy rules in the order in which the kernel asks them, that of its list."""
+        """Return the policy rules in the order in which the kernel asks them, that of its list."""
         return self._list(values.RULES)
 
     def nexthops(self) -> tuple[NexthopObject, ...]:
@@ -82,7 +82,7 @@ class NetlinkBackend:
         return self._list(values.NEXTHOPS)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """The entries of a table, in the kernel's order; of every table, if none is named.
+        """Return the entries of a table, in the kernel's order; of every table, if none is named.
 
         A table that changed while it was read is read again, a few times over. Should it never be still, each entry
         was there at some time during the call, though not all of them at one moment.
@@ -96,7 +96,7 @@ class NetlinkBackend:
         return routes_of(self._groups(table))
 
     def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """The entries of a table as ``routes`` reads them: prefixes that follow each other, by their way."""
+        """Return the entries of a table as ``routes`` reads them: consecutive prefixes, by their next hops."""
         return tuple(self._groups(table))
 
     def _groups(
@@ -117,7 +117,7 @@ class NetlinkBackend:
         return self._read("list the routes", ask)
 
     def default_routes(self) -> tuple[Route, ...]:
-        """The entries of table main for 0.0.0.0/0, which stand at its head; it is read no further.
+        """Return the entries of table main for 0.0.0.0/0, which stand at its head; read it no further.
 
         Returns:
             The entries in the kernel's order: by tos, then by metric.
@@ -139,7 +139,7 @@ class NetlinkBackend:
     def routes_except(
         self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
     ) -> tuple[Route, ...]:
-        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes.
+        """Return the entries of every table but the plain ones by some interfaces; of these, those in some prefixes.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
         nearer, where gateways are. Those that aren't asked for are never made a value: memory goes by the result,

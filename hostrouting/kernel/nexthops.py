@@ -20,7 +20,7 @@ from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Route, Rout
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
-    """A route with the hops of the nexthop object that it names, where the kernel didn't show them itself.
+    """Return a route with the hops of the nexthop object that it names, where the kernel didn't show them itself.
 
     Args:
         route: as the kernel shows it.
@@ -33,7 +33,7 @@ def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]])
 
 
 def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple[NextHop, ...]:
-    """The hops of a nexthop object, as the kernel shows them with a route by it.
+    """Return the hops of a nexthop object, as the kernel shows them with a route by it.
 
     Args:
         nexthop: the object.
@@ -282,7 +282,7 @@ def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = 
 
 
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
-    """The unicast 0.0.0.0/0 of table main for any tos, be they dead, in the order in which they are given."""
+    """Return the unicast 0.0.0.0/0 of table main for any tos, be they dead, in the order in which they are given."""
     return [
         route
         for route in routes

@@ -38,23 +38,23 @@ class RouteBackend(Protocol):
         """All IPv4 addresses of this host."""
 
     def rules(self) -> tuple[Rule, ...]:
-        """The policy rules in the order in which the kernel asks them."""
+        """Return the policy rules in the order in which the kernel asks them."""
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """The entries of a table, in the kernel's order; of every table, if none is named.
+        """Return the entries of a table, in the kernel's order; of every table, if none is named.
 
         A table that doesn't exist is empty.
         """
 
     def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """The entries of a table without a value for each: in the kernel's order, those that go the same way at once.
+        """Return the entries of a table without a value for each: in the kernel's order, grouped by their next hops.
 
         Returns:
             An entry whose destination doesn't count, and the prefixes of some that differ from it in nothing else.
         """
 
     def default_routes(self) -> tuple[Route, ...]:
-        """The entries of table main for 0.0.0.0/0, in the kernel's order."""
+        """Return the entries of table main for 0.0.0.0/0, in the kernel's order."""
 
     def our_routes(self) -> tuple[Route, ...]:
         """Return the entries of table main that are ours (``Route.is_ours``), in the kernel's order."""
@@ -62,7 +62,7 @@ class RouteBackend(Protocol):
     def routes_except(
         self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
     ) -> tuple[Route, ...]:
-        """The entries of every table but the plain ones by some interfaces: what a check of a large table needs of it.
+        """Return the entries of every table but the plain ones by some interfaces, as a check of a large table needs.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
         nearer, where gateways are, encapsulates nothing (``Route.encap``), and names no ``src`` but some of its own.
@@ -186,7 +186,7 @@ class Kernel(RouteBackend, Protocol):
 
 
 def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IPv4Address]) -> bool:
-    """Whether ``RouteBackend.routes_except`` may pass over an entry by some interfaces.
+    """Return whether ``RouteBackend.routes_except`` may pass over an entry by some interfaces.
 
     Args:
         route: its destination doesn't count.
@@ -261,14 +261,14 @@ class WholeTables:
     if TYPE_CHECKING:
 
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
-            """As ``RouteBackend.routes``."""
+            """Return routes as ``RouteBackend.routes`` does."""
 
     def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """The entries of a table in the kernel's order, each by itself."""
+        """Return the entries of a table in the kernel's order, each by itself."""
         return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
 
     def default_routes(self) -> tuple[Route, ...]:
-        """The entries of table main for 0.0.0.0/0, in the kernel's order."""
+        """Return the entries of table main for 0.0.0.0/0, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
     def our_routes(self) -> tuple[Route, ...]:
@@ -278,7 +278,7 @@ class WholeTables:
     def routes_except(
         self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
     ) -> tuple[Route, ...]:
-        """The entries of every table but the plain ones by some interfaces; of these, the ones inside some prefixes."""
+        """Return the entries of every table but the plain ones by some interfaces; of these, those in some prefixes."""
         prefixes = PrefixSet(inside)
         return tuple(
             route

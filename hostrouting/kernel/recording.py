@@ -133,7 +133,7 @@ def _untold_dev(route: Route) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """What an answer says apart from the table: while local and main are one the kernel names main for both."""
+    """Return what an answer says apart from the table: while local and main are one the kernel names main for both."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)
 
 
@@ -158,15 +158,15 @@ class SnapshotBackend(WholeTables):
         return self.snapshot.addresses
 
     def rules(self) -> tuple[Rule, ...]:
-        """The policy rules in the order in which the kernel asked them."""
+        """Return the policy rules in the order in which the kernel asked them."""
         return self.snapshot.rules
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """The entries of a table, in the kernel's order; of every table, if none is named."""
+        """Return the entries of a table, in the kernel's order; of every table, if none is named."""
         return tuple(route for route in self.snapshot.routes if table is None or route.table == table)
 
     def default_routes(self) -> tuple[Route, ...]:
-        """The entries of table main for 0.0.0.0/0, in the kernel's order.
+        """Return the entries of table main for 0.0.0.0/0, in the kernel's order.
 
         Raises:
             RouteError: it isn't recorded by which interfaces the first of them that counts leaves.

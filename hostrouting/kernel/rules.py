@@ -25,7 +25,7 @@ KERNEL_RULES = tuple(
 
 
 class Flow(NamedTuple):
-    """What is looked up (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
+    """Key of a lookup (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
 
     Args:
         address: the destination.
@@ -43,17 +43,17 @@ class Flow(NamedTuple):
 
     @classmethod
     def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
-        """The kernel's own look-up of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
+        """Return the kernel's own look-up of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
         return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
 def loopback_of(links: Iterable[Link]) -> str:
-    """The name of the interface by which what this host sends comes in; ``lo`` if it isn't among these."""
+    """Return the name of the interface by which what this host sends comes in; ``lo`` if it isn't among these."""
     return next((link.name for link in links if link.hardware == Hardware.LOOPBACK), LOOPBACK)
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Whether a rule doesn't decide about the packets asked about, but may about others to the same address.
+    """Return whether a rule doesn't decide about the packets asked about, but may about others to the same address.
 
     Those asked about have mark 0, tos 0, uid 0, no device chosen, and are UDP's and TCP's, of which no ports are known.
     """

@@ -175,13 +175,13 @@ class Snapshot:
             raise FileError.of(f"write the snapshot {target}", error) from error
 
     def to_document(self) -> dict[str, Any]:
-        """The document that ``from_document`` reads back as this snapshot."""
+        """Return the document that ``from_document`` reads back as this snapshot."""
         # The routes have the hops of nexthop objects.
         fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
-        """The document as JSON, an item a line, so that two of them can be compared."""
+        """Return the document as JSON, an item a line, so that two of them can be compared."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
 

@@ -1,4 +1,4 @@
-"""What a run has changed, or would change: routes, files and units, each with what became of it."""
+"""Hold what a run has changed, or would change: routes, files and units, each with what became of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
 @attrs.frozen
 class Changes:
-    """What a run has changed, or would change; false if that is nothing.
+    """Changes that a run has made, or would make; false if there are none.
 
     What a run leaves anew each time isn't among it: its lock, and what a check has found.
 
@@ -46,7 +46,7 @@ class Changes:
         return bool(self.routes or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
-        """What both have changed, one after the other."""
+        """Return the changes of both, one after the other."""
         files = {change.what: change for change in self.files}
         for change in later.files:
             before = files.get(change.what)
@@ -60,7 +60,7 @@ class Changes:
 
     @property
     def of_boot(self) -> Changes:
-        """The same without routes."""
+        """Return the changes without routes."""
         return Changes(files=self.files, units=self.units)
 
     def of_part(self, name: str) -> Changes:
@@ -69,7 +69,7 @@ class Changes:
         return Changes(files=own, units=tuple(change for change in self.units if change.what == f"{name}.service"))
 
     def to_json(self) -> dict[str, Any]:
-        """Whether anything is changed, and lists of what is."""
+        """Return whether anything is changed, and lists of what is."""
         return {
             "changed": bool(self),
             "routes": _listed("route", self.routes),

@@ -51,7 +51,7 @@ class HostRoutingError(Exception):
 
     @property
     def is_not_permitted(self) -> bool:
-        """Whether the kernel refused for want of privileges."""
+        """Return whether the kernel refused for want of privileges."""
         return self.errno in (errnos.EPERM, errnos.EACCES, errnos.EROFS)
 
 
@@ -115,7 +115,7 @@ class FileError(HostRoutingError):
 
     @classmethod
     def of(cls, attempt: str, error: OSError) -> FileError:
-        """The error of an attempt ("write /run/x") that the operating system refused.
+        """Return the error of an attempt ("write /run/x") that the operating system refused.
 
         Args:
             attempt: what was attempted and on what, as a verb phrase.

@@ -17,7 +17,7 @@ import attrs
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
-    """Whether the name of an interface is like one of some shell patterns."""
+    """Return whether the name of an interface is like one of some shell patterns."""
     return _any_of(patterns)(dev) is not None
 
 

@@ -45,7 +45,7 @@ def _text(value: object, kind: str) -> str:
 
 
 def reserved_block(network: IPv4Network) -> str | None:
-    """The special-purpose block that a network lies in wholly, in words; None if it lies in none."""
+    """Return the special-purpose block that a network lies in wholly, in words; None if it lies in none."""
     return next((words for block, words in RESERVED.items() if network.subnet_of(block)), None)
 
 
@@ -85,7 +85,7 @@ def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
 
 
 def _split(value: object) -> tuple[int, int]:
-    """The number of a prefix's address, and its length."""
+    """Return the number of a prefix's address, and its length."""
     text = _text(value, "an IPv4 prefix")
     quad, _, bits = text.partition("/")
     try:

@@ -30,13 +30,13 @@ class PrefixSet:
                 self._lasts.append(first + (1 << (32 - length)) - 1)
 
     def covers(self, prefix: Prefix) -> bool:
-        """Whether a prefix is one of them or lies in one."""
+        """Return whether a prefix is one of them or lies in one."""
         first, length = prefix
         position = bisect_right(self._firsts, first) - 1
         return position >= 0 and first | (0xFFFFFFFF >> length) <= self._lasts[position]
 
     def overlaps(self, first: int, last: int) -> bool:
-        """Whether one of them has an address from the first to the last."""
+        """Return whether one of them has an address from the first to the last."""
         position = bisect_right(self._firsts, last) - 1
         return position >= 0 and first <= self._lasts[position]
 
@@ -54,7 +54,7 @@ class PrefixIndex:
         self._lengths = sorted({length for _, length in self._sorted}, reverse=True)
 
     def around(self, prefix: Prefix) -> Iterator[Prefix]:
-        """Those that a prefix is or lies in, the innermost first."""
+        """Yield the prefixes that a prefix is or lies in, the innermost first."""
         first, longest = prefix
         for length in self._lengths:
             outer = (first >> (32 - length) << (32 - length), length)
@@ -62,18 +62,18 @@ class PrefixIndex:
                 yield outer
 
     def meeting(self, prefix: Prefix) -> list[Prefix]:
-        """Those that a prefix is or lies in, and those in it."""
+        """Return the prefixes that a prefix is or lies in, and those in it."""
         start, stop = bisect_right(self._sorted, prefix), bisect_right(self._sorted, (ends(prefix)[1], 32))
         return [*self.around(prefix), *self._sorted[start:stop]]
 
 
 def numbers(network: IPv4Network) -> Prefix:
-    """A prefix as its first address and its length: what sorts and hashes in a tenth of the time."""
+    """Return a prefix as its first address and its length, which sorts and hashes in a tenth of the time."""
     return int(network.network_address), network.prefixlen
 
 
 def ends(prefix: Prefix) -> tuple[int, int]:
-    """The first and the last address of a prefix."""
+    """Return the first and the last address of a prefix."""
     first, length = prefix
     return first, first | (0xFFFFFFFF >> length)
 

@@ -34,7 +34,7 @@ class RouteType(IntEnum):
 
     @property
     def is_discard(self) -> bool:
-        """Whether packets are dropped (blackhole, unreachable, prohibit)."""
+        """Return whether packets are dropped (blackhole, unreachable, prohibit)."""
         return RouteType.BLACKHOLE <= self <= RouteType.PROHIBIT
 
 
@@ -57,7 +57,7 @@ class Table(IntEnum):
 
 
 class Protocol(IntEnum):
-    """Who installed a route: rtm_protocol, named as in iproute2's rt_protos."""
+    """Programs that install routes: rtm_protocol, named as in iproute2's rt_protos."""
 
     UNSPEC = 0
     REDIRECT = 1
@@ -75,7 +75,7 @@ class Protocol(IntEnum):
 
 
 def word_of(number: int, known: type[IntEnum]) -> str:
-    """What ip calls a table, a protocol, a scope; its number if it has no name here."""
+    """Return ip's word for a table, a protocol, a scope; its number if it has no name here."""
     try:
         return known(number).name.lower()
     except ValueError:
@@ -111,11 +111,11 @@ class NextHop:
 
     @property
     def path(self) -> tuple[str | None, IPv4Address | IPv6Address | None, bool, int]:
-        """What was asked for, without the state that the kernel reports."""
+        """Return what was asked for, without the state that the kernel reports."""
         return (self.dev, self.gateway, self.onlink, self.weight)
 
     def words(self) -> str:
-        """This hop as ip-route(8) would write it, without its weight."""
+        """Return this hop as ip-route(8) would write it, without its weight."""
         via = "via inet6" if self.gateway is not None and self.gateway.version == 6 else "via"
         given = ((via, self.gateway), ("dev", self.dev))
         return " ".join(f"{word} {value}" for word, value in given if value is not None)
@@ -182,17 +182,17 @@ class Route:
 
     @property
     def key(self) -> tuple[int, IPv4Network, int, int]:
-        """What the kernel tells routes apart by: table, destination, tos, metric (fib_find_alias)."""
+        """Return the key by which the kernel tells routes apart: table, destination, tos, metric (fib_find_alias)."""
         return (self.table, self.destination, self.tos, self.metric)
 
     @property
     def is_ours(self) -> bool:
-        """Whether hostrouting installed it: protocol 217 in table main, and no default route: no config has one."""
+        """Return whether hostrouting installed it: protocol 217 in table main, and no default route."""
         return self.protocol == Protocol.HOSTROUTING and self.table == Table.MAIN and self.destination.prefixlen > 0
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is the kernel's own route to the subnet of an address."""
+        """Return whether it is the kernel's own route to the subnet of an address."""
         return (
             self.protocol == Protocol.KERNEL
             and self.type is RouteType.UNICAST
@@ -208,7 +208,7 @@ class Route:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has hops, and none that the kernel uses: then it is passed over (fib_table_lookup)."""
+        """Return whether it has hops, and none that the kernel uses: then it is passed over (fib_table_lookup)."""
         return bool(self.hops) and all(hop.is_dead for hop in self.hops)
 
     @property
@@ -220,7 +220,7 @@ class Route:
         return ""
 
     def has_same_next_hops(self, other: Route) -> bool:
-        """Whether both send packets the same way, whatever else differs between them."""
+        """Return whether both have the same next hops, whatever else differs between them."""
         is_equal = self.hops == other.hops or Counter(h.path for h in self.hops) == Counter(h.path for h in other.hops)
         return self.type is other.type and is_equal
 

@@ -80,7 +80,7 @@ class Rule:
 
     @property
     def has_table(self) -> bool:
-        """Whether it names a table: not that of a VRF."""
+        """Return whether it names a table other than that of a VRF."""
         return self.action is RuleAction.TO_TABLE and not self.is_l3mdev
 
     def __str__(self) -> str:

@@ -131,7 +131,7 @@ class Neighbours:
         self._by_last = {tile.last: tile for tile in self._by_first.values()}
 
     def around(self, failing: Iterable[Tile]) -> list[IPv4Network]:
-        """Where a failure is, in a few prefixes."""
+        """Return where a failure is, in a few prefixes."""
         pieces: dict[int, Piece] = {}
         for tile in failing:
             pieces[tile.first] = Piece(tile.first, tile.last, is_target=True)

@@ -158,7 +158,7 @@ def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
 
 
 def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
-    """The fewest CIDRs that are together some tiles, which come in the order of their addresses."""
+    """Return the fewest CIDRs that cover some intervals exactly, which come in the order of their addresses."""
     spans: list[tuple[int, int]] = []
     for tile in tiles:
         first = spans.pop()[0] if spans and spans[-1][1] == tile.first - 1 else tile.first

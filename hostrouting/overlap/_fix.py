@@ -75,7 +75,7 @@ def _is_nameable(dev: str) -> bool:
 
 @attrs.frozen
 class _Stake:
-    """What an answer asks of the routes that cover its addresses.
+    """Demand that an answer makes on the routes that cover its addresses.
 
     Args:
         above: it fails, and a route that is longer than this mends it (-1: any does); None: else.
@@ -90,7 +90,7 @@ class _Stake:
     holder: Route | None = None
 
     def piece(self, tile: Tile) -> Piece:
-        """The same of some of its addresses."""
+        """Return the demand for some of its addresses."""
         if self.above is not None:
             return Piece(tile.first, tile.last, is_target=True, above=self.above)
         most = self.most
@@ -112,7 +112,7 @@ def _length_to_exceed(found: Route) -> int:
 
 
 class Remedies:
-    """What mends the failures of a check.
+    """Fixes of the failures of a check.
 
     Args:
         reading: the host.
@@ -169,7 +169,7 @@ class Remedies:
         self._stakes = {question: self._stake(outcome, sizes[question]) for question, outcome in self._outcomes.items()}
 
     def with_fixes(self, findings: Iterable[Finding], remedy: Remedy) -> Iterator[Finding]:
-        """The failures, each with those entries of the remedy that mend some of it."""
+        """Yield the failures, each with those entries of the fix that mend some of it."""
         entries = {numbers(entry.destination): entry for entry in remedy.routes}
         places = PrefixIndex(entries)
         for finding in findings:
@@ -178,7 +178,7 @@ class Remedies:
             yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(mending)))
 
     def of_all(self) -> tuple[Remedy, Fib]:
-        """What mends all failures together, proven on the tables as they would be before it is told; and these."""
+        """Return the fix of all failures together, proven on the tables as they would be, and these tables."""
         stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
         targets = [tile for tile, stake in stakes if stake.above is not None]
         found = fewest_prefixes([stake.piece(tile) for tile, stake in stakes], self._taken)
@@ -246,7 +246,7 @@ class Remedies:
         return next(owned, "")
 
     def _above(self, address: IPv4Address, devs: Iterable[str]) -> int | Obstacle:
-        """What a route must be longer than to mend an address; or why none can."""
+        """Return the length that a route must exceed to mend an address; or why none can."""
         beaten = self._beaten(address)
         if isinstance(beaten, Obstacle):
             return beaten
@@ -341,7 +341,7 @@ class Remedies:
         return self._reading.named is not None or len(self._default.devs) > 1
 
     def _tables_with(self, entries: Sequence[StaticRoute], mended: Iterable[IPv4Address]) -> Fib | str:
-        """The tables as they would be, by the planner; or why the entries don't do what they shall."""
+        """Return the tables as the planner would leave them; or why the entries don't do what they shall."""
         reading = self._reading
         main = [route for route in reading.routes if route.table == Table.MAIN]
         try:
@@ -360,7 +360,7 @@ class Remedies:
         return fib
 
     def _mended_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """The first address of each piece of a tile that an entry mends, of those in a prefix in or around it."""
+        """Return the first address of each piece of an interval that an entry mends, within or around a prefix."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         mended = []
         for tile in tiles_in(self._tiles, inner):
@@ -370,12 +370,12 @@ class Remedies:
         return mended
 
     def _mending(self, entries: PrefixIndex, network: IPv4Network) -> list[Prefix]:
-        """Those entries that mend something in a network."""
+        """Return the entries that mend something in a network."""
         prefix = numbers(network)
         return sorted(entry for entry in entries.meeting(prefix) if self._mended_in(prefix, entry))
 
     def _consequences(self, entries: PrefixIndex) -> Iterator[str]:
-        """What changes sides besides the expected traffic."""
+        """Yield what a fix moves besides the expected traffic."""
         reading = self._reading
         by = ",".join(self._default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}

@@ -22,7 +22,7 @@ _CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
 
 class Outcome(NamedTuple):
-    """What an answer means.
+    """Meaning of an answer.
 
     Args:
         kind: of the failure or note; None: as expected.
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it is none that is only noted."""
+        """Return whether it is a failure, and not only noted."""
         return isinstance(self.kind, FindingKind)
 
     @property
@@ -57,19 +57,19 @@ class Outcome(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether no route changes it: an own or a broadcast address."""
+        """Return whether no route changes it: a local or a broadcast address."""
         return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
 
     @property
     def group(self) -> Hashable:
-        """What it is told of together with, of one CIDR."""
+        """Return the key of what is reported in one finding, of one CIDR."""
         if self.is_failure:
             return (self.kind, self.devs, self.answer.source)
         return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
 def sort_answers(overlap: RouteOverlap, reading: Reading) -> dict[ExpectedCidr, Outcomes]:
-    """What the kernel's answers mean to each expected CIDR.
+    """Sort the kernel's answers by expected CIDR and by what they mean to it.
 
     Args:
         overlap: the CIDRs, and what may carry them besides.

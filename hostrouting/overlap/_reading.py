@@ -60,7 +60,7 @@ class _Tables(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a look-up said.
+    """Answer of a lookup.
 
     Args:
         lookup: the answer.
@@ -113,7 +113,7 @@ class Reading:
 
     @cached_property
     def fib(self) -> Fib:
-        """What its tables and rules say to a packet with nothing that isn't known here."""
+        """Return what its tables and rules say to a packet, of all that is known here."""
         from hostrouting.kernel.fib import Fib
 
         return Fib(self.rules, self.routes, self.addresses, links=self.links, lacks_unknown=True)
@@ -229,12 +229,12 @@ class Asked(Protocol):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> Sequence[Lookup]:
-        """As ``RouteBackend.lookup``."""
+        """Look addresses up as ``RouteBackend.lookup`` does."""
 
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> Mapping[Route, tuple[IPv4Address, ...]]:
-        """As ``RouteBackend.sources``."""
+        """Return sources as ``RouteBackend.sources`` does."""
 
 
 def ask(
@@ -298,7 +298,7 @@ def _by_source(
 
 
 def pending_devs(links: Sequence[Link], addresses: Sequence[Address], uplinks: Sequence[str]) -> tuple[str, ...]:
-    """The InfiniBand interfaces without an IPv4 address: their connected routes may still come."""
+    """Return the InfiniBand interfaces without an IPv4 address: their connected routes may still come."""
     with_address = {address.dev for address in addresses} | set(uplinks)
     return tuple(
         sorted(link.name for link in links if link.hardware == Hardware.INFINIBAND and link.name not in with_address)
@@ -321,7 +321,7 @@ def usable_devs(links: Sequence[Link], devs: Sequence[str]) -> list[str]:
 
 
 def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefix, str]:
-    """The subnets of some interfaces, each with the interface.
+    """Return the subnets of some interfaces, each with the interface.
 
     Args:
         addresses: of the host.

@@ -238,7 +238,7 @@ def _without_default(reading: Reading, findings: Iterable[Finding]) -> Iterator[
 
 
 def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -> tuple[Unmendable, ...]:
-    """What still fails of connections and of TCP once the first look-ups are mended, and what mends these.
+    """Return what still fails of connections and of TCP once the first lookups are mended, and what mends these.
 
     A mended address has another first answer, so its connections have another source, and may meet other rules. Static
     routes are for the first look-up of a datagram.

@@ -65,7 +65,7 @@ class LookupWay:
     is_modelled: bool
 
     def to_json(self) -> dict[str, Any]:
-        """The look-up as JSON."""
+        """Return the look-up as JSON."""
         answer = self.outcome.answer
         ends = {"protocol": "tcp" if answer.is_tcp else "udp", "source": in_json(answer.source)}
         meaning = fields_in_json(self.outcome, "kind", "devs", "route")
@@ -96,7 +96,7 @@ class Explanation:
         return not any(way.outcome.is_failure for way in self.lookups) if self.default_devs else None
 
     def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON."""
+        """Return the explanation as JSON."""
         found = fields_in_json(self, "address", "is_as_expected", "default_devs", "lookups", "is_torn")
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 

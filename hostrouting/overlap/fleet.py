@@ -46,7 +46,7 @@ _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
 
 @attrs.frozen
 class GroupFailure(JsonObject):
-    """What fails on each host of a group.
+    """Failure of each host of a group.
 
     Args:
         kind: why.
@@ -95,7 +95,7 @@ class FleetReport(JsonObject):
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """How many hosts have each verdict."""
+        """Return how many hosts have each verdict."""
         return {
             verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
         }

@@ -13,7 +13,7 @@ _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
 
 
 def summary(report: OverlapReport) -> str:
-    """A line a failure; the reason where nothing could be judged; one line if all is well."""
+    """Return a line for each failure; the reason where nothing could be judged; one line if all is well."""
     if report.verdict is Verdict.UNKNOWN:
         return f"the check couldn't judge anything: {report.reason}"
     if report.findings:
@@ -25,7 +25,7 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """The mend in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
+    """Return the fix in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
     left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
     ranges = [str(network).removesuffix("/32") for network in left]
     says = f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"
@@ -38,7 +38,7 @@ def _pasted(report: OverlapReport) -> list[str]:
 
 
 def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
-    """The entries as JSON, as many as a person will read, and what to say of the others."""
+    """Return the entries as JSON, as many as a person will read, and what to say of the others."""
     if not report.remedy.routes:
         return [], ""
     import json
@@ -49,18 +49,18 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
 
 
 def reasons(report: OverlapReport) -> list[str]:
-    """What no route mends and why, a line a reason."""
+    """Return what no route mends and why, a line a reason."""
     unmendable = report.remedy.unmendable
     return [f"no route mends {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}" for each in unmendable]
 
 
 def decided_by(rule: Rule) -> str:
-    """That a policy rule decides, with what names it."""
+    """Return that a policy rule decides, with what names it."""
     what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
     return f"the policy rule of preference {rule.preference} {what}"
 
 
 def error_text(report: OverlapReport) -> str:
-    """What an error says of a check: failures or reason, what mends them and whom that hits, what no route mends."""
+    """Return what an error says of a check: failures or reason, the fix and what else it moves, what no route mends."""
     mind = [f"mind: {line}" for line in report.remedy.consequences]
     return "\n".join([summary(report), *_pasted(report), *mind, *reasons(report)])

@@ -96,7 +96,7 @@ def as_networkd(routes: Sequence[Route]) -> str:
 
 
 def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
-    """The text of each route, with the interface of its first hop; a ValueError says why there is none."""
+    """Return the text of each route, with the interface of its first hop; a ValueError says why there is none."""
     written: list[tuple[str, str]] = []
     refusals: list[Refusal] = []
     for route in routes:
@@ -154,7 +154,7 @@ def _networkd_section(route: Route) -> str:
 
 
 def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
-    """What a route has besides its hops."""
+    """Return what a route has besides its hops."""
     rest = ((source, route.source), (mtu, route.mtu), (metric, route.metric or None))
     return [f"{key}{value}" for key, value in rest if value is not None]
 

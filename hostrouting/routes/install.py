@@ -90,7 +90,7 @@ def apply_what_goes(
 def _add_and_replace(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    """What was done with each bulk, and what the kernel refused of it."""
+    """Yield what was done with each bulk, and what the kernel refused of it."""
     added: list[Route] = []
     undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
     for add in _bulks(plan.add, scope):

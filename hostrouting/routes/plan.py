@@ -27,7 +27,7 @@ class Replacement:
 
 @attrs.frozen
 class RoutePlan:
-    """What has to change in table main, in the order in which it is done.
+    """Plan of what has to change in table main, in the order in which it is done.
 
     Args:
         add: routes whose destination and metric are free.
@@ -50,7 +50,7 @@ class RoutePlan:
 
     @property
     def changes(self) -> Changes:
-        """What it changes; false if the table is as wanted."""
+        """Return what it changes; false if the table is as wanted."""
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
         return Changes((*added, *replaced, *(Change(route, "removed") for route in self.remove)))
@@ -58,7 +58,7 @@ class RoutePlan:
 
 @attrs.frozen
 class RoutesReport:
-    """What became of the static routes, and of what has them at every boot.
+    """Report of the static routes, and of what installs them at every boot.
 
     Args:
         plan: the plan that was carried out.
@@ -69,7 +69,7 @@ class RoutesReport:
     changes: Changes = attrs.field(factory=Changes)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON; each route as ``ip route show`` prints it."""
+        """Return the report as JSON; each route as ``ip route show`` prints it."""
         same = {name: [*map(str, getattr(self.plan, name))] for name in ("unchanged", "foreign")}
         return {"schema": 1} | self.changes.to_json() | same
 

@@ -89,7 +89,7 @@ class _Refused(Exception):
 
 
 def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IPv4Network, tuple[str | None, ...]]]:
-    """The prefixes that a gateway may lie in, and the interfaces that reach it; None: the default's.
+    """Return the prefixes that a gateway may lie in, and the interfaces that reach it; None: the default's.
 
     The kernel looks a gateway up among routes of scope link or nearer only (fib_check_nh_v4_gw). Our own that are
     there count only if they are wanted: what this run removes must not carry what it adds.
@@ -122,7 +122,7 @@ class _Resolver:
         return Route(DEFAULT_DESTINATION, hops, source=source, mtu=mtu)
 
     def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
-        """The next hops, and the default route that the rest is inherited from, if it is."""
+        """Return the next hops, and the default route that the rest is inherited from, if it is."""
         if dev is not None:
             self._check_device(dev)
         if dev is not None and gateway is not None:
@@ -172,7 +172,7 @@ class _Resolver:
             raise _NotThere(f"device {dev} (it is down)")
 
     def _is_reachable(self, gateway: IPv4Address, dev: str) -> bool:
-        """Whether the kernel's look-up of a gateway would succeed."""
+        """Return whether the kernel's look-up of a gateway would succeed."""
         default = inherited_route(self._defaults, self._uplinks)
         is_default = default is not None and dev in default.devs
         return any(

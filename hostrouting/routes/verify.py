@@ -59,7 +59,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Network, int, int], Route]) -> bool:
-    """Whether packets go by a route, or by the wanted one of a lower metric that it stands by for."""
+    """Return whether packets go by a route, or by the wanted one of a lower metric that it stands by for."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -104,7 +104,7 @@ def unproven(
     main: Sequence[tuple[Route, Sequence[Prefix]]],
     local: Iterable[Route],
 ) -> list[tuple[Route, IPv4Address | None]]:
-    """The routes of which the tables don't show that they win.
+    """Return the routes of which the tables don't show that they win.
 
     Args:
         wanted: routes of table main.

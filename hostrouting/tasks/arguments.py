@@ -1,4 +1,4 @@
-"""What every task takes: a config, and a host to work on; each refuses anything else, and says what to give instead."""
+"""Convert what every task takes, a config and a host; refuse anything else, and say what to give instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.model.text import shown
 
 
 def to_config(value: Config) -> Config:
-    """A task's config; an attrs converter.
+    """Convert a task's config; for attrs.
 
     Raises:
         TypeError: it is none.
@@ -24,7 +24,7 @@ def to_config(value: Config) -> Config:
 
 
 def to_host(value: Host | None) -> Host:
-    """The host that a task works on, this one if none is named; an attrs converter.
+    """Convert the host that a task works on, this one if none is named; for attrs.
 
     Raises:
         TypeError: it is none.

@@ -43,7 +43,7 @@ class NextStart:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """The answer as JSON."""
+        """Return the answer as JSON."""
         return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
 
 
@@ -116,7 +116,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
 
 def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend, scope: CancelScope) -> RouteBackend:
-    """The kernel as it would be once a plan is carried out; it can be asked and not changed."""
+    """Return the kernel as it would be once a plan is carried out; it can be asked and not changed."""
     if not plan.changes:
         return backend
 
@@ -153,7 +153,7 @@ def _next_start(
 
 
 def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
-    """The kernel as it would be with the routes of a config.
+    """Return the kernel as it would be with the routes of a config.
 
     Raises:
         RouteError: they can't be installed as it is.

@@ -87,7 +87,7 @@ class DisagreementError(Exception):
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
-    """A ``Kernel`` made of a backend and of a kernel of the same world, which changes it.
+    """Return a ``Kernel`` made of a backend and of a kernel of the same world, which changes it.
 
     Args:
         backend: is asked about and writes everything that a ``RouteBackend`` does.
@@ -104,7 +104,7 @@ def conformance_test(
     make_reference: Callable[[], Kernel] = FakeKernel,
     settings: hypothesis_settings | None = None,
 ) -> type[TestCase]:
-    """A test case that holds a kernel to the answers of a reference.
+    """Return a test case that holds a kernel to the answers of a reference.
 
     Args:
         make_kernel: a context manager that gives a kernel in a fresh world: ``lo`` up, and nothing else.

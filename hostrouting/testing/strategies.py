@@ -124,7 +124,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 
 
 def routes() -> st.SearchStrategy[Route]:
-    """A route to add, replace or delete; a third of them are odd: refused mostly, or taken for a strange reason."""
+    """Draw a route to add, replace or delete; a third of them are odd: mostly refused, or taken for an odd reason."""
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
     discarding = st.builds(Route, type=st.sampled_from(_DISCARDING), **_plain)
     odd = st.builds(
@@ -140,7 +140,7 @@ _RESPECTS = ("destination", "hops", "type", "table", "protocol", "scope", "metri
 
 @st.composite
 def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
-    """A route that differs from another in one or two respects, which it has from a third.
+    """Draw a route that differs from another in one or two respects, which it has from a third.
 
     Args:
         draw: by Hypothesis.
@@ -170,7 +170,7 @@ _selectors = st.sampled_from([(name, value) for name, values in _SELECTORS.items
 
 @st.composite
 def policy_rules(draw: st.DrawFn) -> Rule:
-    """A policy rule of any action; about half of them select this host's unmarked packets."""
+    """Draw a policy rule of any action; about half of them select this host's unmarked packets."""
     action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 5, *RuleAction)))
     selectors: dict[str, Any] = dict(draw(st.lists(_selectors, max_size=2)))
     return Rule(

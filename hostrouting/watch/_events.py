@@ -31,7 +31,7 @@ _STATUS_CHARACTERS = 1000
 
 
 class EventKind(Enum):
-    """What happened: its MESSAGE_ID, systemd.journal-fields(7), and how much it matters, syslog(3)."""
+    """Kinds of events: MESSAGE_ID, systemd.journal-fields(7), and severity, syslog(3)."""
 
     STARTED = "e2a306a572414048a3ac00778959a849", LOG_INFO
     STOPPED = "60989b3ffcdf4e978baa60088daf2c71", LOG_INFO
@@ -69,7 +69,7 @@ class Event:
 
 
 def status(report: OverlapReport, repair: Repair, troubles: Sequence[str]) -> str:
-    """The verdict in one line that systemd reads, for ``systemctl status``.
+    """Return the verdict in one line that systemd reads, for ``systemctl status``.
 
     Args:
         report: of the check.
@@ -94,7 +94,7 @@ _MENDED = {
 
 
 def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
-    """What became of our routes.
+    """Yield the events of our routes.
 
     Args:
         repair: as it was done.
@@ -115,7 +115,7 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
 
 def devs_of(routes: Sequence[Route]) -> tuple[str, ...]:
-    """The interfaces of some routes."""
+    """Return the interfaces of some routes."""
     return tuple(sorted({dev for route in routes for dev in route.devs}))
 
 
@@ -131,7 +131,7 @@ def _listed(routes: Sequence[Route]) -> str:
 
 
 def of_troubles(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
-    """What doesn't work, in words: each once as it comes, and once that all is well again."""
+    """Yield what doesn't work, in words: each once as it comes, and once that all is well again."""
     for trouble in now:
         if trouble not in before:
             yield Event(EventKind.TROUBLE, _one_line(trouble))
@@ -140,7 +140,7 @@ def of_troubles(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
 
 
 def _one_line(trouble: str) -> str:
-    """A trouble may have a line for each of thousands of routes."""
+    """Return a trouble in one line; it may have a line for each of thousands of routes."""
     return shortened(trouble.splitlines(), "; ", _NAMED_MAX)
 
 
@@ -148,7 +148,7 @@ def _one_line(trouble: str) -> str:
 
 
 def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Iterable[Route]) -> Iterator[Event]:
-    """What fails: each failure, and that nothing can be judged, once as it comes, and once as it goes.
+    """Yield what fails: each failure, and that nothing can be judged, once as it comes, and once as it goes.
 
     Args:
         before: the last report; if it could judge nothing, with the failures that were known before. None: this is

@@ -33,7 +33,7 @@ _CALM_SECONDS = 900.0
 
 @attrs.frozen
 class Setbacks:
-    """How often one thing went wrong.
+    """Count of how often one thing failed.
 
     Args:
         count: how many times, since it last went well for long.
@@ -45,13 +45,13 @@ class Setbacks:
 
     @property
     def wait_seconds(self) -> float:
-        """How long after the last time it is tried again; 0: at once, as it may have been an accident."""
+        """Return the seconds between the last time and the next try; 0: at once, as it may have been an accident."""
         doublings = min(self.count - _ACCIDENTS_MAX - 1, 16)
         return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if doublings >= 0 else 0.0
 
     @property
     def due(self) -> float:
-        """When it is tried again."""
+        """Return when it is tried again."""
         return self.last + self.wait_seconds
 
     def again(self, now: float) -> Setbacks:
@@ -63,7 +63,7 @@ class Setbacks:
 
 
 class Drift(StrEnum):
-    """What is wrong with a route, as the metrics call it."""
+    """Kinds of drift of a route, as the metrics name them."""
 
     MISSING = "missing"
     """No earlier look has seen it: it was missing at the first, or is new in the config."""
@@ -74,7 +74,7 @@ class Drift(StrEnum):
 
 @attrs.frozen
 class Repair:
-    """How our routes are after a look, and what it took.
+    """State of our routes after a look, and what it took.
 
     Args:
         kept: how many of ours are in the table now.

@@ -1,4 +1,4 @@
-"""Where a watcher tells of itself: the journal, systemd, and a textfile for Prometheus."""
+"""Write the watcher's outputs: the journal, systemd, and a textfile for Prometheus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], 
 
 
 def to_datagram(event: Event) -> bytes:
-    """An event as journald reads it (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): a value may hold any byte.
+    """Return an event as journald reads it (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): a value may hold any byte.
 
     A field that has several values is there several times.
     """
@@ -61,7 +61,7 @@ def notify(address: str, state: str) -> None:
 
 
 def _send(address: str, datagram: bytes) -> bool:
-    """Whether anybody takes a datagram."""
+    """Send a datagram, and return whether it was taken."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
             to.settimeout(1.0)
@@ -74,7 +74,7 @@ def _send(address: str, datagram: bytes) -> bool:
 def metrics_text(
     gate: tuple[Metric, ...], report: OverlapReport, repair: Repair, counted: Counter[str], time: float
 ) -> str:
-    """The textfile after a look; docs/reference/watch.md lists the metrics.
+    """Return the textfile after a look; docs/reference/watch.md lists the metrics.
 
     Args:
         gate: those of the gate.

@@ -1,4 +1,4 @@
-"""What is installed for the next boot, so that probes are rewritten before the consumer starts, and stay so."""
+"""Install for the next boot that probes are rewritten before the consumer starts, and stay so."""
 
 from __future__ import annotations
 

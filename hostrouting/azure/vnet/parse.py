@@ -51,7 +51,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Whether the MAC stands for every pod, and so tells nothing of whose rule it is."""
+        """Return whether the MAC stands for every pod, and so doesn't tell whose rule it is."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:

@@ -59,7 +59,7 @@ class Item:
 
 @attrs.frozen
 class AzureVnetReport:
-    """What goes and what stays, or what went and what stayed: rules, then neighbours, each by address.
+    """Rules and neighbours that go or went and that stay or stayed, rules first, each by address.
 
     Args:
         removed: what nothing needs any more.

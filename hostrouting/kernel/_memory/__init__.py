@@ -1,4 +1,4 @@
-"""How the kernel changes its IPv4 routing, in memory and in the kernel's own terms; ``FakeKernel`` is its face.
+"""Change IPv4 routing as the kernel does, in memory and in the kernel's own terms; ``FakeKernel`` is its face.
 
 ::
 

@@ -168,7 +168,7 @@ def _promote(dev: Device, promoted: Address, primary: Address, scope: int, posit
 
 
 def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
-    """The routes because of an address: the local one, and where they are due the connected and the broadcast one."""
+    """Return the routes of an address: the local one, and where they are due the connected and the broadcast one."""
     of_subnet = (other for other in dev.addresses if other.network == ifa.network)
     primary = next(of_subnet, None) if ifa.is_secondary else ifa
     if primary is None:
@@ -188,7 +188,7 @@ def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
 
 
 def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IPv4Network, metric: int = 0) -> Route:
-    """A route of the kernel's own (fib_magic)."""
+    """Return a route that the kernel makes for an address (fib_magic)."""
     return Route(
         destination=destination,
         hops=(NextHop(dev.name),),
@@ -234,13 +234,13 @@ def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | No
 
 
 def _fib_addr_added(net: Net, dev: Device, ifa: Address) -> None:
-    """An address is there (fib_inetaddr_event, NETDEV_UP)."""
+    """Add what comes with an address (fib_inetaddr_event, NETDEV_UP)."""
     _fib_add_ifaddr(net, dev, ifa)
     fib_sync_up(net, dev, revive=True)
 
 
 def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
-    """An address is gone (fib_inetaddr_event, NETDEV_DOWN); with the last one everything on the device goes."""
+    """Remove what goes with an address (fib_inetaddr_event, NETDEV_DOWN); with the last one, all of the device."""
     _fib_del_ifaddr(net, dev, ifa)
     if not dev.addresses:
         fib_sync_down_dev(net, dev, force=True)

@@ -20,7 +20,7 @@ from hostrouting.model.rules import Rule
 
 
 class How(Enum):
-    """How an entry comes into a table where its key may be taken: NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND."""
+    """Ways in which an entry comes into a table where its key may be taken: NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -46,7 +46,7 @@ class Device:
         return self.is_up and self.is_plugged
 
     def show(self) -> Link:
-        """As a dump shows it."""
+        """Return the link as a dump shows it."""
         return Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master)
 
 
@@ -75,7 +75,7 @@ class Net(Fib):
             listen(entry)
 
     def device(self, name: str) -> Device:
-        """A device by name.
+        """Return a device by name.
 
         Raises:
             RefusedError: ENODEV.
@@ -89,7 +89,7 @@ class Net(Fib):
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
     def sources(self) -> Sources:
-        """Those of now: addresses come and go."""
+        """Return the sources of now: addresses come and go."""
         return Sources(self.addresses())
 
     def _rules_around(self, _: IPv4Address) -> Sequence[int]:
@@ -97,7 +97,7 @@ class Net(Fib):
         return range(len(self.rules))
 
     def there(self, route: Route) -> list[Route]:
-        """The entries of a route's table for its destination, to be changed in place; none without that table."""
+        """Return a table's entries for a route's destination, to be changed in place; none without that table."""
         networks = self.tables.get(route.table, {}).setdefault(route.destination.prefixlen, {})
         return networks.setdefault(int(route.destination.network_address), [])
 
@@ -107,7 +107,7 @@ class Net(Fib):
             routes[:] = [now for route in routes if (now := changed(route)) is not None]
 
     def lists(self) -> Iterator[list[Route]]:
-        """The entries of all tables, those of a destination together."""
+        """Yield the entries of all tables, those of a destination together."""
         networks = chain.from_iterable(lengths.values() for lengths in self.tables.values())
         return chain.from_iterable(each.values() for each in networks)
 
@@ -116,7 +116,7 @@ class Net(Fib):
 
 
 def info_of(route: Route) -> tuple[object, ...]:
-    """What routes to any destinations may share (struct fib_info, fib_find_info)."""
+    """Return what routes to any destinations may share (struct fib_info, fib_find_info)."""
     paths = tuple(hop.path for hop in route.hops)
     return (route.type, route.table, route.protocol, route.scope, route.metric, route.source, route.mtu, paths)
 
@@ -170,7 +170,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
 
 
 def _fib_nh_match(cfg: Route, route: Route) -> bool:
-    """Whether the first hop fits; the kernel looks at no other where one is named by RTA_OIF or RTA_GATEWAY."""
+    """Return whether the first hop fits; the kernel looks at no other where one is named by RTA_OIF or RTA_GATEWAY."""
     if not cfg.hops or not route.hops:
         return not cfg.hops
     meant, first = cfg.hops[0], route.hops[0]
@@ -178,7 +178,7 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
 
 
 def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
-    """The entries of a table, or of all, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
+    """Return the entries of a table, or of all, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
 
     Tables come by the low byte of their number, the newest of a byte first (fib_table_hash); entries by address,
     the longest prefix first.

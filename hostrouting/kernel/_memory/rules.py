@@ -58,7 +58,7 @@ def fib_delrule(net: Net, rule: Rule) -> None:
 
 
 def _fib_nl2rule(rule: Rule) -> Rule:
-    """A rule as it will be shown: selectors that select nothing left out.
+    """Return a rule as it will be shown: selectors that select nothing left out.
 
     Raises:
         RefusedError: EINVAL.
@@ -83,7 +83,7 @@ def _fib_nl2rule(rule: Rule) -> Rule:
 
 
 def _rule_exists(there: Rule, rule: Rule) -> bool:
-    """Whether a rule is there, but for ``invert`` and the target of a goto, which the kernel doesn't compare."""
+    """Return whether a rule is there, ``invert`` and the target of a goto aside, which the kernel doesn't compare."""
     uncompared = {name: getattr(there, name) for name in (*_IPV4_SELECTORS, "is_inverted", "goto")}
     return attrs.evolve(rule, **uncompared) == there and _selects_no_other(rule, there, _IPV4_SELECTORS)
 

@@ -36,7 +36,7 @@ def fib_new_route(net: Net, cfg: Route, how: How) -> None:
 
 
 def _fib_create_info(net: Net, cfg: Route) -> Route:
-    """A route as it will be shown.
+    """Return a route as it will be shown.
 
     Raises:
         RefusedError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or a discarding type's errno.
@@ -139,7 +139,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
-    """The device of the gateway's own route: by the route's table, and by the rules if that doesn't give one."""
+    """Return the device of the gateway's own route: by the route's table, and by the rules if that doesn't give one."""
     route = net.find(table, flow) if table != Table.MAIN else None
     if route is None or not route.hops:
         decision = net.decide_flow(flow)
@@ -154,7 +154,7 @@ def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
 
 
 def inet_addr_type(net: Net, address: IPv4Address, table: int) -> RouteType:
-    """What kind of address it is, by a table (inet_addr_type_table)."""
+    """Return the kind of an address, by a table (inet_addr_type_table)."""
     if address in (_ANY, BROADCAST):
         return RouteType.BROADCAST
     if address.is_multicast:
@@ -210,7 +210,7 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
 
 
 def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
-    """A route with the hops by a device changed."""
+    """Return a route with the hops by a device changed."""
     if not any(hop.dev == dev.name for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops))

@@ -137,7 +137,7 @@ class Conversation(Socket):
                 yield run
 
     def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """The messages of ``dump``, one by one."""
+        """Yield the messages of ``dump``, one by one."""
         for run in self.dump(kind, body):
             for start in range(0, len(run.messages), (run.length + 3) & ~3):
                 yield run.messages[start : start + run.length]
@@ -232,7 +232,7 @@ class Conversation(Socket):
     # --- the socket --------------------------------------------------------------------------------------------
 
     def _reserve(self, count: int) -> int:
-        """The first of so many sequence numbers that this socket hasn't used."""
+        """Return the first of so many sequence numbers that this socket hasn't used."""
         first = self._sequence
         self._sequence += count
         return first
@@ -244,7 +244,7 @@ class Conversation(Socket):
             raise RefusedError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
 
     def _receive(self, size: int) -> bytes:
-        """The next datagram, whole."""
+        """Return the next datagram, whole."""
         try:
             return self.recv(size)
         except OSError as error:
@@ -278,7 +278,7 @@ _UNKNOWN = RefusedError(errnos.ENOBUFS, f"{_LOST}; nobody knows whether the chan
 
 
 def _refusal(message: bytes) -> RefusedError:
-    """What a message of kind NLMSG_ERROR says; nothing is to be acknowledged."""
+    """Return the refusal that a message of kind NLMSG_ERROR holds; one that acknowledges doesn't come here."""
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
     return RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))

@@ -161,7 +161,7 @@ def _decode(body: bytes, names: rtnl.Names) -> Route:
 
 
 def _decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
-    """The hops of an entry, by its rtm_flags and attributes."""
+    """Return the hops of an entry, by its rtm_flags and attributes."""
     several = found.get(wire.RTA_MULTIPATH)
     if several is not None:
         return tuple(_decode_several(several, names))
@@ -189,7 +189,7 @@ def decode_hop(
     encap: bytes | None,
     names: rtnl.Names,
 ) -> NextHop:
-    """A hop by its flags, weight, interface, gateway and type of encapsulation."""
+    """Return a hop by its flags, weight, interface, gateway and type of encapsulation."""
     word = "" if encap is None else wire.ENCAP_WORDS.get(to_number(encap), "unknown")
     return NextHop(
         dev=names[oif] if oif else None,

@@ -77,7 +77,7 @@ _VALUE_BYTES_MAX = 0xFFFF - _ATTRIBUTE.size
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """An attribute, padded.
+    """Return an attribute, padded.
 
     Raises:
         RefusedError: the value is longer than any attribute (EMSGSIZE).
@@ -88,12 +88,12 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def number(kind: int, value: int) -> bytes:
-    """An attribute whose value is a number of 32 bits."""
+    """Return an attribute whose value is a number of 32 bits."""
     return _NUMBER_ATTRIBUTE.pack(_NUMBER_ATTRIBUTE.size, kind, value)
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
-    """The attributes in ``data`` from ``start`` to its end, by kind."""
+    """Return the attributes in ``data`` from ``start`` to its end, by kind."""
     found: dict[int, bytes] = {}
     while start + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)
@@ -103,7 +103,7 @@ def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
 
 
 def to_number(value: bytes) -> int:
-    """The number that is the value of an attribute, however many bytes it has."""
+    """Return the number that is the value of an attribute, however many bytes it has."""
     return int.from_bytes(value, sys.byteorder)
 
 
@@ -139,7 +139,7 @@ def runs(datagram: bytes) -> Iterator[Run]:
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Where the run at the start of a datagram ends if all is one, else where its first message does.
+    """Return where the run at the start of a datagram ends if all is one, else where its first message does.
 
     Compared by columns: byte 5 of all headers is one slice, and sixteen slices cost less than hundreds of headers.
     """
@@ -150,17 +150,17 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 
 
 def decode_name(value: bytes) -> str:
-    """An interface name as ``socket.if_indextoname`` gives it: any bytes make a name to the kernel."""
+    """Return an interface name as ``socket.if_indextoname`` gives it: any bytes make a name to the kernel."""
     return os.fsdecode(value.partition(b"\0")[0])
 
 
 def is_read(kind: int) -> bool:
-    """Whether a request changes nothing: RTM_NEW*, RTM_DEL*, RTM_GET* follow each other, four to a family."""
+    """Return whether a request changes nothing: RTM_NEW*, RTM_DEL*, RTM_GET* follow each other, four to a family."""
     return kind % 4 == RTM_GETLINK % 4
 
 
 class AgainError(Exception):
-    """What was read can't be relied upon, for the reason that it gives, or else as it changed: read it again.
+    """Signal that what was read can't be relied upon, for a reason or since it changed, and is to be read again.
 
     Never leaves the backend.
     """

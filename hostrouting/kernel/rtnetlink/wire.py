@@ -105,7 +105,7 @@ def look_up(
 
 
 def dump_routes(table: int | None, protocol: int = 0) -> bytes:
-    """The body that asks for the entries of a table, or of all; the kernel filters (a strict socket is needed)."""
+    """Return the body that asks for the entries of a table, or of all; the kernel filters for a strict socket."""
     body = BODY.pack(_IPV4, 0, 0, 0, 0, protocol, 0, 0, 0)
     return body if table is None else body + number(RTA_TABLE, table)
 

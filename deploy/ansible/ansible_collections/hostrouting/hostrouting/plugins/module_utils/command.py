@@ -15,7 +15,7 @@ CONFIG = {"config": {"type": "raw", "default": "/etc/aks-flex-node/config.json"}
 
 
 def config_file(module: AnsibleModule) -> str:
-    """The path of the config; one that is given as a mapping is written to a temporary file."""
+    """Return the path of the config; a mapping is written to a temporary file."""
     config: Any = module.params["config"]
     if not isinstance(config, dict):
         return str(config)
@@ -26,7 +26,7 @@ def config_file(module: AnsibleModule) -> str:
 
 
 def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    """The document that a command prints; with any other exit code than those that are fine, the task fails."""
+    """Return the document that a command prints; fail the task if the exit code isn't one of those that are fine."""
     code, out, err = module.run_command([module.params["executable"], *words])
     try:
         report: dict[str, Any] = json.loads(out)
