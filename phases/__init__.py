@@ -1,7 +1,7 @@
 """Run trees of tasks that can be cancelled, watched and read in the log.
 
 A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` make bigger tasks of tasks, and `task`
-makes one of a function. `run` runs a tree, `run_async` does so from asyncio. Whoever waits, or runs a program, does it
+makes one of a function. `run` runs a tree, `run_async` does so from asyncio. A task waits, and runs programs,
 through the scope, so that a cancel or a deadline ends it. `all_or_nothing` puts back what a task has begun.
 """
 

@@ -173,7 +173,7 @@ class Parallel(_Several[T_co]):
                 errors.append(error)
                 inner.cancel(f"interrupted by {type(error).__name__}")
             errors += [failure for future in futures if (failure := future.exception()) is not None]
-            # An interrupted submit may have started a thread that is known to nobody.
+            # An interrupted submit may have started a thread that no variable holds.
             while running:
                 time.sleep(POLL_SECONDS)
         if ended := inner.verdict():

@@ -22,7 +22,7 @@ blocking system call doesn't interrupt that, and the handler, which may want to 
 
 
 class Cancelled(BaseException):
-    """Somebody cancelled the scope; not an `Exception`, so that no task swallows it by accident.
+    """Cancellation of the scope; not an `Exception`, so that no task swallows it by accident.
 
     Args:
         reason: why, in words.

@@ -21,7 +21,7 @@ class Log:
         self._logger.info("started", extra=_identity(path))
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Progress is for whoever looks on."""
+        """Log no progress: it is for people who watch."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
         data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}

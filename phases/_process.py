@@ -122,7 +122,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
         if process.returncode is None:
             _signal(process, signal.SIGTERM)
             _await_end(process, _TERM_SECONDS)
-            # The number of a group that is gone meanwhile isn't anybody else's yet: the kernel takes them in turn.
+            # The number of a group that is gone meanwhile isn't another group's yet: the kernel takes them in turn.
             _signal(process, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_SECONDS)

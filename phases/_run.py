@@ -75,7 +75,7 @@ class _Reporter:
 
     def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
         self._observers: list[Observer] = [] if observer is None else [observer]
-        # Nobody can have set up a logger without loading logging.
+        # A program can't have set up a logger without loading logging.
         if "logging" in sys.modules:
             from phases._log import OWN, Log
 
@@ -136,7 +136,7 @@ def run(
         task: the root of the tree.
         logger: where the records go; by default the logger `phases`.
         scope: what cancels the run; by default nothing does. Its path, inside another run, is continued.
-        observer: is told of starts, progress and ends.
+        observer: gets starts, progress and ends.
 
     Returns:
         What the task returned.
@@ -169,7 +169,7 @@ async def run_async(
         task: the root of the tree.
         logger: where the records go; by default the logger `phases`.
         scope: what cancels the run besides; by default nothing does.
-        observer: is told of starts, progress and ends, in the threads of the tasks.
+        observer: gets starts, progress and ends, in the threads of the tasks.
 
     Returns:
         What the task returned.

@@ -67,7 +67,7 @@ class SystemClock:
 class CancelScope:
     """Ends what runs in it: from any thread, from a signal handler, or at a deadline.
 
-    A deadline is `TimedOut` on this scope, and `Cancelled` on those below: nobody there can take it for a
+    A deadline is `TimedOut` on this scope, and `Cancelled` on those below, where it can't be taken for a
     deadline of theirs. As a context manager it turns such a `Cancelled`, on its way out, into `TimedOut`.
     Its `path` is that of the task that it was given to, as `configure/check-route-overlap`; empty outside a run.
 
@@ -148,11 +148,11 @@ class CancelScope:
             raise error
 
     def progress(self, message: str, fraction: float | None = None) -> None:
-        """Tell the run's observer how the task gets on; outside a run nobody hears it.
+        """Tell the run's observer how the task gets on; outside a run there is no observer.
 
         Args:
             message: what is done or waited for.
-            fraction: how much is done, 0…1; None: nobody knows.
+            fraction: how much is done, 0…1; None: unknown.
         """
         self.tell(lambda observer: observer.progress(self.path, message, fraction))
 

@@ -46,7 +46,7 @@ class FakeClock:
             insort(self._calls, (when, function), key=itemgetter(0))
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass, with the calls scheduled for them, as if somebody had slept."""
+        """Let so many seconds pass, with the calls scheduled for them, as a sleep would."""
         self.wait(lambda _seconds: False, self._now + seconds)
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:

@@ -173,7 +173,7 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
 
 
 def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
-    """Give somebody's file another content, as whole as ``write_if_changed``; its permissions and owner stay.
+    """Give another program's file other content, as whole as ``write_if_changed``; its permissions and owner stay.
 
     It may lie in a folder of its owner's, who can put another file or a link in its place at any moment. So links are
     followed once, and from then on it is this file of this folder, or none.
@@ -227,7 +227,7 @@ def _encoded(text: str | bytes) -> bytes:
 def make_folders(folder: Path) -> None:
     """Make a folder, and those above it that are missing, with mode 0755 whatever the umask.
 
-    By a umask of 0 everybody could replace what the gate runs as root, by one of 077 nobody read the markers.
+    A umask of 0 would let every user replace what the gate runs as root, one of 077 none read the markers.
 
     Raises:
         OSError: one can't be made.
@@ -235,7 +235,7 @@ def make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folders(folder.parent)
-    with contextlib.suppress(FileExistsError):  # somebody was faster; using what isn't a folder will fail
+    with contextlib.suppress(FileExistsError):  # another process was faster; using what isn't a folder will fail
         folder.mkdir(_FOLDER_MODE)
         with _opened(folder, os.O_NOFOLLOW) as made:
             os.fchmod(made, _FOLDER_MODE)

@@ -289,7 +289,7 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
         names: of the parts.
 
     Returns:
-        By the oneshot, the units that require it, sorted; without those that nobody requires.
+        By the oneshot, the units that require it, sorted; without those that no unit requires.
     """
     found = {}
     for unit in (f"{name}.service" for name in names):

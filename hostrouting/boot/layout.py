@@ -82,13 +82,13 @@ class Layout:
     """The folder of what lives until the next boot."""
 
     lock = _Below(RUN_DIR / "lock")
-    """Held by whoever reads the table in order to write it."""
+    """Lock of a process that reads the table in order to write it."""
 
     run_lock = _Below(RUN_DIR / "run.lock")
     """Held for a whole run, also while it waits; no script takes it."""
 
     trial = _Below(RUN_DIR / "trial.json")
-    """There as long as a trial of routes stands: its config, and until when; whoever ends it takes it away."""
+    """There as long as a trial of routes stands: its config, and until when; removed when it ends."""
 
     confirmed = _Below(RUN_DIR / "trial.confirmed.json")
     """The same while the trial is confirmed."""

@@ -150,13 +150,13 @@ class Manifest:
         """Return what the installed parts were rendered from, read by a function.
 
         Raises:
-            FileError: somebody has edited it.
+            FileError: it was edited.
         """
         try:
             return read(self.sections)
         except ConfigError as error:
             raise FileError(
-                f"can't tell what was installed, as somebody has edited the manifest: {error}",
+                f"can't tell what was installed, as the manifest was edited: {error}",
                 hint="run apply again, with the config that is wanted",
             ) from error
 
@@ -180,7 +180,7 @@ class Manifest:
         return [path for name in named for path in layout.gates(name)]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Everything that is installed but for the manifest, as it goes.
+        """Everything that is installed except the manifest, as it goes.
 
         Of a part: its unit no longer starts at boot, then the last written first.
         """
@@ -195,7 +195,7 @@ class Manifest:
         """Return the file into which the installed watcher writes metrics."""
         try:
             name = self.config.watch.textfile
-        except FileError:  # somebody has edited it: then nothing is known of the file, and the rest goes all the same
+        except FileError:  # it was edited: then nothing is known of the file, and the rest goes all the same
             return None
         return None if name is None else layout.of(name)
 
@@ -236,7 +236,7 @@ def _found(layout: Layout) -> Manifest:
     parts = {}
     # Units may be gone too; the drop-ins still have the consumer run what is left.
     for name in {*units, *((ROUTES, CHECK) if gated else ())}:
-        # No pattern: beside ours may be what somebody has named alike.
+        # No pattern: other programs' files may be named alike.
         scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
         drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
         own = [units[name]] if name in units else []

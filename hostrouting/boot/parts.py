@@ -19,7 +19,7 @@ from hostrouting.config.routing import SECTION, Config, OverlapMode
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 
-# What host routing's config asks for, or, by not asking, takes back; the others are somebody else's to ask for.
+# What host routing's config asks for, or, by not asking, takes back; the others belong to other configs.
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
@@ -115,7 +115,7 @@ def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
     Args:
         name: of the unit, and of the script that it runs.
         description: what it does.
-        seconds: after which systemd ends it, and whoever is ordered after it goes on.
+        seconds: after which systemd ends it, and units ordered after it go on.
         after: the units that it starts after, beside the network's.
     """
     return fill(

@@ -160,7 +160,7 @@ def _is_watching(host: Host) -> bool:
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
-    """Return the manifest with the folders that have to be made for what it names; its own is nobody else's."""
+    """Return the manifest with the folders that have to be made for what it names; its own is no other's."""
     above = {folder for path in manifest.files(layout) for folder in path.parents} - {layout.manifest.parent}
     missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
@@ -218,8 +218,8 @@ def _removed(
         going.add(layout.manifest)
     there, unseen, gates = [], [], {*before.gates(layout)}
     for path in sorted(going):
-        # A folder that fails, such as that of somebody else's textfiles, keeps nothing else from going. But a drop-in
-        # that stays would hold every start without the gate's script.
+        # A folder that fails, such as that of the node exporter's textfiles, keeps nothing else from going. But a
+        # drop-in that stays would hold every start without the gate's script.
         try:
             there += [path] if files.is_present(path) else []
         except FileError as error:

@@ -63,7 +63,7 @@ class Systemctl:
             self._run("stop", unit)
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Have a program run once in so many seconds, and anew where somebody kills it."""
+        """Have a program run once in so many seconds, and anew where it is killed."""
         if self._root is None:
             when = (f"--on-active={seconds}", "--timer-property=AccuracySec=100ms")
             how = ("--property=Type=oneshot", "--property=Restart=on-abnormal")
@@ -83,8 +83,8 @@ class Systemctl:
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the units whose settings can be read back that a consumer stands for.
 
-        For a template: the instances that are loaded or enabled or have settings of their own, and one that nobody
-        has.
+        For a template: the instances that are loaded or enabled or have settings of their own, and one that
+        doesn't exist.
         """
         if self._root is not None:
             return ()
@@ -119,7 +119,7 @@ class Systemctl:
         after: dict[str, set[str]] = {}
         for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
             properties = dict(line.partition("=")[::2] for line in block.splitlines())
-            # Others are known by name only, because somebody is ordered after them.
+            # Others are known by name only, because a unit is ordered after them.
             if properties.get("LoadState") == "loaded":
                 after.setdefault(properties["Id"], set()).update(properties["After"].split())
                 for later in properties["Before"].split():
@@ -132,7 +132,7 @@ class Systemctl:
         # On the way back each step would wait as long, with the lock of the whole run.
         if time.monotonic() < self._asked_again_at:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
-        # Own scope: a half-reloaded systemd helps nobody, so a cancel waits for the answer.
+        # Own scope: systemd must not stay half reloaded, so a cancel waits for the answer.
         try:
             done = CancelScope(timeout=ANSWER_SECONDS).run(
                 argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False

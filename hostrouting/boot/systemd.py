@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-# An instance that nobody has: to read back what every instance of a template gets.
+# An instance that doesn't exist: to read back what every instance of a template gets.
 ANY_INSTANCE = "hostrouting-probe"
 
 

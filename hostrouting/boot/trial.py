@@ -1,6 +1,6 @@
 """A trial of routes that stands: its file in /run, and its end by the timer that systemd has for it.
 
-The file says when it is over by the clock since boot, which nobody sets, and in words for people. The name of the boot
+The file says when it is over by the clock since boot, which can't be set, and in words for people. The name of the boot
 would not do: a unit with ``ProtectKernelTunables=`` sees another one in a container than the rest of it.
 """
 
@@ -26,7 +26,7 @@ def read_trial(path: Path) -> dict[str, Any] | None:
     """Read the file of a trial: until when it stands, and its config; None if there is none.
 
     Raises:
-        FileError: somebody has edited it.
+        FileError: it was edited.
     """
     text = read_text(path)
     if text is None:
@@ -58,7 +58,7 @@ def is_overdue(layout: Layout) -> bool:
     """Return whether a trial stands though it is over: a soft reboot, and ``systemctl isolate``, take its timer away.
 
     Raises:
-        FileError: somebody has edited its file.
+        FileError: its file was edited.
     """
     document = read_trial(layout.trial)
     if document is None or exists(layout.confirmed):

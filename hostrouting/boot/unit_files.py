@@ -8,7 +8,7 @@ from pathlib import Path
 from hostrouting.boot.files import is_present, matching
 from hostrouting.boot.layout import Layout
 
-# systemd.unit(5), of two files of a name the first counts; what generators make is left out but for its folder.
+# systemd.unit(5), of two files of a name the first counts; of what generators make, only the folder is looked at.
 UNIT_PATH = (
     "/etc/systemd/system.control",
     "/run/systemd/system.control",

@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{shown(value)} is no command{f'; did you mean {near[0]}?' if near else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        # Of --help and --version; Python 3.10's own fails where nobody reads on.
+        # Of --help and --version; Python 3.10's own fails where the reader has gone.
         say(message.removesuffix("\n"))
 
 
@@ -335,7 +335,7 @@ def _azure_vnet() -> Mapping[str, Word]:
 
     Rules and neighbours that azure-vnet has left for pods that are gone keep a later pod with such an address from
     being reached. The clean-up removes only those: inside the CIDRs that CONFIG names in hostNetworking.staleAzureVnet,
-    and nothing that a running pod or anybody else uses.
+    and nothing that a running pod or another program uses.
     """
     from hostrouting.cli.azure import vnet
 

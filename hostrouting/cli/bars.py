@@ -86,7 +86,7 @@ class Paint(NamedTuple):
 
 
 # What is expected is calm, failures are warm, notes cool or grey. Neighbours differ in lightness, not in hue alone,
-# and each has a symbol besides: nobody has to tell red from green.
+# and each has a symbol besides: no reader has to tell red from green.
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),

@@ -112,5 +112,5 @@ def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]
 
 
 def _left_alone(plan: RoutePlan, word: str) -> list[str]:
-    noted = ((plan.unchanged, ""), (plan.foreign, "  (somebody else's, already there)"))
+    noted = ((plan.unchanged, ""), (plan.foreign, "  (another program's, already there)"))
     return [dim(f"{word} {clean(str(route))}{note}") for routes, note in noted for route in routes]

@@ -237,7 +237,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     """Take back everything that was ever installed.
 
     The command removes our routes (protocol 217 in table main), files and markers, and says each of them. It needs no
-    config, and touches nothing of anybody else's.
+    config, and touches nothing that another program owns.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest

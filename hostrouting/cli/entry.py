@@ -70,7 +70,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 
 def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
     """Say how a command failed, in the form that was asked for, and return its exit code."""
-    # Who ends a command doesn't wait for a terminal that nobody reads. A program gets its document whole.
+    # A command that is ended doesn't wait for a terminal that isn't read. A program gets its document whole.
     last_words = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
     keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
     # A monitoring daemon expects an answer of its own kind, whatever is wrong.

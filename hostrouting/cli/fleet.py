@@ -22,7 +22,7 @@ from hostrouting.overlap.wording import advice, reasons
 LIBRARIES = {"html": "jinja2"}
 """What an output needs, which comes with the extra of its name."""
 
-# Programs have the JSON, and nobody looks at more pictures.
+# Programs have the JSON, and people look at no more pictures.
 _SHOWN_HOSTS, _DRAWN_GROUPS = 16, 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 

@@ -42,7 +42,7 @@ def mended(
         The document, and what was changed.
 
     Raises:
-        FileError: it can't be written, or somebody has changed it meanwhile.
+        FileError: it can't be written, or it was changed meanwhile.
     """
     before = document or {}
     section = before.get(SECTION) or {}

@@ -14,7 +14,7 @@ from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
-# Nobody reads more than these, and a thousand CIDRs as they should be are no news; programs have the JSON.
+# People read no more than these, and a thousand CIDRs as they should be are no news; programs have the JSON.
 _ROWS, _NOTES = 16, 32
 _BAR_CELLS = 64
 _PICTURE_LINES = 4

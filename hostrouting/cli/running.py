@@ -138,7 +138,7 @@ def bar_line(text: str, fraction: float | None, width: int) -> tuple[str, int]:
 
     Args:
         text: what is waited for.
-        fraction: how far it is, 0…1; None: nobody knows, so there is no bar.
+        fraction: how far it is, 0…1; None: unknown, so there is no bar.
         width: columns of the terminal.
 
     Returns:

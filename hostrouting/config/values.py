@@ -22,7 +22,7 @@ _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
 # limits.h: of a name, and of a path with its end; the file that is written first has a longer name by so much.
 _NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
-# The folder of the drop-ins of an instance has room for both: "hostrouting-probe" is the one that nobody has.
+# The folder of the drop-ins of an instance has room for both: "hostrouting-probe" is one that doesn't exist.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 

@@ -103,7 +103,7 @@ def units(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def modes(examined: ExaminedHost) -> Iterator[Fault]:
-    """Nobody but root can change what runs as root."""
+    """Check that only root can change what runs as root."""
     layout = examined.layout
     ours = [layout.manifest, *examined.manifest.files(layout), layout.lock]
     on_the_way = set[Path]()
@@ -155,7 +155,7 @@ def access(examined: ExaminedHost) -> Iterator[Fault]:
             if error.errno is not None:
                 raise
         lock = layout.relative(layout.lock)
-        message = f"somebody has held it for {_GATE_SECONDS} s: starts are held back as long as that goes on"
+        message = f"another process has held it for {_GATE_SECONDS} s: starts are held back as long as that goes on"
         yield Fault("locked", lock, message, f"see who: fuser -v {lock}")
 
 
@@ -183,7 +183,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
 
 
 def agents(examined: ExaminedHost) -> Iterator[Fault]:
-    """Nobody else writes our files."""
+    """Check that no other program writes our files."""
     if any(examined.layout.of(f"{folder}/{_AGENT}").exists() for folder in UNIT_PATH):
         message = (
             "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "

@@ -165,7 +165,7 @@ def _below_usr(path: str) -> str:
 
 
 def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
-    """Nobody has left the gate open."""
+    """Check that the gate wasn't left open."""
     why, off = why_open(examined.layout), examined.layout.relative(examined.layout.gate_off)
     if why and ARGUMENT in why:
         message = f"{why}: every start is admitted unchecked until the next boot"
@@ -297,9 +297,9 @@ def ties(examined: ExaminedHost) -> Iterator[Fault]:
                 continue
             costs = []
             if not {*keys}.isdisjoint((*_NEEDING, *_STOPPED_BY)):
-                costs.append(f"whoever stops or restarts {unit} stops this unit too")
+                costs.append(f"stopping or restarting {unit} stops this unit too")
             if not {*keys}.isdisjoint(_CONFLICTING):
-                costs.append(f"whoever starts {unit} stops this unit, and the other way round")
+                costs.append(f"starting {unit} stops this unit, and the other way round")
             if not {*keys}.isdisjoint(_NEEDING):
                 costs.append("a start that fails for it isn't tried again by Restart=")
                 costs.append("after hostrouting remove a start is refused")
@@ -322,7 +322,7 @@ def restarts(examined: ExaminedHost) -> Iterator[Fault]:
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
             because, setting = why
-            message = f"once a held start has timed out, it stays down until somebody starts it: {because}"
+            message = f"once a held start has timed out, it stays down until it is started by hand: {because}"
             remedy = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
             yield Fault("no-restart", examined.called(instance), message, remedy, Severity.RISK)
 

@@ -1,4 +1,4 @@
-"""Are our routes there and do they win, who may take them away, and is there somebody who puts them back?"""
+"""Check that our routes are there and win, what may take them away, and what puts them back."""
 
 from __future__ import annotations
 

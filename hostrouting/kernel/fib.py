@@ -41,7 +41,7 @@ class Decision(NamedTuple):
 
     Args:
         rule: that decided; None: all rules were asked in vain.
-        route: the entry, be it one that discards; None if the rule itself discards, or nothing matches.
+        route: the entry, which may discard; None if the rule itself discards, or nothing matches.
     """
 
     rule: Rule | None = None

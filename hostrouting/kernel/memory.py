@@ -11,7 +11,7 @@
 It is held to the real kernel's answers, errno by errno, by ``hostrouting.testing.conformance``. Not modelled:
 nexthop objects (EINVAL, as for one that doesn't exist), VRFs, encapsulation, IPv6 addresses other than the
 link-local ones that each device has, source addresses in 127/8 on other devices than ``lo`` in a multipath route, a
-broadcast route that somebody has added to the first address of a subnet (it goes with the subnet's), and the cached
+broadcast route that a user has added to the first address of a subnet (it goes with the subnet's), and the cached
 type of a multicast destination below a prefix of its own that shares its hops with another route.
 """
 

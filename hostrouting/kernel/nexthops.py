@@ -101,7 +101,7 @@ def spread(route: Route, addresses: Iterable[IPv4Address]) -> list[IPv4Address]:
 
 
 class Sources:
-    """The sources that a host's packets get where nobody chooses one, as far as addresses and entries tell.
+    """The sources that a host's packets get where none is chosen, as far as addresses and entries tell.
 
     The kernel is asked where it can be. Three things that decide are not in any dump: the order in which interfaces
     were registered, the sysctl route_localnet, and which route has last had the source of a nexthop object chosen.
@@ -282,7 +282,7 @@ def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = 
 
 
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the unicast 0.0.0.0/0 of table main for any tos, be they dead, in the order in which they are given."""
+    """Return the unicast 0.0.0.0/0 of table main for any tos, dead ones too, in the order in which they are given."""
     return [
         route
         for route in routes

@@ -218,7 +218,7 @@ class RestlessError(RouteError):
 
 
 # Between the first look and the last answer there are milliseconds: so many changes in a row are no chance. Large
-# tables take longer, and somebody waits.
+# tables take longer, and a person waits.
 _ATTEMPTS, _SECONDS = 16, 5.0
 
 

@@ -83,7 +83,7 @@ def _asked_sources(
     """Ask for the sources that matter and don't follow from addresses and entries.
 
     Returns:
-        An entry of each way with its sources. Of an entry that no first look-up ends at nobody needs them.
+        An entry of each way with its sources. Of an entry that no first lookup ends at they aren't needed.
     """
     if not any(rule.source is not None for rule in rules):
         return ()

@@ -54,7 +54,7 @@ _OWNERS = (
 )
 
 
-# Where a rule passes over short routes, a wide CIDR would take more than anybody wants to install.
+# Where a rule passes over short routes, a wide CIDR would take more routes than a node should have.
 _ROUTES_MAX = 4096
 
 
@@ -149,7 +149,7 @@ class Remedies:
                     self._elsewhere[question] = expected, by
         self._fib, self._tiles = reading.fib, tiles
         self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), reading.routes)
-        # Nobody has said whether the cluster is reached by these instead.
+        # The config doesn't say whether the cluster is reached by these instead.
         rivals = {hop.dev or "" for route in unicast_defaults(reading.routes) for hop in route.hops} - {*devs}
         self._rivals = own_subnets(reading.addresses, () if reading.named is not None else tuple(rivals))
         self._nested_rivals = PrefixIndex(self._rivals)

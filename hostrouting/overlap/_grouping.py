@@ -119,7 +119,7 @@ def _note(expected: ExpectedCidr, group: _Group, reading: Reading, about: Sequen
         message = f"{part} is discarded by {outcome.route}, a CNI's own block"
     else:
         message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
-        # A route to one address is that of a pod here, and hides nobody.
+        # A route to one address is that of a pod here, and hides no other.
         hides_others = (each.route and each.route.destination.prefixlen < 32 for _, each in group)
         if kind is NoteKind.CONTAINER and own and any(hides_others):
             import json

@@ -104,7 +104,7 @@ def _refuses_tcp(answers: Sequence[Answer]) -> bool:
 
 
 class _Sorter(dict[int, "tuple[Outcome, ...]"]):
-    """The outcomes of the questions that somebody asks for: each CIDR may expect interfaces of its own."""
+    """The outcomes of the lookups that are asked for: each CIDR may expect interfaces of its own."""
 
     def __init__(self, overlap: RouteOverlap, reading: Reading, expected: ExpectedCidr) -> None:
         self._reading, self._expected, self._uplinks = reading, expected, reading.uplinks
@@ -192,7 +192,7 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
     def _is_of_cni(self, discard: Route) -> bool:
         """CNIs blackhole their own block, with the routes to their pods inside it, in the same table.
 
-        A discarded default is nobody's block.
+        A discarded default is no block of an allocator.
         """
         block = numbers(discard.destination)
         if discard.destination.prefixlen == 0:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ContestedDefaultError(RouteError):
-    """Default routes of one metric by several interfaces, so that nobody knows which interface is expected."""
+    """Default routes of one metric by several interfaces, so that the expected interface is unknown."""
 
 
 class NoUplinkError(RouteError):
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     is_tcp: bool = False
 
 
-# Nobody compares or prints one, and to make what does that takes as long as to ask the kernel.
+# No code compares or prints one, and making the methods for it takes as long as asking the kernel.
 @attrs.frozen(eq=False, repr=False, slots=False)
 class Reading:
     """Everything that a judgement needs to know of the host.
@@ -328,7 +328,7 @@ def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefi
         devs: their names.
 
     Returns:
-        None that is a single address: nobody else is in it.
+        None that is a single address: no other host is in it.
     """
     own = (address for address in addresses if address.dev in devs and address.prefix_length < 32)
     return {numbers(address.network): address.dev for address in own}

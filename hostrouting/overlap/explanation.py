@@ -92,7 +92,7 @@ class Explanation:
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether no look-up goes wrong; None: without a default route nobody knows what is expected."""
+        """Return whether no look-up goes wrong; None: without a default route the expected interface is unknown."""
         return not any(way.outcome.is_failure for way in self.lookups) if self.default_devs else None
 
     def to_json(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def judge(
 
 @contextmanager
 def _processes(count: int, work: _Work) -> Iterator[Executor]:
-    """Start workers; none outlives this block that fails, or this process, be it killed."""
+    """Start workers; none outlives this block that fails, or this process if it is killed."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import Pipe
 

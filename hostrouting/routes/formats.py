@@ -16,7 +16,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route
 
 _IP = """\
 # Each line adds a route until the next boot and never changes one that is there. "File exists": there is one with this
-# destination and metric, this very one or somebody else's; "ip -4 route show exact DESTINATION" shows it.
+# destination and metric, this very one or another program's; "ip -4 route show exact DESTINATION" shows it.
 """
 
 _NETPLAN = """\

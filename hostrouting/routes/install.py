@@ -104,7 +104,7 @@ def _add_and_replace(
 
 
 def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
-    """NLM_F_REPLACE knows no owner: what somebody has put in our route's place since it was read must not go."""
+    """Refuse to replace what has taken our route's place since it was read: NLM_F_REPLACE knows no owner."""
     there: dict[object, Route] = {}
     for route in backend.routes(Table.MAIN):
         there.setdefault(route.key, route)
@@ -112,7 +112,7 @@ def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
         now = there.get(route.key)
         if now is not None and not now.is_ours:
             raise RouteError(
-                f"can't replace {route}: meanwhile somebody else has put {now} in its place", hint="run again"
+                f"can't replace {route}: meanwhile another program has put {now} in its place", hint="run again"
             )
 
 

@@ -32,9 +32,9 @@ class RoutePlan:
     Args:
         add: routes whose destination and metric are free.
         replace: ours that differ.
-        remove: ours that nobody wants any more.
+        remove: ours that are no longer wanted.
         unchanged: ours that are as wanted.
-        foreign: somebody else's that already do what is wanted; left alone.
+        foreign: another program's that already do what is wanted; left alone.
     """
 
     add: tuple[Route, ...] = ()
@@ -96,9 +96,9 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
 def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, whatever is in the way of some.
 
-    Only our own routes (protocol 217) are ever replaced or removed. A route of anybody else with the same destination,
-    tos and metric is left alone if it has the same next hops, and refused otherwise: NLM_F_REPLACE knows no owner
-    (fib_table_insert in net/ipv4/fib_trie.c).
+    Only our own routes (protocol 217) are ever replaced or removed. A route of another program with the same
+    destination, tos and metric is left alone if it has the same next hops, and refused otherwise: NLM_F_REPLACE knows
+    no owner (fib_table_insert in net/ipv4/fib_trie.c).
 
     Args:
         wanted: resolved routes, no two with the same key.
@@ -161,7 +161,7 @@ def _refuse_connected(route: Route, connected: Route) -> Refusal:
 
 def _refuse_foreign(route: Route, there: Route) -> Refusal:
     return Refusal(
-        f"can't install {route}: somebody else's route has its destination and metric ({there})",
+        f"can't install {route}: another program's route has its destination and metric ({there})",
         "choose another metric or destination, or have its owner remove it",
     )
 

@@ -1,8 +1,8 @@
 """Afterwards: is every route seen to win? By what the tables say, where that leaves no doubt; else the kernel is asked.
 
 Longest-prefix match gives an address that no longer prefix covers to the entries of one destination; of these the one
-with the lowest metric carries it. What isn't as plain as that (a policy rule of somebody's, an entry of table local
-around the address, a dead hop, a second metric) isn't decided here.
+with the lowest metric carries it. What isn't as plain as that (a policy rule that isn't the kernel's, an entry of table
+local around the address, a dead hop, a second metric) isn't decided here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Net
 def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> Refusal:
     if not is_there:
         return Refusal(
-            f"{route} isn't in the table any more: somebody has just removed it", "look at: ip monitor route"
+            f"{route} isn't in the table any more: another program has just removed it", "look at: ip monitor route"
         )
     winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
     return Refusal(
@@ -113,7 +113,7 @@ def unproven(
         local: those of table local.
 
     Returns:
-        Those to ask the kernel about, in their order: all of them where there are rules of somebody's. Each with
+        Those to ask the kernel about, in their order: all of them where other rules than the kernel's stand. Each with
         an address that no longer prefix covers; None if longer ones cover all of it.
     """
     # To a packet without a tos the entries for one are not there, nor to any those whose hops are all dead.
@@ -121,7 +121,7 @@ def unproven(
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
     own = own_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
-    # Whatever a packet is like, these have local asked first, then main; before the first rule of somebody's the two
+    # Whatever a packet is like, these have local asked first, then main; before the first other rule the two
     # are one trie, and the longer prefix wins.
     winners = _winners(asked) if tuple(rules) == KERNEL_RULES else {}
     own_by_local = PrefixSet(locals_).overlaps

@@ -48,7 +48,7 @@ from phases import CancelScope, all_or_nothing, run_child, task
 class ConfigureStaticRoutes(ConfigTask):
     """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
 
-    Ours of an earlier run that are no longer wanted are removed; nothing of anybody else's is ever changed. On a
+    Ours of an earlier run that are no longer wanted are removed; no other program's route is ever changed. On a
     running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
 
     Args:
@@ -338,7 +338,7 @@ class Run:
 def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
     """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode.
 
-    Where nothing is expected nobody is held back.
+    Where nothing is expected no unit is held back.
     """
     is_asked = report.reason_kind is not UnknownReason.NOTHING_EXPECTED
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK and is_asked:

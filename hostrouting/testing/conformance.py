@@ -169,7 +169,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=st.sampled_from(("add", "replace", "delete", "delete")), is_same=st.booleans())
     def write_present(self, data: st.DataObject, name: str, is_same: bool) -> None:
-        """Write or delete a route that is there, be it the kernel's own, or one that differs in one or two respects."""
+        """Write or delete a route that is there, the kernel's own too, or one that differs in one or two respects."""
         there = self.reference.routes()
         if there:
             present = st.sampled_from(there)
@@ -224,7 +224,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(route=routes())
     def notice(self, route: Route) -> None:
-        """Listen in both ways while a route is added: whoever lets it in tells of it."""
+        """Listen in both ways while a route is added: who lets it in reports it."""
         prefix = numbers(route.destination)
         for kernel in (self.reference, self.candidate):
             _forget_changes(kernel)

@@ -78,7 +78,7 @@ def status(report: OverlapReport, repair: Repair, troubles: Sequence[str]) -> st
     """
     found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
-    words += [f"waiting, as somebody keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
+    words += [f"waiting, as another program keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
     return textwrap.shorten("; ".join([*words, *troubles[:1]]), _STATUS_CHARACTERS, placeholder=" …")
 
 
@@ -103,13 +103,13 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
     for drift, (kind, what) in _MENDED.items():
         if routes := repair.mended.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
-    # Who takes many at once takes them alike, and is told once.
+    # A program that removes many at once removes them alike: one event for all.
     for setbacks, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
         who = "; ".join(managers.get(dev, "the kernel does not tell who") for dev in devs_of(taken))
         message = (
-            f"somebody keeps removing {_listed(taken)}: {setbacks.count} times lately; hostrouting keeps {those}, and "
-            f"puts {them} back in {setbacks.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
+            f"another program keeps removing {_listed(taken)}: {setbacks.count} times lately; hostrouting keeps "
+            f"{those}, and puts {them} back in {setbacks.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
         )
         yield _event(EventKind.ROUTES_CONTESTED, message, taken)
 

@@ -79,8 +79,8 @@ class Repair:
     Args:
         kept: how many of ours are in the table now.
         mended: those that were put right, as they are now, by what was wrong with them.
-        contested: those that somebody has just taken once more, on purpose, by how often.
-        waiting: those that are lost, and are put back later since somebody takes them again and again.
+        contested: those that another program has just removed once more, on purpose, by how often.
+        waiting: those that are lost, and are put back later, since another program keeps removing them.
         problems: why not all is as wanted, in words.
     """
 
@@ -103,7 +103,7 @@ class Keeper:
         kept: ours that were in the table after the last look, by their keys.
         seen: the keys of those that were in it after any look.
         refusals: why the last try to write a route failed, in words, by their keys.
-        losses: how often somebody took each, by their keys.
+        losses: how often each was removed, by their keys.
         tries: how often each was written without being seen as wanted afterwards, by their keys.
         due: when a route may be written that may not yet, by the scope's clock; None if none waits for it.
     """
@@ -116,7 +116,7 @@ class Keeper:
     due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
-        """Have the table hold our routes, as far as that goes now; nothing of anybody else's is touched.
+        """Have the table hold our routes, as far as that goes now; no other program's route is touched.
 
         Args:
             config: gives what is wanted; asked under the lock, as who changes the one changes the other with it.

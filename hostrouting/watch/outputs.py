@@ -53,7 +53,7 @@ def notify(address: str, state: str) -> None:
     """Tell systemd how the service is, sd_notify(3); who doesn't listen any more must not end us.
 
     Args:
-        address: NOTIFY_SOCKET of our environment; empty: nobody listens.
+        address: NOTIFY_SOCKET of our environment; empty: there is none.
         state: for example ``READY=1``.
     """
     if address:
@@ -88,7 +88,7 @@ def metrics_text(
         *gate,
         *check_metrics(report, time),
         Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
-        Metric("routes_contested", "gauge", "Lost routes that somebody keeps removing.", {"": len(repair.waiting)}),
+        Metric("routes_contested", "gauge", "Lost routes that are removed again and again.", {"": len(repair.waiting)}),
         Metric("trouble", "gauge", "1 if not all static routes can be kept as wanted.", {"": trouble}),
         Metric("checks_total", "counter", "Looks since the watcher was started.", {"": counted["looks"]}),
         Metric(

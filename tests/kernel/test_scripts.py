@@ -207,7 +207,7 @@ def test_a_foreign_route_is_never_changed(node: NamespaceKernel, sandbox: Sandbo
     assert installed(sandbox, routes_script()) == ["nothing to change"]
     error = refused(sandbox, routes_script("172.16.2.0/24"))
     assert error.startswith(
-        "can't install 172.16.2.0/24: somebody else's route has its destination and metric: via 10.2.0.1"
+        "can't install 172.16.2.0/24: another program's route has its destination and metric: via 10.2.0.1"
     )
     assert table(node) == before
 

@@ -70,7 +70,7 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
-    # No proxy is asked and no redirect followed: nobody but the machine's own host is to be believed.
+    # No proxy is asked and no redirect followed: only the machine's own host is to be believed.
     with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
         # Without the header the service refuses, so that no page can lure a browser there.
         service.request("GET", _PATH, headers={"Metadata": "true"})

@@ -1,6 +1,6 @@
 """Pure: the addresses of Azure's balancer, the rules that rewrite its probes, and the route of the answers.
 
-The asset is the whole text but for the device, so that it can be read, and tried with ``nft -c``, as it is.
+The asset is the whole text without the device, so that it can be read, and tried with ``nft -c``, as it is.
 """
 
 from __future__ import annotations

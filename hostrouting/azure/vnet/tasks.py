@@ -28,7 +28,7 @@ LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
 def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetReport:
-    """Plan for the host as it is at this moment, changing nothing and waiting for nobody.
+    """Plan for the host as it is at this moment, changing nothing and waiting for nothing.
 
     Args:
         config: where to look.

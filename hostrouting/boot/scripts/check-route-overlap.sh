@@ -115,7 +115,7 @@ function turn_of(c) {
   return turns_of[c]
 }
 
-# Of the rules this program needs the prefixes. What they do is the kernel's business, but where somebody discards an
+# Of the rules this program needs the prefixes. What they do is the kernel's business, but where a rule discards an
 # address, which it doesn't name. A rule with words that aren't known here is thought not to match.
 function read_rule(    line, i) {
   if (++rules == 1)
@@ -148,7 +148,7 @@ function find_places(    i, plain, plains, covered, suspected) {
     if (own_pattern[i] != "" || default_on("*") == "")
       print_suspect(range_first[i], range_last[i])
   }
-  # With rules of somebody's anything may decide anywhere.
+  # With rules that aren't the kernel's anything may decide anywhere.
   if (rules != 3 || usual_rules != 3)
     print_suspect(0, size[0] - 1)
   for (i = 1; i <= rules_to; i++) {
@@ -421,7 +421,7 @@ function print_verdict(    i) {
       discarded_by[i] = discards_by(failed[i])
     else {
       # No route changes an own or a broadcast address, if it is one by table local, which the kernel calls main until
-      # somebody makes a rule. What else is local stays here.
+      # a rule is added. What else is local stays here.
       parse(text_of[i])
       if (encap_of[class] != "")
         trouble = "what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class] " (by " in_words(text_of[i]) "), and where that leaves is decided by other tables"
@@ -509,7 +509,7 @@ function judge(r,    p, k, said, said_of_tcp, also_said, list, count) {
 }
 
 # Returns what is wrong with the answer to a question, and tells of it unless one of two has said that already. What is
-# alike but for the route is told of once, at its first address.
+# alike but for the route is reported once, at its first address.
 function consider(r, i, said, also_said,    what, id, c, pattern, kind) {
   pattern = own_pattern[r]
   if (!(i in failed)) {
@@ -738,7 +738,7 @@ look() {
 
 attempt() {
   LIMIT=$NETWORK_LIMIT
-  # Whoever holds the lock that long won't let go: once is enough.
+  # A process that holds the lock that long won't let go: once is enough.
   if [ "$LOCK_LIMIT" -gt 0 ] && ! take_lock; then
     complain "$MESSAGE; judging without it"
     LOCK_LIMIT=0 SCRATCH+=.unlocked ERRORS+=.unlocked

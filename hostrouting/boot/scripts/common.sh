@@ -16,7 +16,7 @@ readonly CHECK=/etc/aks-flex-node/check-route-overlap.sh
 readonly TRIAL=$RUN_DIR/trial.json
 readonly CONFIRMED=$RUN_DIR/trial.confirmed.json
 readonly GATE_OFF=/etc/hostrouting/gate.off
-# What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. Whoever writes holds the lock.
+# What awk has ip do, the answers (.out: a pipe would wake awk up for each), ip's stderr. A writer holds the lock.
 SCRATCH=$RUN_DIR/${0##*/}.batch ERRORS=$RUN_DIR/${0##*/}.errors
 export SCRATCH ERRORS
 
@@ -66,7 +66,7 @@ list() {
 take_lock() {
   MESSAGE="can't open the lock $LOCK"
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR" 2>/dev/null || return
-  umask 077 # whoever can open it can hold it
+  umask 077 # who can open it can hold it
   { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }
   umask 022
   MESSAGE="another run has held the lock $LOCK for $LOCK_LIMIT s; see who with: fuser -v $LOCK"
@@ -93,7 +93,7 @@ nap() {
 }
 
 # Runs attempt() until it succeeds or fails, or what is missing hasn't come in LIMIT seconds, or the gate is open: a start may
-# be waiting for this run. Nobody waits with the lock; the last attempt leaves it to the end of the run.
+# be waiting for this run. No process waits with the lock; the last attempt leaves it to the end of the run.
 keep_trying() {
   local status start reported=''
   look_at_time
@@ -147,7 +147,7 @@ has_trial() {
   [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]
 }
 
-# Whether a trial is over though it stands, and nobody is about to confirm it: a new userspace has no timer for it.
+# Whether a trial is over though it stands, and no process is about to confirm it: a new userspace has no timer for it.
 is_overdue() {
   local text
   { [ -e "$TRIAL" ] && text=$(<"$TRIAL"); } 2>/dev/null || return

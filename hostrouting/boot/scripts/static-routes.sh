@@ -14,8 +14,8 @@ readonly WAIT_SECONDS=@WAIT_SECONDS@
 
 # think commit|undo: makes the changes, and takes them back if they don't win; or takes all of them back. Program and
 # routes are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in. systemd sends
-# its signals to all processes of a unit: half of the changes would be worse than a late end. ip holds 5, so that whoever
-# reads what this prints waits for the end of ip, should awk be killed.
+# its signals to all processes of a unit: half of the changes would be worse than a late end. ip holds 5, so that a program that
+# reads what this prints waits for the end of ip if awk is killed.
 think() {
   trap '' HUP INT TERM
   exec awk -v task="$1" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1
@@ -202,7 +202,7 @@ function plan_one(i,    id, text, old) {
   else if (old == "")
     change("add", text, class)
   else if (proto_of[old] != 217 && ways_of[old] != ways_of[class])
-    fail("refused", "somebody else\047s route has its destination and metric:" old)
+    fail("refused", "another program\047s route has its destination and metric:" old)
   else if (proto_of[old] != 217 || command(looked_at, old) == command(looked_at, class))
     answer_of[i] = shown_to[i] old
   else
@@ -268,7 +268,7 @@ function commit(    i, count, why) {
     print changes ? "and " changes - 50 " more" : "nothing to change"
 }
 
-# Takes back the first changes, the last of them first, and returns what couldn't be. What somebody else has taken back
+# Takes back the first changes, the last of them first, and returns what couldn't be. What another program has taken back
 # needs it no more.
 function put_back(count,    i, list, known, left) {
   for (i = 1; i <= count; i++)

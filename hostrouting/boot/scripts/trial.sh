@@ -38,7 +38,7 @@ function key() {
   return to " " metric_of[class] (is_for_tos[class] ? class : "")
 }
 
-# One that differs goes and comes at once: replace would take what somebody else has put in its place.
+# One that differs goes and comes at once: replace would take what another program has put in its place.
 END {
   for (i = 1; i <= saves; i++)
     if (!(saved[i] in now))

@@ -43,8 +43,8 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     """Remove what azure-vnet has left, and nothing else.
 
     The command takes azure-vnet's own lock, and removes stale neighbours and then all stale rules, these in one
-    transaction. A second run finds nothing. If somebody changes the rules meanwhile the command removes none and says
-    so: run it again.
+    transaction. A second run finds nothing. If another program changes the rules meanwhile the command removes none and
+    says so: run it again.
 
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json

@@ -202,7 +202,7 @@ def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IPv4
 
 
 def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
-    """Add the routes of an address, of a device that is down the local one alone; refusals are nobody's business."""
+    """Add the routes of an address, of a device that is down the local one alone; refusals are ignored."""
     for what, route in _routes_of(dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(RefusedError):

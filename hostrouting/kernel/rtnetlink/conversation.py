@@ -3,7 +3,7 @@
 What the kernel does with a message it does within send(2), so all answers of a batch are queued when that returns. An
 answer takes up to 2 KiB of the socket's receive buffer however short it is, and one too many is dropped; the kernel
 then says ENOBUFS, once. So a batch is never larger than what its answers fit into; should one get lost all the same,
-what was read is read again, and of what was to be changed nobody knows.
+what was read is read again, and the fate of a change is unknown.
 
 A socket that asks joins no group. What else may arrive has another sequence number or port, and is passed over.
 Of an event one that listens reads only where the route leads to: an event is a reason to look, as some losses of routes
@@ -84,7 +84,7 @@ class Socket(socket.socket):
         for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
             self.setsockopt(rtnl.SOL_NETLINK, option, 1)
         self.bind((0, groups))
-        # To a socket that is connected to the kernel nobody else can send (netlink_getsockbyportid).
+        # To a socket that is connected to the kernel no other socket can send (netlink_getsockbyportid).
         self.connect((0, 0))
         if groups:
             self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
@@ -187,7 +187,7 @@ class Conversation(Socket):
             pack: makes a request of a subject and a sequence number; may refuse it itself.
 
         Returns:
-            The subjects that were refused, in order, each with the refusal. One with ENOBUFS means that nobody knows.
+            The subjects that were refused, in order, each with the refusal. One with ENOBUFS is unknown.
         """
         refusals: dict[int, RefusedError] = {}
         first = self._reserve(len(subjects))
@@ -274,7 +274,7 @@ def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], C
     raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over", hint="try again later")
 
 
-_UNKNOWN = RefusedError(errnos.ENOBUFS, f"{_LOST}; nobody knows whether the change was made")
+_UNKNOWN = RefusedError(errnos.ENOBUFS, f"{_LOST}; whether the change was made is unknown")
 
 
 def _refusal(message: bytes) -> RefusedError:
@@ -358,7 +358,7 @@ def calm(attempts: Iterator[int]) -> Iterator[None]:
 
     Raises:
         AgainError: something has changed.
-        OSError: nobody can listen.
+        OSError: the socket can't listen.
     """
     with Listener() as listener:
         yield

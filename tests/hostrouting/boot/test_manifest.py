@@ -141,7 +141,7 @@ def test_a_config_in_it_that_was_edited_is_told_and_neither_removal_nor_the_next
     document = json.loads(before)
     change(document)
     layout.manifest.write_text(json.dumps(document))
-    with pytest.raises(FileError, match="somebody has edited the manifest"):
+    with pytest.raises(FileError, match="the manifest was edited"):
         _ = Manifest.load(layout).config
     assert "not-examined" in {fault.kind for fault in examine(host=host).faults}
     phases.run(Configure(CONFIG, host=host))

@@ -297,7 +297,7 @@ def test_plan_shows_replacements_removals_and_what_is_somebody_elses(
     assert code == 2
     assert [line[0] for line in out.splitlines()[:3]] == ["~", "-", "="]
     assert f"was: {LINE} mtu 1300" in out
-    assert "proto dhcp  (somebody else's, already there)" in out
+    assert "proto dhcp  (another program's, already there)" in out
 
 
 def test_render_writes_what_apply_installs_and_nothing_else(run: Any, config: Path, host: Host, tmp_path: Path) -> None:

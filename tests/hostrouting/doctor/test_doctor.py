@@ -692,7 +692,7 @@ def test_a_requirement_says_what_it_costs_and_apply_does_not_fail_for_it(node: N
     set_in("Unit", "Requires=static-routes.service")(node)
     (fault,) = examine(host=node.host).faults
     assert fault.severity is Severity.RISK
-    for cost in ("stops or restarts", "isn't tried again", "after hostrouting remove a start is refused"):
+    for cost in ("stopping or restarting", "isn't tried again", "after hostrouting remove a start is refused"):
         assert cost in fault.message
     phases.run(Configure(config(mode="WARN"), host=node.host))
 
