@@ -1,0 +1,83 @@
+"""A node in memory whose ib0 shadows what the cluster lives in, and the commands on it and elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shadowed import shadowed_kernel
+from wanted import MACHINE
+
+from hostrouting import Host, Layout, cli
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return shadowed_kernel()
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path)
+    layout.units.mkdir(parents=True)
+    return layout
+
+
+@pytest.fixture
+def units(layout: Layout) -> FakeSystemd:
+    return FakeSystemd(layout, running=[MACHINE])
+
+
+@pytest.fixture
+def host(kernel: FakeKernel, units: FakeSystemd, layout: Layout) -> Host:
+    return Host(routes=kernel, units=units, layout=layout)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[object], Path]:
+    """Writes a config, as text or as what becomes JSON."""
+
+    def call(document: object) -> Path:
+        path = tmp_path / "given.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return path
+
+    return call
+
+
+class Unasked:
+    """A backend that nothing may be asked of."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"the host itself was asked for its {name}")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs commands on a laptop, whose own routes don't matter, and whose nameserver is another."""
+    unasked: Any = Unasked()
+    laptop = Host(routes=unasked, units=unasked, layout=Layout(tmp_path / "laptop"))
+    laptop.layout.resolv_conf.parent.mkdir(parents=True)
+    laptop.layout.resolv_conf.write_text("nameserver 172.16.2.53\n")
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words], host=laptop)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def recorded(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Path:
+    """The node as a snapshot that a command has taken."""
+    code, out, err = run("snapshot")
+    assert (code, err) == (0, "")
+    path = tmp_path / "node.json"
+    path.write_text(out)
+    return path

@@ -1,0 +1,38 @@
+"""What the tests of the packages ask for: one route, which mends what ib0 shadows, and a check of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hostrouting import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hostrouting.testing import FakeKernel
+
+MACHINE = "systemd-nspawn@kube1.service"
+SHADOWED = "172.16.1.0/24"
+ROUTE = {"destination": SHADOWED}
+LINE = f"{SHADOWED} via 10.1.0.1 dev eth0 proto hostrouting"
+
+
+def section(
+    *routes: dict[str, Any] | str, cidrs: Collection[str] = (SHADOWED,), mode: str = "STRICT", **more: Any
+) -> dict[str, Any]:
+    """Return the hostRouting section of a config; a route that is text is its destination alone."""
+    entries = [{"destination": each} if isinstance(each, str) else each for each in routes]
+    static = {"enabled": True, "routes": entries}
+    return {"staticRoutes": static, "routeOverlap": {"expectedCidrs": [*cidrs], "mode": mode}, "waitSeconds": 0} | more
+
+
+def config(
+    *routes: dict[str, Any] | str, cidrs: Collection[str] = (SHADOWED,), mode: str = "STRICT", **more: Any
+) -> Config:
+    """Return the config with that section."""
+    return Config.from_mapping({"hostRouting": section(*routes, cidrs=cidrs, mode=mode, **more)})
+
+
+def lose_default_route(kernel: FakeKernel) -> None:
+    """Take the default routes of table main away."""
+    assert not kernel.delete(kernel.default_routes())
