@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from importlib.resources import files
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.azure import HostNetworking
 from hostrouting.boot.files import write_if_changed
 from hostrouting.config.routing import CONTAINER_DEVS, Watch
 from hostrouting.model.changes import Change, Changes
@@ -113,74 +116,150 @@ def test_ten_problems_are_reported_at_once_in_the_order_of_the_document() -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("destination", "words"),
-    [
-        ("172.16.1.5/24", "host bits set; did you mean 172.16.1.0/24?"),
-        ("172.16.1.0", "not an IPv4 prefix; expected an address and a length"),
-        ("172.16.1.0/255.255.255.0", "not an IPv4 prefix"),
-        ("172.16.1.0/0.0.0.255", "not an IPv4 prefix"),
-        ("172.16.01.0/24", "not an IPv4 prefix"),
-        ("172.16.1.0/024", "not an IPv4 prefix"),
-        ("172.16.1.0/33", "not an IPv4 prefix"),
-        ("172.16.1.0/-1", "not an IPv4 prefix"),
-        ("172.16.1.256/32", "not an IPv4 prefix"),
-        (" 172.16.1.0/24", "not an IPv4 prefix"),
-        ("172.16.1.0/24\n", "not an IPv4 prefix"),
-        ("172.16.1.0 /24", "not an IPv4 prefix"),
-        ("１７２.16.1.0/24", "not an IPv4 prefix"),
-        ("172.16.1.0/24; reboot", "not an IPv4 prefix"),
-        ("$(reboot)/24", "not an IPv4 prefix"),
-        ("10.1/16", "not an IPv4 prefix"),
-        ("2001:db8::/32", "IPv4-only"),
-        ("", "not an IPv4 prefix"),
-        ("default", "not an IPv4 prefix"),
-        ("0.0.0.0/0", "the default route"),
-        ("0.1.0.0/16", "means this host"),
-        ("127.0.0.0/8", "loopback"),
-        ("224.1.0.0/16", "multicast"),
-        ("240.0.0.0/4", "reserved"),
-        ("255.255.255.255/32", "reserved"),
-        (5, "expected a string"),
-        (["172.16.1.0/24"], "expected a string"),
-        (True, "expected a string"),
-    ],
+NO_PREFIX, NO_ADDRESS, NO_NAME, NO_STRING = (
+    "not an IPv4 prefix",
+    "not an IPv4 address",
+    "not an interface name",
+    "expected a string",
 )
-def test_a_destination_that_the_kernel_or_a_script_must_not_see_is_refused(destination: Any, words: str) -> None:
+ROUTE = {"destination": "172.16.1.0/24"}
+
+
+def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
+    """Return a config with a value at a place, and its path; below ``routes[0]`` and ``expectedCidrs[0]`` in a list."""
+    section, _, key = place.rpartition(".")
+    path = f"hostRouting.{place}"
+    if section == "staticRoutes.routes[0]":
+        return routes(ROUTE | {key: value}), path
+    if section == "staleAzureVnet":
+        return {"hostNetworking": {section: {"cidrs": ["10.241.0.0/16"], key: value}}}, f"hostNetworking.{place}"
+    if key.endswith("[0]"):
+        key, value = key.removesuffix("[0]"), [value]
+    opted_in = {"enabled": True} if key == "routes" else {}
+    return {"hostRouting": {section: opted_in | {key: value}} if section else {key: value}}, path
+
+
+# Where values stand, and such as are refused there by what is said of them.
+REFUSED: dict[str, dict[str, list[Any]]] = {
+    "staticRoutes.routes[0].destination": {
+        "host bits set; did you mean 172.16.1.0/24?": ["172.16.1.5/24"],
+        "not an IPv4 prefix; expected an address and a length": ["172.16.1.0"],
+        NO_PREFIX: [
+            *("172.16.1.0/255.255.255.0", "172.16.1.0/0.0.0.255", "172.16.01.0/24", "172.16.1.0/024", "172.16.1.0/33"),
+            *("172.16.1.0/-1", "172.16.1.256/32", " 172.16.1.0/24", "172.16.1.0/24\n", "172.16.1.0 /24", "１７２.16.1.0/24"),
+            *("172.16.1.0/24; reboot", "$(reboot)/24", "10.1/16", "", "default"),
+        ],
+        "IPv4-only": ["2001:db8::/32"],
+        "the default route": ["0.0.0.0/0"],
+        "means this host": ["0.1.0.0/16"],
+        "loopback": ["127.0.0.0/8"],
+        "multicast": ["224.1.0.0/16"],
+        "reserved": ["240.0.0.0/4", "255.255.255.255/32"],
+        NO_STRING: [5, ["172.16.1.0/24"], True],
+    },
+    "staticRoutes.routes[0].gateway": {
+        "IPv4-only": ["fe80::1"],
+        NO_ADDRESS: ["10.1.0", "010.1.0.1", "10.1.0.1/24", "10.1.0.300", " "],
+        "means this host": ["0.0.0.0"],
+        "loopback": ["127.0.0.1"],
+        "multicast": ["224.0.0.1"],
+        "reserved": ["255.255.255.255"],
+        'did you mean "onlink"?': ["OnLink", "on-link"],
+        NO_STRING: [167772161, False],
+    },
+    "staticRoutes.routes[0].dev": {
+        NO_NAME: [".", "..", "a/b", "eth 0", "eth0;reboot", "$(x)", "`x`", "eth0\n", "a" * 16, "ëth0", "eth0'", 'e"', 7, "%s:"],
+    },
+    "staticRoutes.routes[0].metric": {"": [True, False, -1, 2**32, 1.0, "1", [], float("nan")]},
+    "staticRoutes.routes[0].metrc": {"unknown key; did you mean metric?": [1]},
+    "staticRoutes.enabled": {"not a boolean": ["true", 1, 0, "yes", []]},
+    "staticRoutes.routes": {"expected a list": ["172.16.1.0/24", {"destination": "x"}, 3, True]},
+    "staticRoutes": {"expected an object": [[], "x", 3, True]},
+    "routeOverlap": {"expected an object": [[], "x", 3, True]},
+    "routeOverlap.expectedCidrs[0]": {
+        "": ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "10.0.0.0", "::/0", 3],
+    },
+    "routeOverlap.foreseen[0]": {"'fe80::/10' is not an IPv4 prefix; these tasks are IPv4-only": ["fe80::/10"]},
+    "routeOverlap.mode": {"": ["LOUD", " strict", 1, True, ["WARN"], "ﬅrict", "ſtrict"]},
+    "routeOverlap.settleSeconds": {"": [-1, 601, True, 1.5, "30"]},
+    "routeOverlap.coverage": {"every address of an expected CIDR is checked": ["EXACT"]},
+    "waitSeconds": {"": [-1, 601, True, 1.5, "30"]},
+    "watch.textfile": {
+        "is not the absolute path of a textfile": [
+            *("x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom", "/a/../x.prom", "/./x.prom"),
+            *("//x.prom", "/x.prom\n", "/a//x.prom", 7, True, ["/x.prom"]),
+        ],
+        "too long": [f"/{'a' * 256}/x.prom", f"/{'é' * 128}/x.prom"],
+    },
+    "wathc": {"unknown key": [{}]},
+    "staticroutes": {"unknown key": [{}]},
+    "consumer": {
+        "": [
+            *("", "kubelet", "a/b.service", "../x.service", "a b.service", "x.socket", "a@b@c.service", "x.service\n"),
+            *("$(x).service", "--help.service", "-H@.service", f"{'x' * 229}.service", f"{'x' * 228}@.service", 3, True),
+        ],
+        "name its template, systemd-nspawn@.service": ["systemd-nspawn@kube1.service"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [(place, value, words) for place, rows in REFUSED.items() for words, row in rows.items() for value in row],
+)
+def test_a_value_is_refused_with_its_path_and_the_reason(place: str, value: Any, words: str) -> None:
     """The reference lets host bits pass, and the kernel refuses the route at boot."""
-    path, message = only_problem(routes({"destination": destination}))
-    assert path == "hostRouting.staticRoutes.routes[0].destination"
+    document, path = at(place, value)
+    where, message = only_problem(document)
+    assert where == path
     assert words in message
-
-
-def test_host_bits_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"did you mean 172\.16\.1\.0/24\?"):
-        StaticRoute("172.16.1.1/24")
 
 
 @pytest.mark.parametrize(
-    ("gateway", "words"),
+    ("place", "value"),
     [
-        ("fe80::1", "IPv4-only"),
-        ("10.1.0", "not an IPv4 address"),
-        ("010.1.0.1", "not an IPv4 address"),
-        ("10.1.0.1/24", "not an IPv4 address"),
-        ("10.1.0.300", "not an IPv4 address"),
-        ("0.0.0.0", "means this host"),
-        ("127.0.0.1", "loopback"),
-        ("224.0.0.1", "multicast"),
-        ("255.255.255.255", "reserved"),
-        ("OnLink", 'did you mean "onlink"?'),
-        ("on-link", 'did you mean "onlink"?'),
-        (" ", "not an IPv4 address"),
-        (167772161, "expected a string"),
-        (False, "expected a string"),
+        *(
+            ("staticRoutes.routes[0].dev", dev)
+            for dev in ("eth0", "a", "enp0s31f6.100", "br-0_x", "a" * 15, "...", "-x")
+        ),
+        *(("staticRoutes.routes[0].metric", metric) for metric in (0, 2**32 - 1)),
+        ("staticRoutes.routes[0].gateway", "onlink"),
+        *(("consumer", unit) for unit in ("systemd-nspawn@.service", "kubelet.service", "a:b-c_d.e@.service")),
+        ("consumer", f"{'x' * 227}@.service"),
+        *((key, seconds) for key in ("waitSeconds", "routeOverlap.settleSeconds") for seconds in (0, 600)),
     ],
 )
-def test_a_gateway_that_no_next_hop_can_have_is_refused(gateway: Any, words: str) -> None:
-    path, message = only_problem(routes({"destination": "172.16.1.0/24", "gateway": gateway}))
-    assert path == "hostRouting.staticRoutes.routes[0].gateway"
-    assert words in message
+def test_a_value_is_taken_as_it_is(place: str, value: Any) -> None:
+    document, _ = at(place, value)
+    config = Config.from_mapping(document)
+    (route,) = config.static_routes.routes or (StaticRoute("10.0.0.0/8"),)
+    key = place.rpartition(".")[2]
+    held = {"waitSeconds": config.wait_seconds, "settleSeconds": config.route_overlap.settle_seconds}
+    assert (held | {"consumer": config.consumer} | attrs.asdict(route))[key] == value
+
+
+SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").read_text())
+PLACES = {"config": "", "staticRoute": "staticRoutes.routes[0].", "routeOverlap": "routeOverlap."}
+PLACES |= {"staleAzureVnet": "staleAzureVnet."}
+NUMBERS = {
+    (name, key): (told["minimum"], told["maximum"])
+    for name, definition in SCHEMA["$defs"].items()
+    for key, told in definition["properties"].items()
+    if "integer" in told.get("type", ())
+}
+
+
+@pytest.mark.parametrize(("name", "key"), NUMBERS)
+def test_the_bounds_of_a_number_in_the_schema_are_the_codes(name: str, key: str) -> None:
+    first, last = NUMBERS[name, key]
+    for value in (first, last, first - 1, last + 1):
+        document, path = at(f"{PLACES[name]}{key}", value)
+        read = HostNetworking.from_mapping if name == "staleAzureVnet" else Config.from_mapping
+        if first <= value <= last:
+            read(document)
+        else:
+            with pytest.raises(ConfigError, match=re.escape(path)):
+                read(document)
 
 
 @pytest.mark.parametrize("gateway", [None, ""])
@@ -188,34 +267,10 @@ def test_an_empty_gateway_is_left_to_run_time(gateway: str | None) -> None:
     assert StaticRoute("172.16.1.0/24", gateway).gateway is None
 
 
-def test_onlink_is_a_gateway_of_its_own() -> None:
-    assert StaticRoute("172.16.1.0/24", "onlink").gateway == "onlink"
-
-
-@pytest.mark.parametrize(
-    "dev",
-    [".", "..", "a/b", "eth 0", "eth0;reboot", "$(x)", "`x`", "eth0\n", "a" * 16, "ëth0", "eth0'", 'e"', 7, "%s:"],
-)
-def test_a_device_that_could_leave_its_place_in_a_script_is_refused(dev: Any) -> None:
-    path, message = only_problem(routes({"destination": "172.16.1.0/24", "dev": dev}))
-    assert path == "hostRouting.staticRoutes.routes[0].dev"
-    assert "not an interface name" in message
-
-
-@pytest.mark.parametrize("dev", ["eth0", "a", "enp0s31f6.100", "br-0_x", "a" * 15, "...", "-x"])
-def test_a_device_of_the_fields_alphabet_is_taken(dev: str) -> None:
-    assert StaticRoute("172.16.1.0/24", dev=dev).dev == dev
-
-
-@pytest.mark.parametrize("metric", [True, False, -1, 2**32, 1.0, "1", [], float("nan")])
-def test_a_metric_is_an_integer_of_32_bits(metric: Any) -> None:
-    path, _ = only_problem(routes({"destination": "172.16.1.0/24", "metric": metric}))
-    assert path == "hostRouting.staticRoutes.routes[0].metric"
-
-
-@pytest.mark.parametrize("metric", [0, 2**32 - 1])
-def test_the_ends_of_the_metrics_range_are_taken(metric: int) -> None:
-    assert StaticRoute("172.16.1.0/24", metric=metric).metric == metric
+@pytest.mark.parametrize("value", [[], "x", 3, True])
+def test_a_document_is_an_object(value: Any) -> None:
+    for document in (value, {"hostRouting": value}):
+        assert "expected an object" in only_problem(document)[1]
 
 
 def test_the_same_destination_and_metric_twice_is_refused_and_the_first_is_named() -> None:
@@ -226,19 +281,13 @@ def test_the_same_destination_and_metric_twice_is_refused_and_the_first_is_named
     Config.from_mapping(routes({"destination": "172.16.1.0/24"}, {**twin, "metric": 5}))
 
 
-@pytest.mark.parametrize("enabled", [False, None])
-def test_routes_without_the_opt_in_are_refused(enabled: bool | None) -> None:
-    document = section(staticRoutes={"enabled": enabled, "routes": [{"destination": "172.16.1.0/24"}]})
-    assert only_problem(document)[0] == "hostRouting.staticRoutes.enabled"
-
-
-def test_the_missing_opt_in_and_twins_are_reported_beside_other_problems() -> None:
+@pytest.mark.parametrize("enabled", [{"enabled": False}, {"enabled": None}, {}])
+def test_the_missing_opt_in_and_twins_are_reported_beside_other_problems(enabled: dict[str, Any]) -> None:
+    assert only_problem(section(staticRoutes=enabled | {"routes": [ROUTE]}))[0] == "hostRouting.staticRoutes.enabled"
     entries = [{"destination": "10.0.0.0/8"}, {"destination": "x"}, {"destination": "10.0.0.0/8"}]
-    found = problems_of(section(staticRoutes={"routes": entries}))
+    found = problems_of(section(staticRoutes=enabled | {"routes": entries}))
     assert [path.removeprefix("hostRouting.staticRoutes.") for path, _ in found] == [
-        "enabled",
-        "routes[1].destination",
-        "routes[2]",
+        *("enabled", "routes[1].destination", "routes[2]"),
     ]
 
 
@@ -263,28 +312,12 @@ def test_what_belongs_into_the_section_is_refused_beside_it() -> None:
     assert Config.from_mapping(document | {"hostRouting": {}}) == Config()
 
 
-@pytest.mark.parametrize("enabled", ["true", 1, 0, "yes", []])
-def test_enabled_is_a_boolean_and_nothing_like_one(enabled: Any) -> None:
-    assert "not a boolean" in only_problem(section(staticRoutes={"enabled": enabled}))[1]
-
-
 def test_expected_cidrs_are_masked_and_may_repeat_and_nest() -> None:
     config = Config.from_mapping(
         overlap(expectedCidrs=["172.16.3.4/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0"])
     )
-    assert [str(cidr) for cidr in config.route_overlap.expected_cidrs] == [
-        "172.16.0.0/16",
-        "172.16.0.0/16",
-        "172.16.1.0/24",
-        "0.0.0.0/0",
-    ]
-
-
-@pytest.mark.parametrize(
-    "cidr", ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "10.0.0.0", "::/0", 3]
-)
-def test_an_expected_cidr_that_no_unicast_packet_reaches_is_refused(cidr: Any) -> None:
-    assert only_problem(overlap(expectedCidrs=[cidr]))[0] == "hostRouting.routeOverlap.expectedCidrs[0]"
+    found = [str(cidr) for cidr in config.route_overlap.expected_cidrs]
+    assert found == ["172.16.0.0/16", "172.16.0.0/16", "172.16.1.0/24", "0.0.0.0/0"]
 
 
 @pytest.mark.parametrize(
@@ -293,11 +326,6 @@ def test_an_expected_cidr_that_no_unicast_packet_reaches_is_refused(cidr: Any) -
 )
 def test_the_mode_is_read_in_any_case_and_empty_warns(mode: str | None, expected: str) -> None:
     assert Config.from_mapping(overlap(mode=mode)).route_overlap.mode is OverlapMode(expected)
-
-
-@pytest.mark.parametrize("mode", ["LOUD", " strict", 1, True, ["WARN"], "ﬅrict", "ſtrict"])
-def test_any_other_mode_is_refused(mode: Any) -> None:
-    assert only_problem(overlap(mode=mode))[0] == "hostRouting.routeOverlap.mode"
 
 
 def test_device_patterns_replace_the_default_and_hold_only_the_shells_alphabet() -> None:
@@ -311,13 +339,6 @@ def test_device_patterns_replace_the_default_and_hold_only_the_shells_alphabet()
     ]
 
 
-@pytest.mark.parametrize("seconds", [-1, 601, True, 1.5, "30"])
-@pytest.mark.parametrize("key", ["waitSeconds", "settleSeconds"])
-def test_waits_are_whole_seconds_up_to_ten_minutes(key: str, seconds: Any) -> None:
-    document = section(waitSeconds=seconds) if key == "waitSeconds" else overlap(settleSeconds=seconds)
-    assert only_problem(document)[0].endswith(key)
-
-
 def test_no_wait_is_not_the_default_one() -> None:
     """In STRICT mode the check waits for InfiniBand unless it is told not to."""
     default, never = (Config.from_mapping(overlap(mode="STRICT", **more)) for more in ({}, {"settleSeconds": 0}))
@@ -326,12 +347,6 @@ def test_no_wait_is_not_the_default_one() -> None:
     assert "settleSeconds" not in default.to_mapping()["hostRouting"]["routeOverlap"]
     assert (default.route_overlap.address_seconds, never.route_overlap.address_seconds) == (60, 0)
     assert RouteOverlap(["10.0.0.0/8"], settle_seconds=None) == RouteOverlap(["10.0.0.0/8"])
-
-
-def test_coverage_is_no_key_any_more_and_the_error_says_why() -> None:
-    path, message = only_problem(overlap(coverage="EXACT"))
-    assert path.endswith("coverage")
-    assert "every address of an expected CIDR is checked" in message
 
 
 def test_an_expected_cidr_may_name_the_interfaces_that_alone_may_carry_it() -> None:
@@ -363,17 +378,6 @@ def test_each_problem_of_an_expected_cidr_has_its_path() -> None:
     ]
 
 
-def test_a_bad_foreseen_prefix_is_named() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Config.from_mapping(overlap(foreseen=["172.16.0.0/16", "fe80::/10"]))
-    assert caught.value.problems == (
-        (
-            "hostRouting.routeOverlap.foreseen[1]",
-            "'fe80::/10' is not an IPv4 prefix; these tasks are IPv4-only",
-        ),
-    )
-
-
 def test_the_watcher_is_asked_for_explicitly_and_writes_metrics_where_it_is_told() -> None:
     assert Config().watch == Watch(enabled=False, textfile=None)
     assert Config.from_mapping(section(watch={"enabled": True})).watch == Watch(enabled=True)
@@ -381,17 +385,6 @@ def test_the_watcher_is_asked_for_explicitly_and_writes_metrics_where_it_is_told
     config = Config.from_mapping(section(watch={"textfile": path}))
     assert config.watch == Watch(textfile=path)
     assert Config.from_mapping(config.to_mapping()) == config
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom", "/a/../x.prom", "/./x.prom", "//x.prom",
-     "/x.prom\n", "/a//x.prom", 7, True, ["/x.prom"]],
-)  # fmt: skip
-def test_a_textfile_is_an_absolute_path_that_says_where_it_leads(path: object) -> None:
-    where, message = only_problem(section(watch={"textfile": path}))
-    assert where == "hostRouting.watch.textfile"
-    assert "is not the absolute path of a textfile" in message
 
 
 LONGEST = "/" + "/".join(["a" * 254] * 15) + f"/{'b' * 100}/{'c' * 141}.prom"
@@ -410,63 +403,11 @@ def test_a_textfile_has_room_for_what_is_written_first(path: str, tmp_path: Path
             write_if_changed(Path(f"{tmp_path}{longer}"), "")
 
 
-@pytest.mark.parametrize("folder", ["a" * 256, "é" * 128])
-def test_a_textfile_lies_in_no_folder_with_too_long_a_name(folder: str) -> None:
-    assert "too long" in only_problem(section(watch={"textfile": f"/{folder}/x.prom"}))[1]
-
-
-@pytest.mark.parametrize("key", ["wathc", "staticroutes"])
-def test_a_key_whose_feature_is_not_built_is_unknown(key: str) -> None:
-    document = section(**{key: {}})
-    assert "unknown key" in only_problem(document)[1]
-
-
-@pytest.mark.parametrize(
-    "consumer", ["systemd-nspawn@.service", "kubelet.service", "a:b-c_d.e@.service", f"{'x' * 227}@.service"]
-)
-def test_a_consumer_is_the_name_of_a_service(consumer: str) -> None:
-    assert Config(consumer=consumer).consumer == consumer
-
-
-@pytest.mark.parametrize(
-    "consumer",
-    [
-        "",
-        "kubelet",
-        "a/b.service",
-        "../x.service",
-        "a b.service",
-        "x.socket",
-        "a@b@c.service",
-        "x.service\n",
-        "$(x).service",
-        "--help.service",
-        "-H@.service",
-        f"{'x' * 229}.service",
-        f"{'x' * 228}@.service",
-        3,
-        True,
-    ],
-)
-def test_a_consumer_that_is_no_service_or_hides_a_path_is_refused(consumer: Any) -> None:
-    assert only_problem(section(consumer=consumer))[0] == "hostRouting.consumer"
-
-
-def test_an_instance_names_its_template() -> None:
-    path, message = only_problem(section(consumer="systemd-nspawn@kube1.service"))
-    assert path == "hostRouting.consumer"
-    assert "name its template, systemd-nspawn@.service" in message
-
-
-def test_an_unknown_key_gets_a_hint() -> None:
-    assert only_problem(routes({"destination": "10.0.0.0/8", "metrc": 1}))[1] == "unknown key; did you mean metric?"
-
-
 def test_a_hostile_key_can_not_forge_a_line_of_the_report() -> None:
-    document = section(**{"x\nhostRouting.mode: fine": 1})
-    with pytest.raises(ConfigError) as caught:
-        Config.from_mapping(document)
-    assert len(str(caught.value).splitlines()) == 1
+    ((path, message),) = problems_of(section(**{"x\nhostRouting.mode: fine": 1}))
+    assert len(f"{path}: {message}".splitlines()) == 1
+    ((path, _),) = problems_of(section(**{"x" * 10_000: 1}))
+    assert len(path) < 100
 
 
 @pytest.mark.parametrize("hostile", ["a\nb", "a\x1b[31m", "\x00", "\ud800", "'; rm -rf /; '", "${HOME}", "A" * 100_000])
@@ -488,18 +429,6 @@ def test_hostile_text_in_any_field_is_one_line_of_a_config_error(hostile: str) -
     found = problems_of(document)
     assert len(found) == (9 if hostile.isalnum() else 11)  # a word is a fine pattern
     assert all(message.isprintable() and len(message) < 250 for _, message in found)
-
-
-@pytest.mark.parametrize("value", [[], "x", 3, True])
-@pytest.mark.parametrize("where", ["document", "hostRouting", "staticRoutes", "routeOverlap"])
-def test_anything_but_an_object_is_refused_where_one_belongs(where: str, value: Any) -> None:
-    document = {"document": value, "hostRouting": {"hostRouting": value}}.get(where) or section(**{where: value})
-    assert "expected an object" in only_problem(document if where != "document" else value)[1]
-
-
-@pytest.mark.parametrize("value", ["172.16.1.0/24", {"destination": "x"}, 3, True])
-def test_anything_but_a_list_is_refused_where_one_belongs(value: Any) -> None:
-    assert "expected a list" in only_problem(section(staticRoutes={"enabled": True, "routes": value}))[1]
 
 
 def test_constructors_apply_the_same_rules_and_report_all_fields() -> None:
@@ -598,11 +527,6 @@ def test_what_could_be_waited_for_for_ever_is_refused_at_once(tmp_path: Path) ->
         for path in (str(fifo), f"/dev/fd/{reader}", "/dev/zero"):
             with pytest.raises(FileError, match="not a regular file"):
                 Config.load(path)
-
-
-def test_a_key_is_told_no_longer_than_a_person_reads() -> None:
-    ((path, _),) = problems_of({"hostRouting": {"x" * 10_000: 1}})
-    assert len(path) < 100
 
 
 def test_an_endless_file_is_refused(tmp_path: Path) -> None:
