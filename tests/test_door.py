@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shadowed import shadowed_kernel
+from wanted import ROUTE, SHADOWED, config
 
 import phases
 from hostrouting import (
-    Config,
     ConfigError,
     Configure,
     FileError,
     Host,
     Layout,
-    OverlapMode,
+    OverlapReport,
     RemoveHostRouting,
-    RouteOverlap,
     Snapshot,
     Verdict,
     azure,
@@ -33,9 +32,8 @@ from hostrouting import (
     snapshot,
 )
 from hostrouting.backend import Protocol
-from hostrouting.report import CHECKS, Severity
-from hostrouting.testing import FakeKernel, FakeSystemd
-from phases.testing import FakeClock
+from hostrouting.report import CHECKS
+from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,26 +41,17 @@ if TYPE_CHECKING:
 
     Document = dict[str, Any]
 
-CONFIG = Config(
-    static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-    route_overlap=RouteOverlap(["172.16.1.0/24", "10.96.0.0/12"], OverlapMode.STRICT),
-    wait_seconds=0,
-)
-SHADOWED = "172.16.1.9"
+CONFIG = config(ROUTE, cidrs=[SHADOWED, "10.96.0.0/12"])
+ADDRESS = "172.16.1.9"
 
 
 @pytest.fixture
-def kernel() -> FakeKernel:
+def host(tmp_path: Path) -> Host:
     """A node like an H200: the connected route of ib0 shadows what the cluster lives in."""
-    return shadowed_kernel()
-
-
-@pytest.fixture
-def host(kernel: FakeKernel, tmp_path: Path) -> Host:
     layout = Layout(tmp_path / "root")
     layout.units.mkdir(parents=True)
     (layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\n")
-    return Host(routes=kernel, units=FakeSystemd(layout), layout=layout)
+    return Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
 
 
 @pytest.fixture
@@ -80,15 +69,15 @@ def shell(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cal
     return run
 
 
-def without_time(document: Document) -> Document:
-    return {key: value for key, value in document.items() if key != "time"}
+def timeless(report: OverlapReport) -> Document:
+    return {key: value for key, value in report.to_json().items() if key != "time"}
 
 
 def files_of(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_an_agent_does_what_the_shell_does(kernel: FakeKernel, host: Host, tmp_path: Path) -> None:
+def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
     """It checks, plans, applies, explains, records, judges, examines and removes."""
     (finding,) = check(CONFIG, host=host).findings
     assert finding.devs == ("ib0",)
@@ -96,7 +85,7 @@ def test_an_agent_does_what_the_shell_does(kernel: FakeKernel, host: Host, tmp_p
     assert wanted
     assert [str(route.destination) for route in wanted.routes.add] == ["172.16.1.0/24"]
     assert wanted.next_start.is_admitted
-    assert not explain(SHADOWED, CONFIG, host=host).is_as_expected
+    assert not explain(ADDRESS, CONFIG, host=host).is_as_expected
     snapshot(host=host).save(tmp_path / "sick.json")
 
     report = phases.run(Configure(CONFIG, host=host))
@@ -105,7 +94,7 @@ def test_an_agent_does_what_the_shell_does(kernel: FakeKernel, host: Host, tmp_p
     assert report.overlap.verdict is Verdict.OK
     assert check(CONFIG, host=host).verdict is Verdict.OK
     assert not plan(CONFIG, host=host)
-    assert explain(SHADOWED, CONFIG, host=host).is_as_expected
+    assert explain(ADDRESS, CONFIG, host=host).is_as_expected
     found = {each.name: faults for each, faults in examine(host=host).found.items()}
     assert found["verdict"] == found["files"] == found["installed"] == found["routes"] == ()
     snapshot(host=host).save(tmp_path / "mended.json")
@@ -114,7 +103,7 @@ def test_an_agent_does_what_the_shell_does(kernel: FakeKernel, host: Host, tmp_p
 
     removed = phases.run(RemoveHostRouting(host=host))
     assert removed.changes.routes
-    assert not any(route.protocol is Protocol.HOSTROUTING for route in kernel.routes())
+    assert not any(route.protocol is Protocol.HOSTROUTING for route in host.routes.routes())
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
@@ -123,36 +112,23 @@ def test_functions_return_what_the_command_line_prints(
 ) -> None:
     if is_installed:
         phases.run(Configure(CONFIG, host=host))
-    assert shell("check", "CONFIG") == without_time(check(CONFIG, host=host).to_json())
+    assert shell("check", "CONFIG") == timeless(check(CONFIG, host=host))
     assert shell("plan", "CONFIG") == plan(CONFIG, host=host).to_json()
     name = {"host": os.uname().nodename}
-    assert shell("explain", SHADOWED, "CONFIG") == explain(SHADOWED, CONFIG, host=host).to_json() | name
-    without_config = explain(IPv4Address(SHADOWED), host=host).to_json()
+    assert shell("explain", ADDRESS, "CONFIG") == explain(ADDRESS, CONFIG, host=host).to_json() | name
+    without_config = explain(IPv4Address(ADDRESS), host=host).to_json()
     assert without_config["expected"] == []
 
 
-def test_functions_change_nothing(kernel: FakeKernel, host: Host, tmp_path: Path) -> None:
+def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
     """No marker, no lock, no route."""
-    before = files_of(tmp_path), kernel.routes(), kernel.rules(), kernel.addresses()
+    before = files_of(tmp_path), host.routes.routes(), host.routes.rules()
     check(CONFIG, host=host)
     plan(CONFIG, host=host)
-    explain(SHADOWED, CONFIG, host=host)
+    explain(ADDRESS, CONFIG, host=host)
     judge([snapshot(host=host)], CONFIG)
     examine(CONFIG, host=host, checks=CHECKS)
-    assert (files_of(tmp_path), kernel.routes(), kernel.rules(), kernel.addresses()) == before
-
-
-def test_a_check_waits_for_a_default_route_until_its_scope_ends(tmp_path: Path) -> None:
-    clock = FakeClock()
-    scope = phases.CancelScope(clock=clock)
-    host = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path))
-    patient = Config(route_overlap=CONFIG.route_overlap, wait_seconds=20)
-    report = check(patient, host=host, scope=scope)
-    assert report.verdict is Verdict.UNKNOWN
-    assert clock.monotonic() >= 20
-    scope.cancel("SIGTERM")
-    with pytest.raises(phases.Cancelled):
-        check(patient, host=host, scope=scope)
+    assert (files_of(tmp_path), host.routes.routes(), host.routes.rules()) == before
 
 
 # --- recorded hosts --------------------------------------------------------------------------------------------------
@@ -192,22 +168,13 @@ def test_a_recorded_host_is_checked_planned_and_explained(
     file = str(tmp_path / "node-7.json")
     report = check(CONFIG, host=recorded)
     assert (report.host, report.verdict) == ("node-7", Verdict.OVERLAP)
-    assert shell("check", "CONFIG", "--snapshot", file) == without_time(report.to_json())
+    assert shell("check", "CONFIG", "--snapshot", file) == timeless(report)
     wanted = plan(CONFIG, host=recorded)
     assert wanted
     assert wanted.boot is None
     assert shell("plan", "CONFIG", "--snapshot", file) == wanted.to_json()
-    way = explain(SHADOWED, CONFIG, host=recorded)
-    assert shell("explain", SHADOWED, "CONFIG", "--snapshot", file) == way.to_json() | {"host": "node-7"}
-
-
-def test_a_recorded_host_without_default_route_is_not_waited_for() -> None:
-    clock = FakeClock()
-    empty = Host.recorded(Snapshot(links=(), addresses=(), rules=(), routes=()))
-    patient = Config(route_overlap=CONFIG.route_overlap, wait_seconds=600)
-    report = check(patient, host=empty, scope=phases.CancelScope(clock=clock))
-    assert (report.verdict, report.host) == (Verdict.UNKNOWN, "a recorded host")
-    assert clock.monotonic() == FakeClock().monotonic()
+    way = explain(ADDRESS, CONFIG, host=recorded)
+    assert shell("explain", ADDRESS, "CONFIG", "--snapshot", file) == way.to_json() | {"host": "node-7"}
 
 
 @pytest.mark.parametrize(
@@ -245,15 +212,3 @@ def test_wrong_arguments_are_refused_with_what_to_give(host: Host) -> None:
             function(CONFIG, host=document)
     with pytest.raises(ConfigError, match="address: 'fe80::1'"):
         explain("fe80::1", host=host)
-
-
-def test_without_a_default_route_nobody_knows_what_is_expected(tmp_path: Path) -> None:
-    found = explain(SHADOWED, host=Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path)))
-    assert (found.is_as_expected, [way.outcome.kind for way in found.lookups]) == (None, ["NO-ROUTE"])
-
-
-def test_a_plug_ins_checks_are_added_by_who_wants_them(host: Host) -> None:
-    plain = examine(host=host)
-    more = examine(host=host, checks=CHECKS + azure.CHECKS)
-    assert {each.name for each in more.found} - {each.name for each in plain.found} == {"probes", "azure-vnet"}
-    assert Severity.BROKEN not in {fault.severity for fault in more.faults if fault not in plain.faults}

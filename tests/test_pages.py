@@ -13,6 +13,7 @@ from pages import PAGES, ROOT, Node, blocks
 
 from hostrouting import ConfigError, azure
 from hostrouting.doctor.examine import CHECKS
+from hostrouting.overlap.findings import FindingKind, NoteKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,10 +51,6 @@ def test_every_link_leads_somewhere(name: str) -> None:
         assert not anchor or anchor in anchors(to.read_text()), target
 
 
-def test_the_readme_is_read_to_its_end() -> None:
-    assert (ROOT / "README.md").read_text().count("\n") <= 140
-
-
 def test_every_page_is_in_the_sites_contents() -> None:
     listed = set(re.findall(r"^((?:\w+/)?[\w.-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE))
     pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}
@@ -85,6 +82,14 @@ def test_a_page_that_shows_what_is_not_so_fails(lie: str, tmp_path: Path) -> Non
 def test_the_doctors_page_names_every_examination() -> None:
     page = (ROOT / "docs/reference/doctor.md").read_text()
     assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [each.name for each in CHECKS + azure.CHECKS]
+
+
+def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
+    page = (ROOT / "docs/reference/report.md").read_text()
+    findings, _, notes = page.partition("\n## Notes\n")
+    assert {*re.findall(r"^([A-Z-]+): expected CIDR ", findings, re.MULTILINE)} == {*FindingKind}
+    rows = re.findall(r"^\| (`.*?`) \| ", notes, re.MULTILINE)
+    assert sorted(kind for row in rows for kind in re.findall("`(.*?)`", row)) == sorted(NoteKind)
 
 
 @pytest.mark.parametrize(

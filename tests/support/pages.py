@@ -11,6 +11,8 @@ A page's blocks are run like this; what else a page shows is marked as ``text``:
 
 Commands of hostrouting run in this process, coreutils below the node's root. Of other programs' commands only what they
 name of ours is looked at.
+
+Sybil would find the blocks, which are six lines here, and leave to us all that runs them.
 """
 
 from __future__ import annotations
