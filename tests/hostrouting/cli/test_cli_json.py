@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from backends import FailingBackend
-from shadowed import shadowed_kernel
+from wanted import LINE, SHADOWED, section
 
-from hostrouting import Host, Layout, UnitError, cli
+from hostrouting import Host, cli
 from hostrouting.cli import changes
 from hostrouting.report import Changes
-from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,34 +23,20 @@ if TYPE_CHECKING:
 
 COMMANDS = ("apply", "plan", "check", "fix", "doctor", "remove")
 TOLD = {"changed", "routes", "files", "units"}
-SECTION = {
-    "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-    "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
-    "waitSeconds": 0,
-}
-SHADOWED = SECTION | {"routeOverlap": {"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"}}
-LINE = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
-MACHINE = "systemd-nspawn@kube1.service"
+SECTION = section(SHADOWED)
+UNMENDED = section(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    return Layout(tmp_path)
+def config(host: Host) -> Callable[[object], Path]:
+    """Writes a section where the commands look for it."""
+    (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
 
-
-@pytest.fixture
-def host(layout: Layout) -> Host:
-    layout.units.mkdir(parents=True)
-    (layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
-    return Host(routes=shadowed_kernel(), units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
-
-
-@pytest.fixture
-def config(layout: Layout) -> Callable[[object], Path]:
     def write(section: object) -> Path:
-        layout.config.parent.mkdir(parents=True, exist_ok=True)
-        layout.config.write_text(json.dumps({"hostRouting": section}))
-        return layout.config
+        path = host.layout.config
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"hostRouting": section}))
+        return path
 
     return write
 
@@ -104,7 +89,7 @@ def test_wrong_usage_is_a_document(run: Run, command: str) -> None:
 
 
 def test_a_strict_failure_has_what_was_installed_and_what_was_found(run: Run, config: Any) -> None:
-    config(SHADOWED)
+    config(UNMENDED)
     code, document = run("apply")
     assert (code, document["changed"]) == (1, True)
     assert document["routes"] == [{"route": LINE, "change": "added"}]
@@ -125,74 +110,23 @@ def test_what_the_kernel_does_not_permit_is_77(run: Run, config: Any, host: Host
     assert document["hint"] == "run as root (CAP_NET_ADMIN)"
 
 
-def test_a_systemd_that_refuses_is_1(run: Run, config: Any, host: Host) -> None:
-    class Refusing(FakeSystemd):
-        def disable(self, unit: str) -> None:
-            raise UnitError("`systemctl disable` failed")
-
-    config(SECTION)
-    run("apply")
-    code, document = run("remove", on=Host(host.routes, Refusing(host.layout, running=[MACHINE]), host.layout))
-    assert (code, document["error"]) == (1, "`systemctl disable` failed")
-    folder = "/etc/systemd/system/systemd-nspawn@.service.d"
-    drop_ins = {f"{folder}/{name}-hostrouting.conf" for name in ("00", "zz")}
-    assert {change["path"] for change in document["files"] if change["change"] == "removed"} == drop_ins
-    # What would have gone after it lets a start through meanwhile.
-    assert {change["path"] for change in document["files"] if change["change"] == "replaced"} == {
-        "/etc/aks-flex-node/static-routes.sh",
-        "/etc/hostrouting/gate.list",
-        "/etc/hostrouting/installed.json",
-    }
-    assert document["changed"]
-
-
-def test_a_removal_lists_all_that_went(run: Run, config: Any, host: Host) -> None:
-    config(SECTION)
-    added = run("apply")[1]
-    code, removed = run("remove")
-    assert (code, removed["routes"]) == (0, [{"route": LINE, "change": "removed"}])
-    assert {each["path"] for each in added["files"]} <= {each["path"] for each in removed["files"]}
-    assert [(each["unit"], each["change"]) for each in removed["units"]] == [
-        ("static-routes.service", "disabled"),
-        ("check-route-overlap.service", "disabled"),
-    ]
-    assert run("remove")[1]["changed"] is False
-
-
-def test_a_gate_that_moves_is_told_and_foreseen(run: Run, config: Any) -> None:
-    config(SECTION)
-    run("apply")
-    config(SECTION | {"consumer": "kubelet.service"})
-    plan, applied = run("plan")[1], run("apply")[1]
-    gates = [each for each in applied["files"] if each["path"].endswith("zz-hostrouting.conf")]
-    assert gates == [
-        {"path": "/etc/systemd/system/kubelet.service.d/zz-hostrouting.conf", "change": "added"},
-        {"path": "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf", "change": "removed"},
-    ]
-    assert (plan["changed"], applied["changed"]) == (True, True)
-    assert sorted(map(str, plan["files"])) == sorted(map(str, applied["files"]))
-
-
 def test_people_are_told_the_same(config: Any, host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    config(SECTION)
-    cli.main(["apply"], host=host)
-    capsys.readouterr()
-    config(SHADOWED | {"consumer": "kubelet.service", "watch": {"enabled": True}})
-    assert cli.main(["apply"], host=host) == 1
-    lines = capsys.readouterr().out.splitlines()
+    def told(section: object, code: int) -> list[str]:
+        config(section)
+        assert cli.main(["apply"], host=host) == code
+        return capsys.readouterr().out.splitlines()
+
+    told(SECTION, 0)
     assert {
         "added     /etc/systemd/system/kubelet.service.d/zz-hostrouting.conf",
         "removed   /etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf",
         "enabled   hostrouting-watch.service",
         "restarted hostrouting-watch.service",
-    } <= {*lines}
-    config({})
-    assert cli.main(["apply"], host=host) == 0
-    lines = capsys.readouterr().out.splitlines()
+    } <= {*told(UNMENDED | {"consumer": "kubelet.service", "watch": {"enabled": True}}, 1)}
+    lines = told({}, 0)
     assert "nothing to change" not in lines
     assert {f"removed   {LINE}", "stopped   hostrouting-watch.service", "disabled  static-routes.service"} <= {*lines}
-    assert cli.main(["apply"], host=host) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "nothing to change"
+    assert told({}, 0)[0] == "nothing to change"
 
 
 @pytest.mark.parametrize("output", ["text", "json"])

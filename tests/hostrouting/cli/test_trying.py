@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shadowed import shadowed_kernel
+from nightly import IS_NIGHTLY
 from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opened
 from trying import TrialSystemd, ours
+from wanted import SHADOWED, section
 
 from hostrouting import Host, Layout, cli
 from hostrouting.boot.manifest import Manifest
@@ -28,18 +30,8 @@ if TYPE_CHECKING:
 
     from hostrouting.testing import FakeKernel
 
-CONFIG = {
-    "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
-        "waitSeconds": 0,
-    }
-}
 
-
-@pytest.fixture
-def kernel() -> FakeKernel:
-    return shadowed_kernel()
+CONFIG = {"hostRouting": section(SHADOWED)}
 
 
 @pytest.fixture
@@ -49,22 +41,9 @@ def host(kernel: FakeKernel, tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "given.json"
-    path.write_text(json.dumps(CONFIG))
+def config(write: Any) -> Path:
+    path: Path = write(CONFIG)
     return path
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "1.5", "86401", "²", ""])
-def test_what_is_no_number_of_seconds_is_64(run: Any, config: Path, seconds: str) -> None:
-    code, _, err = run("apply", f"--try={seconds}", config)
-    assert code == 64
-    assert "1 to 86400" in err
-
-
-@pytest.mark.parametrize("other", ["--routes-only", "--root=/image"])
-def test_other_ways_to_apply_have_no_trial(run: Any, config: Path, other: str) -> None:
-    assert run("apply", "--try", "60", other, config)[0] == 64
 
 
 def test_without_a_terminal_it_says_until_when_and_how_to_keep_them(run: Any, host: Host, config: Path) -> None:
@@ -208,9 +187,13 @@ def trying(terminal: Terminal, config: Path, spoiled: str = "") -> Iterator[subp
         process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("how", ["Ctrl-S", "full"])
-@pytest.mark.parametrize("shows", [b"", b"Enter keeps the routes"], ids=["from the start", "while it asks"])
+ASKS = b"Enter keeps the routes"
+STALLS = [
+    (*each, number) for each in product((b"", ASKS), ("Ctrl-S", "full")) for number in (signal.SIGTERM, signal.SIGHUP)
+]
+
+
+@pytest.mark.parametrize(("shows", "how", "number"), STALLS if IS_NIGHTLY else [STALLS[0], STALLS[-1]])
 def test_a_signal_puts_back_what_is_tried(
     terminal: Terminal, config: Path, shows: bytes, how: str, number: signal.Signals
 ) -> None:
@@ -237,7 +220,7 @@ def test_a_signal_that_is_sent_twice_is_one(terminal: Terminal, config: Path) ->
     assert config.with_name("end").read_text() == "None 0"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] if IS_NIGHTLY else [signal.SIGINT])
 def test_a_second_signal_ends_at_once_what_hangs(terminal: Terminal, config: Path, number: signal.Signals) -> None:
     with trying(terminal, config, "hanging") as process:
         terminal.read_until(b"Enter keeps the routes")
