@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from planning import install_for_boot, wanted_probe
-from shadowed import shadowed_kernel
+from wanted import SHADOWED, config
 
 import phases
 from hostrouting import Config, Configure, FileError, Host, Layout, RemoveHostRouting
@@ -17,30 +17,14 @@ from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-CONFIG = Config.from_mapping(
-    {
-        "hostRouting": {
-            "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-            "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
-            "waitSeconds": 0,
-            "consumer": "kubelet.service",
-            "watch": {"enabled": True},
-        }
-    }
-)
+CONFIG = config(SHADOWED, consumer="kubelet.service", watch={"enabled": True})
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    (tmp_path / "etc/systemd/system").mkdir(parents=True)
-    return Layout(tmp_path)
-
-
-@pytest.fixture
-def host(layout: Layout) -> Host:
-    return Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
+def units(layout: Layout) -> FakeSystemd:
+    """No machine runs."""
+    return FakeSystemd(layout)
 
 
 def test_it_names_of_each_part_its_files_its_flags_and_its_config(host: Host, layout: Layout) -> None:
@@ -99,6 +83,17 @@ def test_one_that_names_what_no_installation_writes_is_refused_and_nothing_is_re
     with pytest.raises(FileError, match="hostrouting.installed.json"):
         phases.run(RemoveHostRouting(host=host))
     assert {path: path.read_bytes() for path in layout.root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"parts": 3}', "null", '{"consumer": "../../x.service", "parts": {}, "folders": []}']
+)
+def test_a_broken_one_is_an_error_that_says_what_to_do(host: Host, layout: Layout, text: str) -> None:
+    layout.manifest.parent.mkdir(parents=True)
+    layout.manifest.write_text(text)
+    with pytest.raises(FileError, match="can't read the manifest.*mend it"):
+        phases.run(Configure(CONFIG, host=host))
+    assert not host.routes.our_routes()
 
 
 def test_a_name_that_no_file_system_takes_keeps_nothing_else(host: Host, layout: Layout) -> None:
