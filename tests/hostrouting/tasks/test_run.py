@@ -14,59 +14,39 @@ import pytest
 from backends import Wrapper
 from planning import plan_boot
 from shadowed import shadowed_kernel
+from wanted import LINE, MACHINE, ROUTE, SHADOWED, config, lose_default_route
 
 import phases
 from hostrouting import (
     CheckRouteOverlap,
     Config,
     Configure,
+    ConfigureReport,
     ConfigureStaticRoutes,
     ConfigureWatch,
     Host,
     Layout,
-    OverlapReport,
     RemoveHostRouting,
     RouteError,
     RouteOverlapError,
-    UnitError,
     plan,
 )
 from hostrouting.backend import DEFAULT_DESTINATION, Hardware, NextHop, Route, Scope
+from hostrouting.boot.manifest import CHECK
 from hostrouting.report import OverdueRun
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
 
     from hostrouting.backend import RouteBackend, RouteFailure
 
-MACHINE, CHECK = "systemd-nspawn@kube1.service", "check-route-overlap"
 
-
-def config(*routes: dict[str, Any], cidrs: Collection[str] = (), mode: str = "WARN", wait_seconds: int = 30) -> Config:
-    section = {
-        "staticRoutes": {"enabled": True, "routes": [*routes]},
-        "routeOverlap": {"expectedCidrs": [*cidrs], "mode": mode},
-        "waitSeconds": wait_seconds,
-    }
-    return Config.from_mapping({"hostRouting": section})
-
-
-ROUTE = {"destination": "172.16.1.0/24"}
 BY_ETH1 = {"destination": "172.16.1.0/24", "gateway": "10.2.0.1", "dev": "eth1"}
-INSTALLED = config(ROUTE, cidrs=["172.16.1.0/24"], mode="STRICT", wait_seconds=0)
-
-
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    (tmp_path / "etc/systemd/system").mkdir(parents=True)
-    return Layout(tmp_path)
-
-
-def host_of(kernel: FakeKernel, layout: Layout) -> Host:
-    return Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
+INSTALLED = config(SHADOWED)
+WATCHED = attrs.evolve(INSTALLED, watch={"enabled": True})
+UNMENDED = config(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------
@@ -97,27 +77,35 @@ def run_late(
 ) -> tuple[float, BaseException | object]:
     """Return when `Configure` ended by a clock that starts at 0, and what it returned or raised."""
     clock = FakeClock()
-    task = Configure(wanted, host=host_of(LateKernel(clock, changes), layout))
+    host = Host(LateKernel(clock, changes), FakeSystemd(layout, running=[MACHINE]), layout)
     try:
-        result: object = phases.run(task, scope=phases.CancelScope(clock=clock))
+        result: object = phases.run(Configure(wanted, host=host), scope=phases.CancelScope(clock=clock))
     except (RouteError, RouteOverlapError) as error:
         result = error
     return clock.monotonic(), result
 
 
+def waiting(*routes: dict[str, Any], cidrs: Collection[str] = (), mode: str = "WARN") -> Config:
+    return config(*routes, cidrs=cidrs, mode=mode, waitSeconds=30)
+
+
 @pytest.mark.parametrize(
     ("wanted", "changes"),
     [
-        pytest.param(config(BY_ETH1, cidrs=["10.96.0.0/12"]), {}, id="nothing comes"),
-        pytest.param(config(BY_ETH1, ROUTE | {"metric": 5}), {29.0: add_eth1}, id="the device comes"),
-        pytest.param(config(BY_ETH1, cidrs=["10.96.0.0/12"]), {29.0: add_eth1}, id="its routes are in"),
-        pytest.param(config(cidrs=["10.96.0.0/12"], mode="STRICT"), {}, id="the check waits"),
+        pytest.param(waiting(BY_ETH1, cidrs=["10.96.0.0/12"]), {}, id="nothing comes"),
+        pytest.param(waiting(BY_ETH1, ROUTE | {"metric": 5}), {29.0: add_eth1}, id="the device comes"),
+        pytest.param(waiting(BY_ETH1, cidrs=["10.96.0.0/12"]), {29.0: add_eth1}, id="its routes are in"),
+        pytest.param(waiting(cidrs=["10.96.0.0/12"], mode="STRICT"), {}, id="the check waits"),
     ],
 )
 def test_a_run_waits_once(wanted: Config, changes: dict[float, Callable[[FakeKernel], None]], layout: Layout) -> None:
     """A host lacks a device and a default route: whatever is waited for, the run ends after `waitSeconds`."""
-    ended, _ = run_late(wanted, layout, changes)
+    ended, report = run_late(wanted, layout, changes)
     assert ended == pytest.approx(30, abs=1)
+    if isinstance(report, ConfigureReport):
+        assert (report.overlap.reason or "").startswith(
+            "no-default-route" if wanted.route_overlap.expected_cidrs else ""
+        )
 
 
 def add_ib0(kernel: FakeKernel, *, is_up: bool = True) -> None:
@@ -149,15 +137,8 @@ def test_a_run_waits_for_addresses(
     mode: str, changes: dict[float, Callable[[FakeKernel], None]], ended: float, layout: Layout
 ) -> None:
     """Both deadlines count from the run's start."""
-    wanted = config(ROUTE, cidrs=["172.16.1.0/24"], mode=mode)
+    wanted = waiting(ROUTE, cidrs=[SHADOWED], mode=mode)
     assert run_late(wanted, layout, changes)[0] == pytest.approx(ended, abs=1.5)
-
-
-def test_what_the_routes_leave_is_for_the_check(layout: Layout) -> None:
-    _, report = run_late(config(BY_ETH1, cidrs=["10.96.0.0/12"]), layout, {29.0: add_eth1})
-    overlap = getattr(report, "overlap", None)
-    assert isinstance(overlap, OverlapReport)
-    assert (overlap.reason or "").startswith("no-default-route")
 
 
 # --- what is asked of the kernel -------------------------------------------------------------------------------------
@@ -184,27 +165,23 @@ class CountingBackend(Wrapper):
         return super()._write(name, routes)
 
 
-def test_table_main_is_read_once_before_a_write_and_once_after(layout: Layout) -> None:
+def test_table_main_is_read_once_before_a_write_and_once_after(units: FakeSystemd, layout: Layout) -> None:
     """The waits read links, defaults and what is around the gateways that the config names."""
     backend = CountingBackend(shadowed_kernel())
-    units = FakeSystemd(layout, running=[MACHINE])
-    named = ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"}
-    phases.run(ConfigureStaticRoutes(config(named), host=Host(routes=backend, units=units, layout=layout)))
+    named = waiting(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
+    phases.run(ConfigureStaticRoutes(named, host=Host(routes=backend, units=units, layout=layout)))
     whole = {name: count for name, count in (backend.before + backend.after).items() if name.startswith("table")}
     assert whole == {"table 254": 2, "table 255": 1}
     assert (backend.before["table 254"], backend.after["table 254"]) == (1, 1)
     assert set(backend.before) == {"links", "default_routes", "lookup", "our_routes", "table 254"}
 
 
-def test_a_gateway_that_a_longer_prefix_hides_is_not_waited_for(layout: Layout) -> None:
+def test_a_gateway_that_a_longer_prefix_hides_is_not_waited_for(kernel: FakeKernel, host: Host) -> None:
     """The kernel checks a gateway against the routes of scope link, whatever a packet to it would do."""
-    kernel = shadowed_kernel()
     kernel.add_link("ib9")
     kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])
-    host = host_of(kernel, layout)
-    named = ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"}
-    report = phases.run(ConfigureStaticRoutes(config(named, wait_seconds=0), host=host))
-    assert len(report.plan.add) == 1
+    named = config(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
+    assert len(phases.run(ConfigureStaticRoutes(named, host=host)).plan.add) == 1
 
 
 # --- half of it is gone ----------------------------------------------------------------------------------------------
@@ -220,22 +197,23 @@ def tree(layout: Layout) -> dict[str, object]:
 
 @pytest.mark.parametrize("gone", ["etc/aks-flex-node", "etc/hostrouting", "both"])
 @pytest.mark.parametrize("then", ["the same", "nothing", "remove", "another consumer"])
-def test_what_is_left_is_put_right(gone: str, then: str, layout: Layout) -> None:
+def test_what_is_left_is_put_right(gone: str, then: str, host: Host, layout: Layout) -> None:
     """The agent's reset removes one folder, an operator the other: any run of ours puts the host right."""
-    host = host_of(shadowed_kernel(), layout)
     before = tree(layout)
-    watched = attrs.evolve(INSTALLED, watch={"enabled": True})
-    phases.run(Configure(watched, host=host))
+    phases.run(Configure(WATCHED, host=host))
     whole = {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")}
     for folder in ["etc/aks-flex-node", "etc/hostrouting"] if gone == "both" else [gone]:
         shutil.rmtree(layout.root / folder)
+    if gone == "etc/aks-flex-node":
+        assert layout.gate_script.exists()
+        assert str(layout.relative(layout.script("static-routes"))) in layout.gate_list.read_text()
     if then == "the same":
-        phases.run(Configure(watched, host=host))
+        phases.run(Configure(WATCHED, host=host))
         assert {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")} == whole
-        assert not plan_boot(watched, host)
+        assert not plan_boot(WATCHED, host)
         phases.run(RemoveHostRouting(host=host))
     elif then == "another consumer":
-        phases.run(Configure(attrs.evolve(watched, consumer="kubelet.service"), host=host))
+        phases.run(Configure(attrs.evolve(WATCHED, consumer="kubelet.service"), host=host))
         assert [path.parent.name for path in layout.units.glob("*.d/zz-hostrouting.conf")] == ["kubelet.service.d"]
         phases.run(RemoveHostRouting(host=host))
     else:
@@ -246,80 +224,67 @@ def test_what_is_left_is_put_right(gone: str, then: str, layout: Layout) -> None
     assert not host.units.is_active("hostrouting-watch.service")
 
 
-def test_a_reset_agent_leaves_a_gate_that_tells(layout: Layout) -> None:
-    phases.run(Configure(INSTALLED, host=host_of(shadowed_kernel(), layout)))
-    shutil.rmtree(layout.config.parent)
-    assert layout.gate_script.exists()
-    assert str(layout.relative(layout.script("static-routes"))) in layout.gate_list.read_text()
-
-
 # --- what is told ----------------------------------------------------------------------------------------------------
 
 
-def test_each_report_tells_what_was_changed(layout: Layout) -> None:
+def test_each_report_tells_what_was_changed(host: Host) -> None:
     """The three of `Configure` have their own parts; what the parts share is among the changes of the whole."""
-    host = host_of(shadowed_kernel(), layout)
-    watched = attrs.evolve(INSTALLED, watch={"enabled": True})
-    report = phases.run(Configure(watched, host=host))
-    scripts = {change.what for change in report.changes.files}
+    report = phases.run(Configure(WATCHED, host=host))
+    files = {change.what for change in report.changes.files}
     for one, name in ((report.routes, "static-routes"), (report.watch, "hostrouting-watch"), (report.overlap, CHECK)):
         assert f"/etc/systemd/system/{name}.service" in {change.what for change in one.changes.files}
         assert f"{name}.service" in {change.what for change in one.changes.units}
-        assert {change.what for change in one.changes.files} < scripts
+        assert {change.what for change in one.changes.files} < files
     assert report.changes.routes == report.routes.changes.routes == report.routes.plan.changes.routes
-    assert "/etc/hostrouting/gate.list" in scripts
+    assert "/etc/hostrouting/gate.list" in files
     assert report.to_json()["files"] == report.changes.to_json()["files"]
 
 
-def test_a_check_alone_tells_the_files_that_it_wrote(layout: Layout) -> None:
-    report = phases.run(CheckRouteOverlap(config(cidrs=["10.96.0.0/12"]), host=host_of(shadowed_kernel(), layout)))
+def test_a_check_alone_tells_the_files_that_it_wrote(host: Host) -> None:
+    report = phases.run(CheckRouteOverlap(config(cidrs=["10.96.0.0/12"]), host=host))
     assert "/etc/aks-flex-node/check-route-overlap.sh" in {change.what for change in report.changes.files}
     assert set(report.to_json()) >= {"verdict", "findings", "notes"}
     assert "changes" not in report.to_json()
 
 
-def test_an_error_has_its_hint_apart(layout: Layout) -> None:
-    host = host_of(FakeKernel(), layout)
+def test_an_error_has_its_hint_apart(kernel: FakeKernel, host: Host) -> None:
+    lose_default_route(kernel)
     with pytest.raises(RouteError) as caught:
-        phases.run(ConfigureStaticRoutes(config(ROUTE, wait_seconds=0), host=host))
+        phases.run(ConfigureStaticRoutes(INSTALLED, host=host))
     assert "raise waitSeconds" in caught.value.hint
     assert "raise waitSeconds" not in caught.value.message
     assert str(caught.value) == f"{caught.value.message}; {caught.value.hint}"
 
 
-def test_parallel_tasks_plan_their_own_part(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
-    watched = attrs.evolve(INSTALLED, watch={"enabled": True})
+def test_parallel_tasks_plan_their_own_part(host: Host) -> None:
+    loose = attrs.evolve(WATCHED, route_overlap={"expectedCidrs": [SHADOWED]})
     tasks = (ConfigureStaticRoutes, CheckRouteOverlap, ConfigureWatch)
-    loose = attrs.evolve(watched, route_overlap={"expectedCidrs": ["172.16.1.0/24"]})
     phases.run(phases.Parallel(*(task(loose, host=host) for task in tasks)))
     assert not plan_boot(loose, host)
 
 
-def test_logs_hear_of_two_tasks_in_a_whole_run(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
+def test_logs_hear_of_two_tasks_in_a_whole_run(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(config(ROUTE, cidrs=["172.16.2.0/24"], mode="STRICT", wait_seconds=0), host=host))
+        phases.run(Configure(UNMENDED, host=host))
     assert phases.path_of(caught.value) == "configure/check-route-overlap"
     assert caught.value.warnings == ()
-    broken = config({"destination": "10.1.0.0/24"}, cidrs=["172.16.2.0/24"], wait_seconds=0)
+    for word in ("installed", "systemd-nspawn@.service", "hostrouting remove"):
+        assert word in caught.value.hint
     with pytest.raises(RouteError) as refused:
-        phases.run(Configure(broken, host=host))
+        phases.run(Configure(config("10.1.0.0/24", cidrs=["172.16.2.0/24"]), host=host))
     assert phases.path_of(refused.value) == "configure/configure-static-routes"
 
 
-def test_a_missing_consumer_is_a_warning(layout: Layout) -> None:
-    host = Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
+def test_a_missing_consumer_is_a_warning(kernel: FakeKernel, layout: Layout) -> None:
+    host = Host(routes=kernel, units=FakeSystemd(layout), layout=layout)
     (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
     assert "systemd-nspawn@.service" in warning
-    shadowed = attrs.evolve(INSTALLED, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
     with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(shadowed, host=host))
+        phases.run(Configure(UNMENDED, host=host))
     assert caught.value.warnings == (warning,)
 
 
-def test_a_kubelet_of_the_hosts_own_that_is_not_the_consumer_is_a_warning(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
+def test_a_kubelet_of_the_hosts_own_that_is_not_the_consumer_is_a_warning(host: Host, layout: Layout) -> None:
     link = layout.units / "multi-user.target.wants/kubelet.service"
     link.parent.mkdir(parents=True)
     link.symlink_to("../kubelet.service")
@@ -328,53 +293,46 @@ def test_a_kubelet_of_the_hosts_own_that_is_not_the_consumer_is_a_warning(layout
     assert plan(INSTALLED, host=host).warnings == (warning,)
 
 
-def test_a_watcher_that_has_nothing_to_do_is_a_warning(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
+def test_a_watcher_that_has_nothing_to_do_is_a_warning(host: Host) -> None:
     report = phases.run(Configure(Config(watch={"enabled": True}), host=host))
     assert not report.changes
     (warning,) = report.warnings
     assert "nothing to watch" in warning
 
 
-def test_a_strict_overlap_says_where_it_leaves_the_host_and_how_to_get_back(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
-    with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(config(cidrs=["172.16.2.0/24"], mode="STRICT"), host=host))
-    for word in ("installed", "systemd-nspawn@.service", "hostrouting remove"):
-        assert word in caught.value.hint
-
-
-def test_an_open_gate_lets_the_next_start_through_whatever_the_check_says(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
-    shadowed = config(cidrs=["172.16.2.0/24"], mode="STRICT")
-    assert not plan(shadowed, host=host).next_start.is_admitted
+@pytest.fixture
+def open_gate(layout: Layout) -> None:
     layout.gate_off.parent.mkdir(parents=True)
     layout.gate_off.touch()
-    next_start = plan(shadowed, host=host).next_start
+
+
+@pytest.mark.usefixtures("open_gate")
+def test_an_open_gate_lets_the_next_start_through_whatever_the_check_says(host: Host, layout: Layout) -> None:
+    next_start = plan(UNMENDED, host=host).next_start
     assert next_start.is_admitted
     assert "/etc/hostrouting/gate.off" in next_start.reason
+    layout.gate_off.unlink()
+    assert not plan(UNMENDED, host=host).next_start.is_admitted
 
 
-@pytest.mark.parametrize(("cidr", "lines"), [("172.16.1.0/24", 1), ("172.16.2.0/24", 2)])
-def test_an_open_gate_leaves_no_marker_that_says_ok(layout: Layout, cidr: str, lines: int) -> None:
-    host = host_of(shadowed_kernel(), layout)
-    layout.gate_off.parent.mkdir(parents=True)
-    layout.gate_off.touch()
-    phases.run(Configure(config(ROUTE, cidrs=[cidr]), host=host))
+@pytest.mark.usefixtures("open_gate")
+@pytest.mark.parametrize(("cidr", "lines"), [(SHADOWED, 1), ("172.16.2.0/24", 2)])
+def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, cidr: str, lines: int) -> None:
+    phases.run(Configure(config(SHADOWED, cidrs=[cidr], mode="WARN"), host=host))
     assert not layout.marker_ok.exists()
     found = layout.marker_detected.read_text().splitlines()
     assert len(found) == lines
     assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
 
 
-def test_a_removal_lists_only_what_was_there(layout: Layout) -> None:
+def test_a_removal_lists_only_what_was_there(host: Host, layout: Layout) -> None:
     layout.run_dir.mkdir(parents=True)
     layout.marker_ok.touch()
-    report = phases.run(RemoveHostRouting(host=host_of(shadowed_kernel(), layout)))
+    report = phases.run(RemoveHostRouting(host=host))
     assert [change.what for change in report.changes.files] == ["/run/aks-flex-node/route-overlap.ok"]
 
 
-def test_a_deadline_tells_what_stays(layout: Layout) -> None:
+def test_a_deadline_tells_what_stays(kernel: FakeKernel, layout: Layout) -> None:
     """`TimedOut` of a scope's own deadline carries the changes as a cancel does."""
     clock = FakeClock()
 
@@ -385,35 +343,13 @@ def test_a_deadline_tells_what_stays(layout: Layout) -> None:
 
     units = Slow(layout, running=[MACHINE])
     units.active.add("network-online.target")
-    host = Host(routes=shadowed_kernel(), units=units, layout=layout)
+    task = Configure(INSTALLED, host=Host(routes=kernel, units=units, layout=layout))
     with pytest.raises(OverdueRun) as caught:
-        phases.run(Configure(INSTALLED, host=host), scope=phases.CancelScope(timeout=4, clock=clock))
-    assert [str(change.what) for change in caught.value.changes.routes] == [
-        "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
-    ]
+        phases.run(task, scope=phases.CancelScope(timeout=4, clock=clock))
+    assert [str(change.what) for change in caught.value.changes.routes] == [LINE]
 
 
-def test_a_removal_that_is_stopped_tells_what_has_other_content(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
-    phases.run(Configure(INSTALLED, host=host))
-
-    class Refusing(FakeSystemd):
-        def disable(self, unit: str) -> None:
-            raise UnitError("no")
-
-    refusing = Host(routes=host.routes, units=Refusing(layout, running=[MACHINE]), layout=layout)
-    with pytest.raises(UnitError) as caught:
-        phases.run(RemoveHostRouting(host=refusing))
-    replaced = {change.what for change in caught.value.changes.files if change.action == "replaced"}
-    assert replaced == {
-        "/etc/aks-flex-node/static-routes.sh",
-        "/etc/hostrouting/gate.list",
-        "/etc/hostrouting/installed.json",
-    }
-
-
-def test_what_stands_in_the_place_of_the_stages_goes(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
+def test_what_stands_in_the_place_of_the_stages_goes(host: Host, layout: Layout) -> None:
     phases.run(Configure(INSTALLED, host=host))
     others = layout.root / "home/me"
     others.mkdir(parents=True)
@@ -423,8 +359,7 @@ def test_what_stands_in_the_place_of_the_stages_goes(layout: Layout) -> None:
     assert not layout.stages.is_symlink()
 
 
-def test_drop_ins_alone_are_found_again(layout: Layout) -> None:
-    host = host_of(shadowed_kernel(), layout)
+def test_drop_ins_alone_are_found_again(host: Host, layout: Layout) -> None:
     phases.run(Configure(INSTALLED, host=host))
     layout.manifest.unlink()
     for name in ("static-routes", CHECK):
@@ -434,11 +369,10 @@ def test_drop_ins_alone_are_found_again(layout: Layout) -> None:
     assert not layout.gate_script.exists()
 
 
-def test_a_link_is_put_back_as_a_link(layout: Layout) -> None:
+def test_a_link_is_put_back_as_a_link(host: Host, layout: Layout) -> None:
     layout.unit("static-routes").symlink_to("/dev/null")
-    host = host_of(shadowed_kernel(), layout)
     with pytest.raises(RouteError):
-        phases.run(Configure(config({"destination": "10.1.0.0/24"}, wait_seconds=0), host=host))
+        phases.run(Configure(config("10.1.0.0/24", cidrs=()), host=host))
     assert str(layout.unit("static-routes").readlink()) == "/dev/null"
 
 
@@ -448,9 +382,9 @@ def test_a_link_is_put_back_as_a_link(layout: Layout) -> None:
 @pytest.mark.parametrize("name", ["etc/aks-flex-node", "etc/hostrouting"])
 @pytest.mark.parametrize(("mode", "owner", "group"), [(0o777, 0, 0), (0o775, 0, 65534), (0o755, 65534, 0)])
 def test_a_folder_that_others_may_change_is_warned_of(
-    layout: Layout, name: str, mode: int, owner: int, group: int
+    host: Host, layout: Layout, name: str, mode: int, owner: int, group: int
 ) -> None:
-    folder, host = layout.root / name, host_of(shadowed_kernel(), layout)
+    folder = layout.root / name
     folder.mkdir(parents=True, mode=0o755)
     assert not [line for line in plan(INSTALLED, host=host).warnings if "others" in line]
     folder.chmod(mode)

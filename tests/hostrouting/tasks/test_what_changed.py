@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 from planning import plan_boot
-from shadowed import shadowed_kernel
+from wanted import LINE, SHADOWED, config
 
 import phases
 from hostrouting import (
-    Config,
     Configure,
     ConfigureStaticRoutes,
     ConfigureWatch,
@@ -30,16 +29,10 @@ from hostrouting.report import Change, Changes, StoppedRun
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
-CONFIG = Config(
-    StaticRoutes(True, [StaticRoute("172.16.1.0/24")]),
-    {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
-    wait_seconds=0,
-    watch={"enabled": True},
-)
-SHADOWED = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
-LINE = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+CONFIG = config(SHADOWED, watch={"enabled": True})
+UNMENDED = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
 
 
 class Moody(FakeSystemd):
@@ -65,15 +58,8 @@ class Moody(FakeSystemd):
 
 
 @pytest.fixture
-def units(tmp_path: Path) -> Moody:
-    return Moody(Layout(tmp_path))
-
-
-@pytest.fixture
-def host(units: Moody, tmp_path: Path) -> Host:
-    layout = Layout(tmp_path)
-    layout.units.mkdir(parents=True)
-    return Host(routes=shadowed_kernel(), units=units, layout=layout)
+def units(layout: Layout) -> Moody:
+    return Moody(layout)
 
 
 def named(changes: Changes) -> dict[str, list[str]]:
@@ -83,7 +69,7 @@ def named(changes: Changes) -> dict[str, list[str]]:
 
 def test_a_strict_failure_tells_what_was_installed_and_what_was_found(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(SHADOWED, host=host))
+        phases.run(Configure(UNMENDED, host=host))
     told = named(caught.value.changes)
     assert told["routes"] == [LINE]
     assert {host.layout.of(path) for path in told["files"]} == {
@@ -135,8 +121,17 @@ def test_a_removal_that_stops_half_way_tells_what_is_gone(host: Host, units: Moo
         phases.run(RemoveHostRouting(host=host))
     gone = {path for path in before if not path.exists() and path.parent.suffix != ".wants"}
     assert gone
-    removed = [change for change in caught.value.changes.files if change.action == "removed"]
-    assert {host.layout.of(str(change.what)) for change in removed} == gone
+    by_action = {
+        action: {change.what for change in caught.value.changes.files if change.action == action}
+        for action in ("removed", "replaced")
+    }
+    assert {host.layout.of(str(what)) for what in by_action["removed"]} == gone
+    # What would have gone after it lets a start through meanwhile.
+    assert by_action["replaced"] == {
+        "/etc/aks-flex-node/static-routes.sh",
+        "/etc/hostrouting/gate.list",
+        "/etc/hostrouting/installed.json",
+    }
     assert named(caught.value.changes)["routes"] == [LINE]
 
 
@@ -172,15 +167,6 @@ def test_a_task_alone_tells_its_own(host: Host) -> None:
     assert not phases.run(RemoveHostRouting(host=host)).to_json()["changed"]
 
 
-def test_the_references_links_are_told_and_foreseen(host: Host) -> None:
-    link = host.layout.units / "systemd-nspawn@kube1.service.requires/static-routes.service"
-    link.parent.mkdir(parents=True)
-    link.symlink_to("../static-routes.service")
-    change = Change(host.layout.relative(link), "removed")
-    assert (change.what, change.action) in {each[:2] for each in plan_boot(CONFIG, host).files}
-    assert change in phases.run(ConfigureStaticRoutes(CONFIG, host=host)).changes.files
-
-
 def test_a_reload_alone_is_told(host: Host) -> None:
     """What a run that was killed before its reload has left to do."""
     stale = FakeSystemd(host.layout, running=["systemd-nspawn@kube1.service"])
@@ -197,8 +183,13 @@ def test_a_oneshot_that_is_started_is_told(host: Host, units: Moody) -> None:
     assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
 
 
-def test_markers_of_a_check_that_goes_are_told_and_those_of_one_that_stays_are_not(host: Host) -> None:
-    phases.run(Configure(CONFIG, host=host))
+def test_a_link_and_markers_that_go_are_told_and_markers_that_stay_are_not(host: Host) -> None:
+    link = host.layout.units / "systemd-nspawn@kube1.service.requires/static-routes.service"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../static-routes.service")
+    change = Change(host.layout.relative(link), "removed")
+    assert (change.what, change.action) in {each[:2] for each in plan_boot(CONFIG, host).files}
+    assert change in phases.run(Configure(CONFIG, host=host)).changes.files
     assert not phases.run(Configure(CONFIG, host=host)).changes
     removed = phases.run(RemoveHostRouting(host=host))
     assert {*map(host.layout.relative, host.layout.markers[::2])} <= {*named(removed.changes)["files"]}

@@ -12,6 +12,8 @@ import attrs
 import pytest
 from backends import FailingBackend, RecordingBackend
 from nightly import by_day
+from shadowed import shadowed_kernel
+from wanted import SHADOWED, config
 
 from hostrouting import Config, ConfigError, Host, Layout
 from hostrouting.boot.render import fill
@@ -32,15 +34,7 @@ if TYPE_CHECKING:
 WANTED = IPv4Network("172.16.1.0/24")
 
 
-def config(*routes: dict[str, Any], cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
-    section = {
-        "staticRoutes": {"enabled": True, "routes": list(routes)},
-        "routeOverlap": {"expectedCidrs": list(cidrs), "mode": "STRICT"},
-    }
-    return Config.from_mapping({"hostRouting": section | more})
-
-
-KEEPING = config({"destination": "172.16.1.0/24"})
+KEEPING = config(SHADOWED)
 
 
 def default(gateway: str = "10.1.0.1", dev: str = "eth0", metric: int = 0) -> Route:
@@ -52,11 +46,7 @@ class World:
     """A host, a watcher, and a clock at whose times things happen."""
 
     def __init__(self, root: Path) -> None:
-        self.kernel = FakeKernel()
-        for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-            self.kernel.add_link(dev)
-            self.kernel.add_address(dev, address)
-        assert not self.kernel.add([default()])
+        self.kernel = shadowed_kernel()
         self.layout = Layout(root)
         self.units = FakeSystemd()
         self.clock = FakeClock()
@@ -127,7 +117,7 @@ def test_a_lost_route_is_put_back_and_said_once(world: World) -> None:
 
 def test_a_route_that_was_never_there_is_installed_not_put_back(world: World) -> None:
     def edit() -> None:
-        world.config = config({"destination": str(WANTED)}, {"destination": "172.16.2.0/24"})
+        world.config = config(SHADOWED, "172.16.2.0/24")
 
     world.at(LOOK_SECONDS / 2, edit)
     world.watch(LOOK_SECONDS * 2)
@@ -224,7 +214,7 @@ def test_a_route_resolved_automatically_follows_the_default_route(world: World) 
 
 
 def test_a_route_follows_no_default_route_but_an_uplinks(world: World) -> None:
-    world.config = config({"destination": "172.16.1.0/24"}, uplinks=["eth*"])
+    world.config = config(SHADOWED, uplinks=["eth*"])
     other = default("172.16.0.1", "ib0")
     world.at(5, lambda: world.kernel.replace([default(metric=100), other]))
     world.watch(60)
@@ -254,9 +244,7 @@ def test_a_route_that_somebody_has_changed_is_put_right_and_counts_as_lost(world
 
 
 def test_what_stands_in_the_way_of_one_route_keeps_no_other_one_lost(world: World) -> None:
-    world.config = config(
-        {"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "gateway": "onlink", "dev": "ib9"}
-    )
+    world.config = config(SHADOWED, {"destination": "172.16.2.0/24", "gateway": "onlink", "dev": "ib9"})
     world.at(5, world.lose)
     world.watch(60)
     assert [route.destination for route in world.ours()] == [WANTED]
@@ -267,7 +255,7 @@ def test_what_stands_in_the_way_of_one_route_keeps_no_other_one_lost(world: Worl
 def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_other_one_lost(world: World) -> None:
     theirs = Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
     world.kernel.add([theirs])
-    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    world.config = config(SHADOWED, "172.16.2.0/24")
     world.at(5, world.lose)
     meanwhile: list[Route] = []
     world.at(90, lambda: meanwhile.extend(world.ours()))
@@ -282,7 +270,7 @@ def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_othe
 def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person_reads(world: World) -> None:
     there = [IPv4Network((int(WANTED.network_address) + 256 * number, 24)) for number in range(1000)]
     world.kernel.add([Route(network, (NextHop("ib0"),), protocol=Protocol.STATIC) for network in there])
-    world.config = config(*({"destination": str(network)} for network in there))
+    world.config = config(*map(str, there))
     world.watch(10)
     ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
     assert "\n" not in trouble.message
@@ -319,7 +307,7 @@ def test_without_wanted_routes_nothing_of_the_table_is_touched(world: World) -> 
 
 
 def test_a_config_that_asks_for_less_has_its_route_removed(world: World) -> None:
-    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    world.config = config(SHADOWED, "172.16.2.0/24")
     world.at(5, lambda: setattr(world, "config", KEEPING))
     world.watch(LOOK_SECONDS * 2)
     assert [route.destination for route in world.ours()] == [WANTED]
@@ -341,7 +329,7 @@ class Refusing(RecordingBackend):
 def test_a_route_that_the_kernel_refuses_is_tried_ever_rarer_said_once_and_keeps_no_other_one_lost(
     world: World,
 ) -> None:
-    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    world.config = config(SHADOWED, "172.16.2.0/24")
     world.backend = Refusing(world.kernel)
     world.at(400, world.lose)
     soon: list[Route] = []
@@ -355,7 +343,7 @@ def test_a_route_that_the_kernel_refuses_is_tried_ever_rarer_said_once_and_keeps
 
 
 def test_a_repair_that_fails_as_a_whole_is_put_back_tried_ever_rarer_and_said_once(world: World) -> None:
-    world.config = config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"})
+    world.config = config(SHADOWED, "172.16.2.0/24")
     world.at(5, lambda: setattr(world, "config", KEEPING))
     world.backend = RecordingBackend(FailingBackend(world.kernel, {"delete": dict.fromkeys(range(1, 100_000), 12)}))
     world.watch(600)
@@ -416,7 +404,7 @@ def test_who_removes_a_route_three_times_is_told_who_we_are_and_how_to_stop_us(w
 
 
 def test_who_keeps_removing_many_routes_is_told_once_for_all_of_them(world: World) -> None:
-    world.config = config(*({"destination": f"172.16.{number}.0/24"} for number in range(100)))
+    world.config = config(*(f"172.16.{number}.0/24" for number in range(100)))
     for when in (5, 10, 15):
         world.at(when, world.lose)
     world.watch(60)

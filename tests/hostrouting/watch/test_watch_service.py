@@ -8,13 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 from backends import FailingBackend
 from planning import plan_boot
-from shadowed import shadowed_kernel
+from wanted import SHADOWED, config
 
 import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
@@ -22,7 +22,9 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import watch_part
 from hostrouting.model.changes import Change
+from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,39 +35,15 @@ if TYPE_CHECKING:
 UNIT = "hostrouting-watch.service"
 
 
-def config(*, cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
-    section = {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-        "routeOverlap": {"expectedCidrs": list(cidrs)},
-        "waitSeconds": 0,
-    }
-    return Config.from_mapping({"hostRouting": section | more})
-
-
-WATCHED = config(watch={"enabled": True, "textfile": "/var/lib/x/hostrouting.prom"})
-UNWATCHED = config()
-NOTHING = config(cidrs=(), staticRoutes={"enabled": True}, watch={"enabled": True})
-
-
-@pytest.fixture
-def kernel() -> FakeKernel:
-    return shadowed_kernel()
-
-
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    (tmp_path / "etc/systemd/system").mkdir(parents=True)
-    return Layout(tmp_path)
+WATCHED = config(SHADOWED, mode="WARN", watch={"enabled": True, "textfile": "/var/lib/x/hostrouting.prom"})
+UNWATCHED = config(SHADOWED, mode="WARN")
+MORE = {"enabled": True, "routes": [{"destination": SHADOWED}, {"destination": "172.16.2.0/24"}]}
+NOTHING = config(cidrs=(), watch={"enabled": True})
 
 
 @pytest.fixture
 def units(layout: Layout) -> FakeSystemd:
     return FakeSystemd(layout)
-
-
-@pytest.fixture
-def host(kernel: FakeKernel, units: FakeSystemd, layout: Layout) -> Host:
-    return Host(routes=kernel, units=units, layout=layout)
 
 
 def tree(layout: Layout) -> dict[str, str]:
@@ -83,10 +61,10 @@ def kept(layout: Layout) -> Config:
 
 
 def test_it_is_installed_enabled_and_started_with_what_it_keeps_true(
-    host: Host,
-    layout: Layout,
-    units: FakeSystemd,
+    host: Host, layout: Layout, units: FakeSystemd
 ) -> None:
+    apply(host, UNWATCHED)
+    gate = layout.gates("systemd-nspawn@.service")[-1].read_text()
     apply(host, WATCHED)
     assert kept(layout) == WATCHED
     assert units.is_enabled(UNIT)
@@ -94,45 +72,24 @@ def test_it_is_installed_enabled_and_started_with_what_it_keeps_true(
     part = Manifest.load(layout).parts[WATCH]
     assert part.files == (layout.relative(layout.unit(WATCH)),)
     assert (part.is_gated, part.is_blocking) == (False, False)
+    assert layout.gates("systemd-nspawn@.service")[-1].read_text() == gate
 
 
-def test_the_gate_does_not_know_of_it(host: Host, layout: Layout) -> None:
-    apply(host, UNWATCHED)
-    before = layout.gates("systemd-nspawn@.service")[-1].read_text()
-    apply(host, WATCHED)
-    assert layout.gates("systemd-nspawn@.service")[-1].read_text() == before
-
-
-def test_twice_is_once_and_a_stopped_one_is_started(
-    host: Host,
-    layout: Layout,
-    units: FakeSystemd,
-) -> None:
+def test_twice_is_once_and_a_stopped_one_is_started(host: Host, layout: Layout, units: FakeSystemd) -> None:
     apply(host, WATCHED)
     before = tree(layout)
     apply(host, WATCHED)
     assert (tree(layout), units.restarts) == (before, [UNIT])
+    changed = attrs.evolve(WATCHED, wait_seconds=1)
+    apply(host, changed)
+    assert (kept(layout), units.restarts) == (changed, [UNIT])
     units.stop(UNIT)
     apply(host, WATCHED)
     assert units.restarts == [UNIT, UNIT]
 
 
-def test_a_changed_config_is_its_own_without_a_restart(
-    host: Host,
-    layout: Layout,
-    units: FakeSystemd,
-) -> None:
-    apply(host, WATCHED)
-    changed = attrs.evolve(WATCHED, wait_seconds=1)
-    apply(host, changed)
-    assert kept(layout) == changed
-    assert units.restarts == [UNIT]
-
-
 def test_its_config_changes_under_the_lock_in_which_the_routes_change(
-    kernel: FakeKernel,
-    layout: Layout,
-    units: FakeSystemd,
+    kernel: FakeKernel, host: Host, layout: Layout
 ) -> None:
     """A watcher that reads it there never takes back what an update has just installed."""
     seen: list[tuple[bool, Config]] = []
@@ -148,23 +105,20 @@ def test_its_config_changes_under_the_lock_in_which_the_routes_change(
             seen.append((is_locked, kept(layout)))
             return super()._write(name, routes)
 
-    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
-    more = [{"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}]
-    changed = attrs.evolve(WATCHED, static_routes={"enabled": True, "routes": more})
-    apply(Host(routes=Looking(kernel, {}), units=units, layout=layout), changed)
+    apply(host, WATCHED)
+    changed = attrs.evolve(WATCHED, static_routes=MORE)
+    apply(Host(routes=Looking(kernel, {}), units=host.units, layout=layout), changed)
     assert seen == [(True, changed)]
 
 
-def test_routes_emptied_in_the_config_are_not_put_back_by_it(
-    kernel: FakeKernel, layout: Layout, units: FakeSystemd
-) -> None:
+def test_routes_emptied_in_the_config_are_not_put_back_by_it(kernel: FakeKernel, host: Host, layout: Layout) -> None:
     """They go out of what it reads, and then out of the table, under the lock in which it would put them back."""
-    host = Host(routes=kernel, units=units, layout=layout)
     apply(host, WATCHED)
+    assert layout.marker_ok.exists()
     emptied = attrs.evolve(WATCHED, static_routes={})
-    before = tree(layout)
-    with locked(layout.lock, phases.CancelScope()), pytest.raises(phases.TimedOut):
-        phases.run(phases.Timeout(0.5, Configure(emptied, host=host), name="apply"))
+    before, scope = tree(layout), phases.CancelScope(clock=FakeClock())
+    with locked(layout.lock, phases.CancelScope()), pytest.raises(FileError, match="another run has held it"):
+        phases.run(Configure(emptied, host=host), scope=scope)
     assert tree(layout) == before
     assert [route for route in kernel.routes() if route.is_ours]
     wanted_as_they_go: list[object] = []
@@ -174,45 +128,30 @@ def test_routes_emptied_in_the_config_are_not_put_back_by_it(
             wanted_as_they_go.append(kept(layout).static_routes.routes)
             return super().delete(routes)
 
-    apply(Host(routes=Looking(kernel, {}), units=units, layout=layout), emptied)
+    apply(Host(routes=Looking(kernel, {}), units=host.units, layout=layout), emptied)
     assert wanted_as_they_go == [()]
     assert kept(layout) == emptied
     assert not [route for route in kernel.routes() if route.is_ours]
-
-
-def test_cidrs_emptied_in_the_config_are_not_judged_by_it_any_more(
-    kernel: FakeKernel, layout: Layout, units: FakeSystemd
-) -> None:
-    host = Host(routes=kernel, units=units, layout=layout)
-    apply(host, WATCHED)
-    assert layout.marker_ok.exists()
-    emptied = attrs.evolve(WATCHED, route_overlap={})
-    phases.run(CheckRouteOverlap(emptied, host=host))
-    assert kept(layout) == emptied
+    unjudged = attrs.evolve(emptied, route_overlap={})
+    phases.run(CheckRouteOverlap(unjudged, host=host))
+    assert kept(layout).route_overlap == unjudged.route_overlap
     assert not layout.marker_ok.exists()
 
 
 def test_a_failed_update_leaves_it_with_the_old_config(
-    kernel: FakeKernel,
-    layout: Layout,
-    units: FakeSystemd,
+    kernel: FakeKernel, host: Host, layout: Layout, units: FakeSystemd
 ) -> None:
-    apply(Host(routes=kernel, units=units, layout=layout), WATCHED)
-    before = tree(layout)
-    more = [{"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}]
-    changed = attrs.evolve(WATCHED, static_routes={"enabled": True, "routes": more})
+    apply(host, WATCHED)
+    before, refusing = tree(layout), FailingBackend(kernel, {"add": {1: 12}})
     with pytest.raises(RouteError):
-        apply(Host(routes=FailingBackend(kernel, {"add": {1: 12}}), units=units, layout=layout), changed)
+        apply(Host(routes=refusing, units=units, layout=layout), attrs.evolve(WATCHED, static_routes=MORE))
     assert tree(layout) == before
     assert units.restarts == [UNIT]
 
 
 @pytest.mark.parametrize("wanted", [UNWATCHED, NOTHING])
 def test_a_config_that_does_not_ask_for_it_or_has_nothing_to_watch_takes_it_back(
-    host: Host,
-    layout: Layout,
-    units: FakeSystemd,
-    wanted: Config,
+    host: Host, layout: Layout, units: FakeSystemd, wanted: Config
 ) -> None:
     apply(host, wanted)
     without = tree(layout)
@@ -223,31 +162,21 @@ def test_a_config_that_does_not_ask_for_it_or_has_nothing_to_watch_takes_it_back
     assert not units.is_enabled(UNIT)
 
 
-def test_remove_stops_it_and_leaves_nothing_of_it(
-    host: Host,
-    layout: Layout,
-    units: FakeSystemd,
-    kernel: FakeKernel,
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_remove_stops_it_and_another_textfile_takes_the_old_one_away(
+    host: Host, layout: Layout, units: FakeSystemd, is_removed: bool
 ) -> None:
+    textfile = layout.root / "var/lib/x/hostrouting.prom"
+    textfile.parent.mkdir(parents=True)
     before = tree(layout)
-    (layout.root / "var/lib/x").mkdir(parents=True)
     apply(host, WATCHED)
-    textfile = layout.root / "var/lib/x/hostrouting.prom"
     textfile.write_text("hostrouting_checks_total 1\n")
-    phases.run(RemoveHostRouting(host=host))
-    assert not units.is_active(UNIT)
-    assert not [route for route in kernel.routes() if route.is_ours]
-    assert not textfile.exists()
-    shutil.rmtree(layout.root / "var")
-    assert tree(layout) == before
-
-
-def test_another_textfile_takes_the_old_one_away(host: Host, layout: Layout) -> None:
-    (layout.root / "var/lib/x").mkdir(parents=True)
-    apply(host, WATCHED)
-    textfile = layout.root / "var/lib/x/hostrouting.prom"
-    textfile.write_text("hostrouting_checks_total 1\n")
-    apply(host, attrs.evolve(WATCHED, watch={"enabled": True}))
+    if is_removed:
+        phases.run(RemoveHostRouting(host=host))
+        assert not units.is_active(UNIT)
+        assert tree(layout) == before
+    else:
+        apply(host, attrs.evolve(WATCHED, watch={"enabled": True}))
     assert not textfile.exists()
 
 
