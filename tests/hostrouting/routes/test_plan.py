@@ -22,15 +22,64 @@ def foreign(route: Route = WANTED, protocol: int = Protocol.DHCP, **changes: Any
     return attrs.evolve(route, protocol=protocol, **changes)
 
 
-def test_a_free_destination_and_metric_is_added() -> None:
-    assert plan_routes([WANTED], []) == RoutePlan(add=(WANTED,))
+IN_PART = attrs.evolve(WANTED, hops=(NextHop("eth0", GATEWAY, is_linkdown=True),))
+OLD = attrs.evolve(WANTED, metric=5)
+DEFAULT = attrs.evolve(WANTED, destination=DEFAULT_DESTINATION)
+AROUND = Route(IPv4Network("172.16.0.0/16"), (NextHop("ib0"),), protocol=Protocol.KERNEL)
+HALVES = tuple(attrs.evolve(WANTED, destination=half) for half in AROUND.destination.subnets())
+BOTH = attrs.evolve(WANTED, hops=(NextHop("eth0", GATEWAY, weight=2), NextHop("eth1", OTHER)))
+PLANS: dict[str, tuple[list[Route], list[Route], RoutePlan]] = {
+    "a free destination": ([WANTED], [], RoutePlan(add=(WANTED,))),
+    "ours, whatever the kernel says of its state": ([WANTED], [IN_PART], RoutePlan(unchanged=(IN_PART,))),
+    "another metric": ([WANTED], [OLD], RoutePlan(add=(WANTED,), remove=(OLD,))),
+    "nobody wants ours": ([], [OLD, WANTED], RoutePlan(remove=(OLD, WANTED))),
+    # No config can ask for one, so somebody else uses our number; to remove it would cut the host off.
+    "a default route is never ours": ([], [DEFAULT], RoutePlan()),
+    # The reference's ``ip route replace`` takes a DHCP route over.
+    **{
+        f"proto {protocol} does the same": ([WANTED], [there], RoutePlan(foreign=(there,)))
+        for protocol in (Protocol.DHCP, Protocol.STATIC, Protocol.BOOT, Protocol.KERNEL, 99)
+        for there in [foreign(protocol=protocol, mtu=1400)]
+    },
+    "the halves of a connected route": ([*HALVES], [AROUND], RoutePlan(add=HALVES)),
+    "others of another key": ([WANTED], [foreign(metric=9), foreign(tos=8), foreign(AROUND)], RoutePlan(add=(WANTED,))),
+    "hops in another order": ([BOTH], [foreign(BOTH, hops=BOTH.hops[::-1])], RoutePlan(foreign=(foreign(BOTH, hops=BOTH.hops[::-1]),))),
+    "several hops, ours": ([BOTH], [BOTH], RoutePlan(unchanged=(BOTH,))),
+}  # fmt: skip
 
 
-def test_ours_as_wanted_is_unchanged_whatever_the_kernel_reports_of_its_state() -> None:
-    there = attrs.evolve(WANTED, hops=(NextHop("eth0", GATEWAY, is_linkdown=True),))
-    plan = plan_routes([WANTED], [there])
-    assert not plan.changes
-    assert plan.unchanged == (there,)
+@pytest.mark.parametrize(("wanted", "there", "plan"), PLANS.values(), ids=PLANS)
+def test_a_plan(wanted: list[Route], there: list[Route], plan: RoutePlan) -> None:
+    assert plan_routes(wanted, there) == plan
+
+
+LONE = attrs.evolve(WANTED, destination=IPv4Network("172.16.1.7/32"))
+ELSEWHERE = (NextHop("ib0", OTHER),)
+REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
+    **{
+        f"proto {protocol} leads elsewhere": (WANTED, there, (str(there), "choose another metric or destination"))
+        for protocol in (Protocol.DHCP, Protocol.STATIC)
+        for there in [foreign(protocol=protocol, hops=ELSEWHERE)]
+    },
+    "it discards": (WANTED, foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=()), ("blackhole 172.16.1.0/24 proto bird",)),
+    # Replacing it would cut the interface off from its own network.
+    **{
+        f"connected, metric {metric}": (
+            WANTED,
+            Route(DESTINATION, (NextHop("ib0"),), protocol=Protocol.KERNEL, metric=metric),
+            ("connected network of ib0", "172.16.1.0/25 and 172.16.1.128/25"),
+        )
+        for metric in (0, 100)
+    },
+    "it has no halves": (LONE, Route(LONE.destination, (NextHop("ppp0"),), protocol=Protocol.KERNEL), ("leave it out",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "there", "words"), REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal(wanted: Route, there: Route, words: tuple[str, ...]) -> None:
+    with pytest.raises(RouteError) as caught:
+        plan_routes([wanted], [there])
+    assert all(each in str(caught.value) for each in words)
 
 
 @pytest.mark.parametrize(
@@ -51,78 +100,11 @@ def test_ours_that_differs_in_anything_is_replaced(changes: dict[str, Any]) -> N
     assert plan_routes([WANTED], [there]) == RoutePlan(replace=(Replacement(there, WANTED),))
 
 
-def test_ours_that_nobody_wants_is_removed_and_another_metric_is_another_route() -> None:
-    old = attrs.evolve(WANTED, metric=5)
-    assert plan_routes([WANTED], [old]) == RoutePlan(add=(WANTED,), remove=(old,))
-    assert plan_routes([], [old, WANTED]) == RoutePlan(remove=(old, WANTED))
-
-
-def test_a_default_route_is_never_ours_whatever_its_protocol() -> None:
-    """No config can ask for one, so somebody else uses our number; to remove it would cut the host off."""
-    assert not plan_routes([], [attrs.evolve(WANTED, destination=DEFAULT_DESTINATION)]).changes
-
-
-@pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT, Protocol.KERNEL, 99])
-def test_a_foreign_route_that_does_the_same_is_kept(protocol: int) -> None:
-    """The reference's ``ip route replace`` takes a DHCP route over."""
-    there = foreign(protocol=protocol, mtu=1400)
-    assert plan_routes([WANTED], [there]) == RoutePlan(foreign=(there,))
-
-
-@pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC])
-def test_a_foreign_route_elsewhere_is_refused_and_named(protocol: int) -> None:
-    there = foreign(protocol=protocol, hops=(NextHop("ib0", OTHER),))
-    with pytest.raises(RouteError) as caught:
-        plan_routes([WANTED], [there])
-    assert str(there) in str(caught.value)
-    assert "choose another metric or destination" in str(caught.value)
-
-
-def test_somebody_elses_discarding_route_is_another_next_hop() -> None:
-    with pytest.raises(RouteError, match="blackhole 172.16.1.0/24 proto bird"):
-        plan_routes([WANTED], [foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=())])
-
-
-@pytest.mark.parametrize("metric", [0, 100])
-def test_a_connected_route_is_refused_with_its_halves(metric: int) -> None:
-    """Replacing it would cut the interface off from its own network."""
-    connected = Route(DESTINATION, (NextHop("ib0"),), protocol=Protocol.KERNEL, metric=metric)
-    with pytest.raises(RouteError) as caught:
-        plan_routes([WANTED], [connected])
-    assert "connected network of ib0" in str(caught.value)
-    assert "172.16.1.0/25 and 172.16.1.128/25" in str(caught.value)
-
-
-def test_a_connected_host_route_has_no_halves_to_offer() -> None:
-    host = attrs.evolve(WANTED, destination=IPv4Network("172.16.1.7/32"))
-    connected = Route(host.destination, (NextHop("ppp0"),), protocol=Protocol.KERNEL)
-    with pytest.raises(RouteError, match="leave it out"):
-        plan_routes([host], [connected])
-
-
-def test_the_halves_of_a_connected_route_are_added_beside_it() -> None:
-    connected = Route(IPv4Network("172.16.0.0/16"), (NextHop("ib0"),), protocol=Protocol.KERNEL)
-    halves = [attrs.evolve(WANTED, destination=half) for half in connected.destination.subnets()]
-    assert plan_routes(halves, [connected]) == RoutePlan(add=tuple(halves))
-
-
 def test_of_several_with_the_same_key_the_first_counts_as_it_does_for_the_kernels_replace() -> None:
     ours, theirs = attrs.evolve(WANTED, mtu=9000), foreign(hops=(NextHop("ib0", OTHER),))
     assert plan_routes([WANTED], [ours, theirs]).replace == (Replacement(ours, WANTED),)
     with pytest.raises(RouteError):
         plan_routes([WANTED], [theirs, ours])
-
-
-def test_somebody_elses_route_of_another_metric_or_tos_is_not_in_the_way() -> None:
-    others = [foreign(metric=9), foreign(tos=8), foreign(destination=IPv4Network("172.16.0.0/16"))]
-    assert plan_routes([WANTED], others) == RoutePlan(add=(WANTED,))
-
-
-def test_multipath_next_hops_are_the_same_in_any_order() -> None:
-    hops = (NextHop("eth0", GATEWAY, weight=2), NextHop("eth1", OTHER))
-    there = foreign(hops=hops[::-1])
-    assert plan_routes([attrs.evolve(WANTED, hops=hops)], [there]).foreign == (there,)
-    assert not plan_routes([attrs.evolve(WANTED, hops=hops)], [attrs.evolve(WANTED, hops=hops)]).changes
 
 
 def test_all_refusals_are_named_at_once() -> None:
