@@ -110,17 +110,13 @@ def test_what_a_gone_pod_left_goes_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("line", "fields", "reason"),
     [
-        (dnat("10.2.0.32"), {}, OUTSIDE),
-        (arp_reply("10.2.0.32"), {}, OUTSIDE),
-        (dnat("fd01::1"), {}, OUTSIDE),
+        *((each, {}, OUTSIDE) for each in (dnat("10.2.0.32"), arp_reply("10.2.0.32"), dnat("fd01::1"))),
         (dnat(GONE), {"cidrs": ["10.1.0.0/27"]}, OUTSIDE),
         (dnat(GONE), {"keep": [GONE]}, "the config keeps its address"),
         (dnat(GATEWAY), {}, "it is the gateway of a route"),
         (dnat(GONE, uplink="eth1"), {}, "it is for frames from eth1, not from eth0"),
         (dnat(GONE), {"uplink": "eth1"}, "it is for frames from eth0, not from eth1"),
-        (arp_reply(OWN, NIC_MAC), {}, UPLINKS_MAC),
-        (dnat(GONE, NIC_MAC), {}, UPLINKS_MAC),
-        (arp_reply(GONE, NIC_MAC), {}, UPLINKS_MAC),
+        *((each, {}, UPLINKS_MAC) for each in (arp_reply(OWN, NIC_MAC), dnat(GONE, NIC_MAC), arp_reply(GONE, NIC_MAC))),
         (dnat(GONE, LIVE_MAC), {}, RUNNING),
     ],
 )
@@ -196,41 +192,37 @@ def test_in_tunnel_mode_the_frames_rule_decides(
 # --- neighbours --------------------------------------------------------------------------------------------------
 
 
+UNKNOWN_MAKER = "nothing shows that azure-vnet made it"
+
+
 @pytest.mark.parametrize(
-    ("rule", "endpoints", "reason"),
+    ("rules", "entry", "endpoints", "reason"),
     [
-        (dnat(GONE), (), None),
-        (SNAT, (DEAD,), None),
-        # Flushed rules tell nothing, and an administrator may have made it.
-        (SNAT, (), "nothing shows that azure-vnet made it"),
+        ((dnat(GONE),), neighbour(GONE), (), None),
+        ((SNAT,), neighbour(GONE), (DEAD,), None),
         *(
-            (other, (), "nothing shows that azure-vnet made it")
-            for other in (dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), LONE, dnat(GONE, uplink="eth1"))
+            # Flushed rules tell nothing, and an administrator may have made it.
+            ((rule,), neighbour(GONE), (), UNKNOWN_MAKER)
+            for rule in (SNAT, dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), LONE, dnat(GONE, uplink="eth1"))
+        ),
+        *(
+            ((FRAMES, LONE, *LIVE_RULES), entry, (DEAD,), reason)
+            for entry, reason in (
+                (neighbour(LIVE, LIVE_MAC), RUNNING),
+                (neighbour(GONE, TUNNEL_MAC), "it goes to the fabric, not to a pod"),
+                (neighbour(GONE, NIC_MAC), UPLINKS_MAC),
+                (neighbour(GATEWAY), "it is the gateway of a route"),
+                (neighbour("10.2.0.32"), OUTSIDE),
+            )
         ),
     ],
 )
 def test_a_neighbour_goes_with_a_rule_or_a_dead_endpoint(
-    rule: str, endpoints: tuple[tuple[str, str, str], ...], reason: str | None
+    rules: tuple[str, ...], entry: Neighbour, endpoints: tuple[tuple[str, str, str], ...], reason: str | None
 ) -> None:
-    found = plan(only(rule, neighbours=(neighbour(GONE),)), *endpoints)
-    if reason is None:
-        assert why(found.removed, neighbour(GONE))[0] == "the pod that had this address and MAC is gone"
-    else:
-        assert why(found.kept, neighbour(GONE))[0] == reason
-
-
-@pytest.mark.parametrize(
-    ("entry", "reason"),
-    [
-        (neighbour(LIVE, LIVE_MAC), RUNNING),
-        (neighbour(GONE, TUNNEL_MAC), "it goes to the fabric, not to a pod"),
-        (neighbour(GONE, NIC_MAC), UPLINKS_MAC),
-        (neighbour(GATEWAY), "it is the gateway of a route"),
-        (neighbour("10.2.0.32"), OUTSIDE),
-    ],
-)
-def test_a_neighbour_that_stays_says_why(entry: Neighbour, reason: str) -> None:
-    assert why(plan(only(FRAMES, LONE, *LIVE_RULES, neighbours=(entry,)), DEAD).kept, entry)[0] == reason
+    found = plan(only(*rules, neighbours=(entry,)), *endpoints)
+    items = found.removed if reason is None else found.kept
+    assert why(items, entry)[0] == (reason or "the pod that had this address and MAC is gone")
 
 
 # --- any pods ----------------------------------------------------------------------------------------------------
@@ -332,51 +324,37 @@ def test_a_plan_is_json() -> None:
 # --- what is read ------------------------------------------------------------------------------------------------
 
 
-def test_the_two_shapes_are_a_pods() -> None:
-    assert parse_pod_rule(arp_reply(GONE)) == PodRule(GONE, GONE_MAC)
-    assert parse_pod_rule(dnat(GONE)) == PodRule(GONE, GONE_MAC, "eth0")
-    assert parse_pod_rule(dnat(GONE6)) == PodRule(GONE6, GONE_MAC, "eth0")
-    assert [rule.is_tunnel for line in (LONE, arp_reply(GONE)) if (rule := parse_pod_rule(line))] == [True, False]
+CHANGES = [
+    *(("PREROUTING", "POSTROUTING"), ("PREROUTING", "own"), ("-i eth0", "-i ! eth0"), ("-i eth0 ", "")),
+    *((str(GONE), other) for other in ("10.1.0.0/24", "10.1.0.32/32", f"! {GONE}", "10.1.0.999")),
+    *(("-i eth0", "-i eth0 --logical-in azure0"), ("-p IPv4", "-p IPv4 -d Unicast"), ("-p IPv4", "-p IPv6")),
+    *(("-j dnat", "--ip-proto tcp -j dnat"), ("--dnat-target ACCEPT", "--dnat-target CONTINUE")),
+    *((" --dnat-target ACCEPT", ""), ("-j dnat --to-dst", "-j redirect --to-dst"), ("ACCEPT", "ACCEPT -c 1 2")),
+    ("-A", "[0:0] -A"),
+]
+ARP_CHANGES = [("-p ARP", "-p ARP -i eth0"), ("Request", "Reply"), ("--arp-ip-dst", "--arp-ip-src")]
+PODS = {
+    arp_reply(GONE): PodRule(GONE, GONE_MAC),
+    dnat(GONE): PodRule(GONE, GONE_MAC, "eth0"),
+    dnat(GONE6): PodRule(GONE6, GONE_MAC, "eth0"),
+    **dict.fromkeys((SNAT, ARP_REPLIES, arp_reply(GONE) + " --arpreply-target ACCEPT")),
+    **dict.fromkeys(dnat(GONE).replace(*change) for change in CHANGES),
+    **dict.fromkeys(dnat(GONE6).replace(str(GONE6), other) for other in ("fd00::/64", f"{GONE6}/ffff:ffff::")),
+    **dict.fromkeys(arp_reply(GONE).replace(*change) for change in (*ARP_CHANGES, (GONE_MAC, "a2:06:00:20:0b"))),
+}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        SNAT,
-        ARP_REPLIES,
-        *(
-            dnat(GONE).replace(*change)
-            for change in [
-                ("PREROUTING", "POSTROUTING"),
-                ("PREROUTING", "own"),
-                (str(GONE), "10.1.0.0/24"),
-                (str(GONE), "10.1.0.32/32"),
-                (str(GONE), f"! {GONE}"),
-                (str(GONE), "10.1.0.999"),
-                ("-i eth0", "-i ! eth0"),
-                ("-i eth0 ", ""),
-                ("-i eth0", "-i eth0 --logical-in azure0"),
-                ("-p IPv4", "-p IPv4 -d Unicast"),
-                ("-p IPv4", "-p IPv6"),
-                ("-j dnat", "--ip-proto tcp -j dnat"),
-                ("--dnat-target ACCEPT", "--dnat-target CONTINUE"),
-                (" --dnat-target ACCEPT", ""),
-                ("-j dnat --to-dst", "-j redirect --to-dst"),
-                ("ACCEPT", "ACCEPT -c 1 2"),
-                ("-A", "[0:0] -A"),
-            ]
-        ),
-        dnat(GONE6).replace(str(GONE6), "fd00::/64"),
-        dnat(GONE6).replace(str(GONE6), f"{GONE6}/ffff:ffff::"),
-        arp_reply(GONE) + " --arpreply-target ACCEPT",
-        arp_reply(GONE).replace("-p ARP", "-p ARP -i eth0"),
-        arp_reply(GONE).replace("Request", "Reply"),
-        arp_reply(GONE).replace("--arp-ip-dst", "--arp-ip-src"),
-        arp_reply(GONE).replace(GONE_MAC, "a2:06:00:20:0b"),
-    ],
-)
-def test_anything_less_more_or_else_is_not(line: str) -> None:
-    assert parse_pod_rule(line) is None
+@pytest.mark.parametrize("line", PODS)
+def test_two_shapes_are_a_pods_and_nothing_less_more_or_else(line: str) -> None:
+    rule = parse_pod_rule(line)
+    assert rule == PODS[line]
+    assert rule is None or not rule.is_tunnel
+
+
+def test_the_macs_of_tunnel_mode_are_known() -> None:
+    rule = parse_pod_rule(LONE)
+    assert rule is not None
+    assert rule.is_tunnel
 
 
 def with_endpoint(**fields: Any) -> str:
