@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from nightly import by_day
 from recording_tasks import Blocking, Raising, Returning
 
 from phases import (
@@ -62,11 +63,6 @@ def cancelling(name: str, cancel: Callable[[], object]) -> Task[None]:
 # Serial
 
 
-def test_serial_gives_the_results_in_order() -> None:
-    assert run(Serial(Returning("a", 1), Returning("b", 2))) == (1, 2)
-    assert run(Serial()) == ()
-
-
 def test_serial_stops_at_the_first_failure_and_lets_it_through() -> None:
     calls: list[str] = []
     error = ValueError("no")
@@ -96,20 +92,22 @@ def test_a_late_cancel_ends_a_serial() -> None:
     assert path_of(caught.value) == "serial/a"
 
 
-def test_a_composite_does_its_tasks_without_a_run() -> None:
+def test_results_come_in_the_order_of_the_tasks() -> None:
+    assert run(Serial()) == run(Parallel()) == ()
     assert Serial(Returning("a", 1)).do(CancelScope()) == (1,)
+    first, second = threading.Event(), threading.Event()
+    tasks = (After(first, Returning("a", 1)), After(second, cancelling("b", first.set)), cancelling("c", second.set))
+    assert run(Parallel(*tasks)) == (1, None, None)
 
 
 def test_one_task_may_stand_in_two_places_of_a_tree() -> None:
     again = Returning("again", 7)
-    tree = Serial(again, Parallel(again, Serial(again), again), again, name="tree")
-    assert run(tree) == (7, (7, (7,), 7), 7)
+    own = Configure((again, again))
+    tree = Serial(again, Parallel(again, Serial(again), Timeout(60, again)), own, name="tree")
+    assert run(tree) == (7, (7, (7,), 7), (7, 7))
     assert sorted(again.calls) == [
-        "tree/again",
-        "tree/again",
-        "tree/parallel/again",
-        "tree/parallel/again",
-        "tree/parallel/serial/again",
+        *("tree/again", "tree/configure/again", "tree/configure/again", "tree/parallel/again"),
+        *("tree/parallel/serial/again", "tree/parallel/timeout/again"),
     ]
 
 
@@ -128,19 +126,6 @@ def test_a_deep_tree_runs_and_is_described() -> None:
 # Parallel
 
 
-def test_parallel_gives_the_results_in_the_order_of_the_tasks() -> None:
-    first, second = threading.Event(), threading.Event()
-    done = run(
-        Parallel(
-            After(first, Returning("a", 1)),
-            After(second, cancelling("b", first.set)),
-            cancelling("c", second.set),
-        )
-    )
-    assert done == (1, None, None)
-    assert run(Parallel()) == ()
-
-
 def test_parallel_runs_all_tasks_at_once() -> None:
     barrier = threading.Barrier(5)
 
@@ -152,9 +137,13 @@ def test_parallel_runs_all_tasks_at_once() -> None:
 
 
 def test_the_first_failure_cancels_the_others_which_is_no_failure_of_theirs() -> None:
-    blocking = Blocking("b")
+    """Those within its siblings too."""
+    blocking = [Blocking(f"b{number}") for number in range(3)]
+    failing: Task[object] = Raising("fail", ValueError("no"))
+    for each in blocking:
+        failing = After(each.started, failing)
     with pytest.raises(ExceptionGroup) as caught:
-        run(Parallel(blocking, After(blocking.started, Raising("a", ValueError("no"))), Returning("c", 3)))
+        run(Parallel(blocking[0], Parallel(*blocking[1:]), failing, Returning("c", 3)))
     assert [str(error) for error in caught.value.exceptions] == ["no"]
     assert str(caught.value) == "1 of the parallel tasks failed (1 sub-exception)"
 
@@ -180,22 +169,6 @@ def test_every_failure_is_kept_in_task_order_with_the_path_of_its_task() -> None
     assert caught.value.__notes__ == ["in task both"]
 
 
-def test_a_cancel_from_outside_is_raised_with_the_failures_as_notes() -> None:
-    scope = CancelScope()
-    first = Blocking("first")
-    with pytest.raises(Cancelled, match="SIGTERM") as caught:
-        run(
-            Parallel(
-                first,
-                After(first.started, cancelling("cancel", lambda: scope.cancel("SIGTERM"))),
-                After(first.started, Raising("fail", ValueError("no"))),
-            ),
-            scope=scope,
-        )
-    notes = [note for note in caught.value.__notes__ if note.startswith("besides")]
-    assert notes in (["besides: ValueError: no (in task parallel/fail)"], [])
-
-
 def test_failures_during_a_cancel_from_outside_are_notes_and_not_lost() -> None:
     scope = CancelScope()
     started = threading.Event()
@@ -214,16 +187,6 @@ def test_failures_during_a_cancel_from_outside_are_notes_and_not_lost() -> None:
     notes = caught.value.__notes__
     assert "besides: OSError: rollback failed (in task parallel/stumble)" in notes, notes
     assert "in task parallel" in notes, notes
-
-
-def test_a_failure_cancels_parallels_within_its_siblings() -> None:
-    blocking = [Blocking(f"b{number}") for number in range(4)]
-    failing: Task[object] = Raising("fail", ValueError("no"))
-    for each in blocking:
-        failing = After(each.started, failing)
-    with pytest.raises(ExceptionGroup) as caught:
-        run(Parallel(Parallel(*blocking[:2]), failing, Parallel(*blocking[2:])))
-    assert [type(error) for error in caught.value.exceptions] == [ValueError]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("k"), SystemExit(3), Cancelled("of its own")])
@@ -251,17 +214,7 @@ def test_failures_beside_an_interrupt_are_its_notes() -> None:
     assert "besides: ValueError: no (in task parallel/fail)" in caught.value.__notes__
 
 
-def test_a_task_that_cancels_the_shared_scope_ends_all() -> None:
-    @task("give-up")
-    def give_up(scope: CancelScope) -> None:
-        scope.cancel("gave up")
-        scope.check()
-
-    with pytest.raises(Cancelled, match="gave up"):
-        run(Parallel(give_up, Blocking("blocking")))
-
-
-@pytest.mark.parametrize("_round", range(10))
+@pytest.mark.parametrize("_round", range(by_day(2, by_night=10)))
 @pytest.mark.parametrize("at", ["start", "work"])
 def test_a_signal_handler_that_raises_leaves_no_task_at_work(at: str, _round: int) -> None:
     begun: list[str] = []
@@ -351,10 +304,6 @@ def test_tasks_see_the_context_variables_of_the_caller() -> None:
 
 
 # Timeout
-
-
-def test_a_task_in_time_gives_its_result() -> None:
-    assert run(Timeout(60, Returning("a", 1))) == 1
 
 
 def test_a_task_out_of_time_is_timed_out() -> None:
@@ -480,9 +429,3 @@ def test_describe_draws_the_tree_without_running_it() -> None:
         ]
     )
     assert install.calls == []
-
-
-def test_a_composite_of_ones_own_runs_its_tasks_below_its_path() -> None:
-    first, second = Returning("install", 1), Returning("check", 2)
-    assert run(Configure((first, second))) == (1, 2)
-    assert first.calls + second.calls == ["configure/install", "configure/check"]

@@ -147,5 +147,5 @@ def test_an_exception_that_takes_no_note_or_has_no_text_arrives_as_it_is(error: 
 def test_notes_name_the_program_that_was_cancelled() -> None:
     scope = CancelScope()
     with pytest.raises(TimedOut) as caught:
-        scope.child(timeout=2).run(["sleep", "1000"])  # so long that it starts
+        scope.child(timeout=0.2).run(["sleep", "1000"])  # so long that it starts
     assert caught.value.__notes__ == ["while it ran sleep 1000"]

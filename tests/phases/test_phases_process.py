@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nightly import by_day
 
 from phases import Cancelled, CancelScope, TimedOut
 from phases.testing import FakeClock
@@ -83,10 +84,10 @@ def test_run_returns_output_and_code_and_leaves_the_judgement_to_the_caller(scop
     done = scope.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
     assert done.args == ["sh", "-c", "echo out; echo err >&2; exit 3"]
-
-
-def test_run_gives_a_signal_as_negative_code(scope: CancelScope) -> None:
     assert scope.run(["sh", "-c", "kill -9 $$"], check=False).returncode == -signal.SIGKILL
+    assert scope.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
+    assert scope.run(["/bin/sh", "-c", 'echo "$GREETING"'], env={"GREETING": "hi"}).stdout == "hi\n"
+    assert scope.run(["true"], input="x" * 1_000_000).returncode == 0
 
 
 def test_run_reads_from_dev_null_unless_given_input(scope: CancelScope) -> None:
@@ -94,14 +95,6 @@ def test_run_reads_from_dev_null_unless_given_input(scope: CancelScope) -> None:
     assert scope.run(["cat"], input="").stdout == ""
     assert scope.run(["cat"], input="grüß\n").stdout == "grüß\n"
     assert scope.run(["readlink", "/proc/self/fd/0"]).stdout == "/dev/null\n"
-
-
-def test_run_replaces_bytes_that_are_no_utf_8(scope: CancelScope) -> None:
-    assert scope.run(["printf", r"a\377b"]).stdout == "a\ufffdb"
-
-
-def test_run_passes_the_environment(scope: CancelScope) -> None:
-    assert scope.run(["/bin/sh", "-c", 'echo "$GREETING"'], env={"GREETING": "hi"}).stdout == "hi\n"
 
 
 def test_run_moves_large_input_and_output_at_once(scope: CancelScope) -> None:
@@ -122,10 +115,6 @@ def test_run_loses_no_output_on_a_machine_that_leaves_it_no_time(
     assert (done.stdout, done.stderr) == (f"{text}!", text)
 
 
-def test_run_bears_a_program_that_does_not_read_its_input(scope: CancelScope) -> None:
-    assert scope.run(["true"], input="x" * 1_000_000).returncode == 0
-
-
 def test_run_raises_the_os_error_of_a_missing_program_unchanged(scope: CancelScope, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         scope.run([str(tmp_path / "missing")])
@@ -140,13 +129,22 @@ def test_run_does_not_start_a_program_in_a_cancelled_scope(scope: CancelScope, t
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_cancel_ends_the_program_and_all_that_it_started(scope: CancelScope, hotline: Hotline) -> None:
-    script = f"sleep 1000 & (sleep 1000 & echo $$ $! > {hotline.path}; wait)"
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 1000 & (sleep 1000 & echo $$ $! > FIFO; wait)",
+        "trap '' TERM; sleep 1000 & echo $$ $! > FIFO; wait",
+        "echo $$ > FIFO; exec cat /dev/zero",
+        "echo $$ > FIFO; kill -STOP $$",
+    ],
+    ids=["tree", "ignores SIGTERM", "writes without end", "is stopped"],
+)
+def test_a_cancel_ends_the_program_and_all_that_it_started(scope: CancelScope, hotline: Hotline, script: str) -> None:
     with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled, match="stop"):
-        scope.run(["sh", "-c", script])
-    leader, grandchild = hotline.numbers
+        scope.run(["sh", "-c", script.replace("FIFO", str(hotline.path))])
+    leader, *others = hotline.numbers
     assert is_reaped(leader)
-    assert is_gone(grandchild)
+    assert all(map(is_gone, others))
 
 
 def test_a_program_gets_sigterm_and_some_time_to_tidy_up(tmp_path: Path) -> None:
@@ -159,29 +157,6 @@ def test_a_program_gets_sigterm_and_some_time_to_tidy_up(tmp_path: Path) -> None
         if (tmp_path / "done").exists():
             break
     assert (tmp_path / "done").exists()
-
-
-def test_programs_that_ignore_sigterm_are_killed(scope: CancelScope, hotline: Hotline) -> None:
-    script = f"trap '' TERM; sleep 1000 & echo $$ $! > {hotline.path}; wait"
-    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
-        scope.run(["sh", "-c", script])
-    leader, child = hotline.numbers
-    assert is_reaped(leader)
-    assert is_gone(child)
-
-
-def test_a_program_that_writes_without_end_is_ended(scope: CancelScope, hotline: Hotline) -> None:
-    script = f"echo $$ > {hotline.path}; exec cat /dev/zero"
-    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
-        scope.run(["sh", "-c", script])
-    assert is_reaped(hotline.numbers[0])
-
-
-def test_a_stopped_program_is_ended(scope: CancelScope, hotline: Hotline) -> None:
-    script = f"echo $$ > {hotline.path}; kill -STOP $$"
-    with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled):
-        scope.run(["sh", "-c", script])
-    assert is_reaped(hotline.numbers[0])
 
 
 def test_a_daemon_that_keeps_the_pipes_open_holds_up_neither_the_end_nor_a_cancel(
@@ -206,8 +181,10 @@ def test_a_daemon_that_writes_without_end_does_not_hold_up_the_end(scope: Cancel
         os.kill(hotline.numbers[0], signal.SIGKILL)
 
 
-def test_a_deadline_ends_the_program(scope: CancelScope, hotline: Hotline) -> None:
-    with hotline.then(lambda: None), pytest.raises(TimedOut, match=r"2 s"):
+def test_a_deadline_ends_the_program(hotline: Hotline) -> None:
+    clock = FakeClock()
+    scope = CancelScope(clock=clock)
+    with hotline.then(lambda: clock.advance(2)), pytest.raises(TimedOut, match=r"2 s"):
         scope.child(timeout=2).run(["sh", "-c", f"echo $$ > {hotline.path}; sleep 1000"])
     assert is_reaped(hotline.numbers[0])
     scope.check()
@@ -231,7 +208,7 @@ def test_a_shielded_program_runs_though_the_scope_is_cancelled(scope: CancelScop
 
 
 @pytest.mark.parametrize("raises", [False, True])
-@pytest.mark.parametrize("_round", range(5))
+@pytest.mark.parametrize("_round", range(by_day(2, by_night=5)))
 def test_a_signal_handler_that_cancels_or_raises_ends_the_program(
     scope: CancelScope, hotline: Hotline, raises: bool, _round: int
 ) -> None:

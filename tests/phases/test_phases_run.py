@@ -11,7 +11,7 @@ from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, T
 from phases.testing import FakeClock, RecordingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LOGGER = logging.getLogger("phases")
 
@@ -46,45 +46,20 @@ def data(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def test_each_task_has_one_record_as_it_starts_and_one_as_it_ends(records: list[logging.LogRecord]) -> None:
-    clock = FakeClock()
-
-    @task("configure-static-routes")
+    @task("install-routes")
     def routes(scope: CancelScope) -> None:
         scope.wait(2)
 
-    run(Serial(routes, name="configure"), scope=CancelScope(clock=clock))
+    run(Serial(routes, name="configure"), scope=CancelScope(clock=FakeClock()))
+    outer, inner = (
+        {"task": "configure", "path": "configure"},
+        {"task": "install-routes", "path": "configure/install-routes"},
+    )
+    ended = {"status": "ok", "duration": 2, "error": None}
     assert [(record.msg, data(record)) for record in records] == [
-        ("started", {"task": "configure", "path": "configure"}),
-        (
-            "started",
-            {
-                "task": "configure-static-routes",
-                "path": "configure/configure-static-routes",
-            },
-        ),
-        (
-            "completed",
-            {
-                "task": "configure-static-routes",
-                "path": "configure/configure-static-routes",
-                "status": "ok",
-                "duration": 2,
-                "error": None,
-            },
-        ),
-        (
-            "completed",
-            {
-                "task": "configure",
-                "path": "configure",
-                "status": "ok",
-                "duration": 2,
-                "error": None,
-            },
-        ),
+        *(("started", outer), ("started", inner), ("completed", inner | ended), ("completed", outer | ended)),
     ]
-    assert {record.name for record in records} == {"phases"}
-    assert {record.levelno for record in records} == {logging.INFO}
+    assert {(record.name, record.levelno) for record in records} == {("phases", logging.INFO)}
 
 
 @pytest.mark.parametrize(
@@ -114,16 +89,6 @@ def test_the_traceback_is_logged_once_where_the_failure_was(records: list[loggin
         run(Serial(Serial(Raising("task", ValueError("no")))))
     paths = [data(record)["path"] for record in records if record.exc_info]
     assert paths == ["serial/serial/task"]
-
-
-def test_an_exception_without_a_text_is_logged(records: list[logging.LogRecord]) -> None:
-    class OddError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    with pytest.raises(OddError):
-        run(Raising("task", OddError()))
-    assert "OddError" in data(records[-1])["error"]
 
 
 def test_records_go_to_the_given_logger(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,33 +207,25 @@ def test_an_observer_is_told_how_each_task_ended_and_by_what() -> None:
 
 
 def test_an_observer_is_called_by_one_thread_at_a_time() -> None:
+    lock, calls = threading.Lock(), []
+
     class Exclusive:
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
-            self.calls = 0
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            def enter(*_: object) -> None:
+                assert lock.acquire(blocking=False)
+                calls.append(name)
+                lock.release()
 
-        def enter(self) -> None:
-            assert self.lock.acquire(blocking=False)
-            self.calls += 1
-            self.lock.release()
-
-        def started(self, path: str) -> None:
-            self.enter()
-
-        def progress(self, path: str, message: str, fraction: float | None) -> None:
-            self.enter()
-
-        def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-            self.enter()
+            return enter
 
     @task("chat")
     def chat(scope: CancelScope) -> None:
         for number in range(100):
             scope.progress("talking", number / 100)
 
-    observer = Exclusive()
+    observer: Any = Exclusive()
     run(Parallel(*[chat] * 8), observer=observer)
-    assert observer.calls == 8 * 102 + 2
+    assert len(calls) == 8 * 102 + 2
 
 
 class Broken(RecordingObserver):
