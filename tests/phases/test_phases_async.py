@@ -14,7 +14,6 @@ from phases import (
     Serial,
     Status,
     TimedOut,
-    Timeout,
     all_or_nothing,
     path_of,
     run_async,
@@ -63,24 +62,19 @@ def rolling_back(put_back: Callable[[], None]) -> tuple[Task[object], threading.
     return change, started
 
 
-def test_it_gives_the_result() -> None:
-    assert asyncio.run(run_async(Serial(Returning("a", 1), Returning("b", "two")))) == (1, "two")
-
-
 def test_tasks_run_in_a_thread_with_the_context() -> None:
     node: ContextVar[str] = ContextVar("node")
 
     @task("read")
-    def read(scope: CancelScope) -> tuple[str, int]:
-        return node.get(), threading.get_ident()
+    def read(scope: CancelScope) -> tuple[str, bool]:
+        return node.get(), threading.current_thread() is threading.main_thread()
 
-    async def main() -> None:
+    async def main() -> object:
         node.set("kube1")
-        name, thread = await run_async(read)
-        assert name == "kube1"
-        assert thread != threading.get_ident()
+        return await run_async(Serial(read, Returning("b", "two")))
 
-    asyncio.run(main())
+    assert asyncio.run(main()) == (("kube1", False), "two")
+    assert isinstance(asyncio.run(ending(run_async("no task"))), TypeError)  # type: ignore[arg-type]
 
 
 def test_a_failure_arrives_as_it_is() -> None:
@@ -90,10 +84,6 @@ def test_a_failure_arrives_as_it_is() -> None:
     assert caught is error
     assert path_of(error) == "serial/a"
     assert observer.errors["serial/a"] is error
-
-
-def test_no_task_is_a_type_error() -> None:
-    assert isinstance(asyncio.run(ending(run_async("no task"))), TypeError)  # type: ignore[arg-type]
 
 
 def test_stop_iteration_ends_the_run() -> None:
@@ -222,20 +212,3 @@ def test_a_failure_after_the_cancel_is_the_cause() -> None:
     caught = cancelled(stumble, started)
     assert isinstance(caught, asyncio.CancelledError)
     assert caught.__cause__ is error
-
-
-def test_a_shield_outlives_the_cancel() -> None:
-    started, waited = threading.Event(), []
-
-    @task("change")
-    def change(scope: CancelScope) -> None:
-        started.set()
-        try:
-            scope.wait(1000)
-        finally:
-            with scope.shield() as inner:
-                inner.wait(0.05)
-                waited.append("in full")
-
-    assert isinstance(cancelled(Timeout(60, change), started), asyncio.CancelledError)
-    assert waited == ["in full"]

@@ -7,7 +7,7 @@ import attrs
 import pytest
 from recording_tasks import Returning
 
-from phases import Cancelled, CancelScope, Parallel, Serial, Task, Timeout, run, task
+from phases import CancelScope, Parallel, Serial, Task, Timeout, run, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,8 @@ def test_a_function_task_is_a_value() -> None:
 def test_only_a_function_becomes_a_task() -> None:
     with pytest.raises(TypeError):
         task("one")(1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kebab-case"):
+        task(lambda scope: None)  # type: ignore[arg-type]
 
 
 def test_a_frozen_attrs_class_is_a_task() -> None:
@@ -71,24 +73,3 @@ def test_a_name_that_is_not_kebab_case_is_refused(make: Callable[[str], object],
     with pytest.raises(ValueError, match="a task's name is kebab-case") as caught:
         make(name)
     assert repr(name) in str(caught.value)
-
-
-def test_task_on_its_own_is_refused_as_a_decorator() -> None:
-    with pytest.raises(ValueError, match="kebab-case"):
-        task(lambda scope: None)  # type: ignore[arg-type]
-
-
-def test_a_task_may_return_none() -> None:
-    assert run(Returning("nothing", None)) is None
-    assert run(Serial(Returning("nothing", None))) == (None,)
-    assert run(Parallel(Returning("nothing", None), Returning("nothing", None))) == (None, None)
-
-
-def test_a_cancelled_scope_can_be_used_again_and_stays_cancelled() -> None:
-    scope = CancelScope()
-    scope.cancel("stop")
-    calls: list[str] = []
-    for _ in range(2):
-        with pytest.raises(Cancelled, match="stop"):
-            run(Serial(Returning("a", 1, calls=calls)), scope=scope)
-    assert calls == []
