@@ -9,9 +9,10 @@ from typing import Any
 import attrs
 import pytest
 from azure_fakes import FakeProbeNode
+from wanted import MACHINE
 
 import phases
-from hostrouting import Host, Layout
+from hostrouting import Host
 from hostrouting.azure import (
     ConfigureLoadBalancerProbe,
     HostNetworking,
@@ -25,7 +26,6 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
 
-MACHINE = "systemd-nspawn@kube1.service"
 UNIT, CONSUMER = "etc/systemd/system/load-balancer-probe.service", "etc/systemd/system/systemd-nspawn@.service.d"
 FILES = {
     "etc/hostrouting/installed.json",
@@ -53,10 +53,8 @@ table ip6 {TABLE} {{
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    layout = Layout(tmp_path)
-    layout.units.mkdir(parents=True)
-    return Host(FakeKernel(), FakeSystemd(layout, running=[MACHINE]), layout)
+def kernel() -> FakeKernel:
+    return FakeKernel()
 
 
 @pytest.fixture
@@ -209,26 +207,32 @@ def test_the_port_of_a_bridge_is_refused(host: Host, node: FakeProbeNode, has_vr
 METADATA = asked(ipv6Detection="METADATA")
 
 
-def test_a_node_without_ipv6_gets_nothing(host: Host, node: FakeProbeNode) -> None:
-    for report in (plan_probe(METADATA, host, CancelScope(), node=node), configure(host, node, METADATA)):
-        assert report == ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
-    assert (files(host), node.tables) == (set(), {})
-
-
-def test_an_assigned_address_is_enough(host: Host) -> None:
-    assert configure(host, FakeProbeNode([IPv6Address("fd00::4")]), METADATA).rules == "loaded"
-
-
-def test_what_is_installed_stays_whatever_azure_says(host: Host, node: FakeProbeNode) -> None:
-    configure(host, node, asked())
-    assert configure(host, node, METADATA).device == "eth0"
-    assert files(host) == FILES
+@pytest.mark.parametrize(
+    ("node", "config", "skipped"),
+    [
+        (FakeProbeNode(), METADATA, "Azure's metadata service has assigned no IPv6 address"),
+        (FakeProbeNode([IPv6Address("fd00::4")]), METADATA, None),
+        (FakeProbeNode(problem="asked"), HostNetworking(), "loadBalancerProbe isn't enabled in the config"),
+    ],
+)
+def test_a_node_that_needs_none_gets_nothing(
+    host: Host, node: FakeProbeNode, config: HostNetworking, skipped: str | None
+) -> None:
+    planned, done = plan_probe(config, host, CancelScope(), node=node), configure(host, node, config)
+    assert (planned.skipped_because, done.skipped_because) == (skipped, skipped)
+    assert (bool(node.tables), bool(files(host))) == (skipped is None, skipped is None)
 
 
 def test_no_answer_is_an_error(host: Host) -> None:
     with pytest.raises(LoadBalancerProbeError, match="unavailable"):
         configure(host, FakeProbeNode(problem="unavailable"), METADATA)
     assert files(host) == set()
+
+
+def test_what_is_installed_stays_whatever_azure_says(host: Host, node: FakeProbeNode) -> None:
+    configure(host, node, asked())
+    assert configure(host, node, METADATA).device == "eth0"
+    assert files(host) == FILES
 
 
 # --- and back, and images ------------------------------------------------------------------------------------------
@@ -252,12 +256,6 @@ def test_a_removal_that_was_cut_short_goes_on(host: Host, node: FakeProbeNode) -
     phases.run(RemoveLoadBalancerProbe(host=host, node=node))
     assert phases.run(RemoveLoadBalancerProbe(host=host, node=kept)).rules == "removed"
     assert (kept.tables, kept.pinned) == ({}, None)
-
-
-def test_nothing_asked_for_asks_nothing_of_the_node(host: Host) -> None:
-    broken = FakeProbeNode(problem="asked")
-    assert "isn't enabled" in str(configure(host, broken, HostNetworking()).skipped_because)
-    assert files(host) == set()
 
 
 def test_an_image_gets_files_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from stale import arp_reply, dnat
 
 from hostrouting import Host, Layout, UnitError, cli
 from hostrouting.azure import AzureVnetError, Interface, NodeState
-from hostrouting.azure.probe.ruleset import TABLE, pinned_route
+from hostrouting.azure.probe.ruleset import TABLE, pinned_route, render_ruleset
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -69,22 +69,16 @@ def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -
     for line in ("probes come in by: eth0", f"+ nftables table ip6 {TABLE}", f"enable {UNIT}", f"+++ /{RULES}"):
         assert line in out.splitlines()
     assert f"added     {pinned_route('eth0')}" in out
+    planned = json.loads(run("lb-probe plan CONFIG --output json")[1])
     assert (probe.tables, host.layout.manifest.exists()) == ({}, False)
     code, out, _ = run("lb-probe apply CONFIG")
     assert (code, f"nftables table ip6 {TABLE}: loaded" in out, f"enabled   {UNIT}" in out) == (0, True, True)
     assert run("lb-probe plan CONFIG")[0] == 0
     assert run("lb-probe apply CONFIG")[1] == "probes come in by: eth0\nnothing to change\n"
-
-
-def test_json_is_one_document(run: Any) -> None:
-    for word in ("plan", "apply"):
-        document = json.loads(run(f"lb-probe {word} CONFIG --output json")[1])
-        assert (document["schema"], document["changed"], document["device"], document["rules"]) == (
-            1,
-            True,
-            "eth0",
-            "loaded",
-        )
+    run("remove")
+    for document in (planned, json.loads(run("lb-probe apply CONFIG --output json")[1])):
+        told = [document[key] for key in ("schema", "changed", "device", "rules")]
+        assert told == [1, True, "eth0", "loaded"]
         assert document["routes"] == [{"route": pinned_route("eth0"), "change": "added"}]
         assert {"unit": UNIT, "change": "enabled"} in document["units"]
 
@@ -150,69 +144,45 @@ def test_not_permitted_is_77(run: Any, bridge: FakeBridgeNode, monkeypatch: pyte
     assert run("azure-vnet plan CONFIG")[0] == 77
 
 
-@pytest.mark.parametrize("words", ["lb-probe", "azure-vnet", "lb-probe clean", "azure-vnet apply CONFIG"])
-def test_a_wrong_word_gets_a_hint(run: Any, words: str) -> None:
-    code, _, err = run(words)
-    assert (code, f"try hostrouting {words.split()[0]} --help" in err) == (64, True)
-
-
 # --- doctor --------------------------------------------------------------------------------------------------------
 
 
-def plant(word: str, probe: FakeProbeNode, host: Host) -> None:
-    if word == "flush":
-        probe.tables.clear()
-    elif word == "meddle":
-        probe.tables[TABLE] = probe.tables[TABLE].replace("\t\tiifname", "\t\tdrop\n\t\tiifname")
-    elif word == "agentbaker":
-        probe.tables["azureSLBProbe"] = "table ip6 azureSLBProbe {\n}\n"
-    elif word == "unpin":
-        probe.pinned = "default via fe80::1 dev eth1"
-    elif word == "refuse":
-        probe.problem = "nft refused"
-    elif word == "edit":
-        host.layout.of(RULES).write_text("flush ruleset\n")
-    elif word == "remove nft":
-        host.layout.of("usr/bin/nft").unlink()
-    elif word == "disable":
-        host.units.disable(UNIT)
-
-
-@pytest.mark.parametrize(
-    ("word", "kind", "subject", "severity"),
-    [
-        ("nothing", None, "", ""),
-        ("flush", "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
-        ("meddle", "probes-differ", f"nftables table ip6 {TABLE}", "broken"),
-        ("edit", "probes-differ", f"/{RULES}", "broken"),
-        ("unpin", "probes-differ", pinned_route("eth0"), "risk"),
-        ("disable", "probes-differ", UNIT, "risk"),
-        ("refuse", "probes-fail", UNIT, "risk"),
-        ("agentbaker", "other-probe-rules", "nftables table ip6 azureSLBProbe", "risk"),
-        ("remove nft", "tool-missing", "nft", "broken"),
-    ],
+OF_TABLE, MEDDLED = (
+    f"nftables table ip6 {TABLE}",
+    render_ruleset("eth0").replace("\t\tiifname", "\t\tdrop\n\t\tiifname"),
 )
+# What changes the node in the back of the installation, and what is found.
+PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
+    "nothing": (lambda *_: None, []),
+    "flush": (lambda probe, _: probe.tables.clear(), [("probes-differ", OF_TABLE, "broken")]),
+    "meddle": (lambda probe, _: probe.tables.update({TABLE: MEDDLED}), [("probes-differ", OF_TABLE, "broken")]),
+    "edit": (lambda _, host: host.layout.of(RULES).write_text("x\n"), [("probes-differ", f"/{RULES}", "broken")]),
+    "unpin": (lambda probe, _: setattr(probe, "pinned", "default"), [("probes-differ", pinned_route("eth0"), "risk")]),
+    "disable": (lambda _, host: host.units.disable(UNIT), [("probes-differ", UNIT, "risk")]),
+    "refuse": (lambda probe, _: setattr(probe, "problem", "nft refused"), [("probes-fail", UNIT, "risk")]),
+    "agentbaker": (
+        lambda probe, _: probe.tables.update(azureSLBProbe="table ip6 azureSLBProbe {\n}\n"),
+        [("other-probe-rules", "nftables table ip6 azureSLBProbe", "risk")],
+    ),
+    "remove nft": (lambda _, host: host.layout.of("usr/bin/nft").unlink(), [("tool-missing", "nft", "broken")]),
+}
+
+
+@pytest.mark.parametrize(("plant", "wanted"), PLANTED.values(), ids=PLANTED)
 def test_the_doctor_finds_what_differs(
-    run: Any, probe: FakeProbeNode, host: Host, word: str, kind: str | None, subject: str, severity: str
+    run: Any, probe: FakeProbeNode, host: Host, plant: Any, wanted: list[tuple[str, str, str]]
 ) -> None:
     run("lb-probe apply CONFIG")
-    plant(word, probe, host)
+    plant(probe, host)
     for words in ("doctor --output json", "doctor CONFIG --output json"):
-        found = findings(run(words)[1])
-        wanted = [] if kind is None else [(kind, subject, severity)]
-        assert [(one["kind"], one["subject"], one["severity"]) for one in found] == wanted
+        assert [(one["kind"], one["subject"], one["severity"]) for one in findings(run(words)[1])] == wanted
+
+
+KINDS = ("probes-differ", "probes-fail", "other-probe-rules", "tool-missing", "azure-vnet-left", "azure-vnet-unseen")
 
 
 def findings(document: str) -> list[dict[str, str]]:
-    named = (
-        "probes-differ",
-        "probes-fail",
-        "other-probe-rules",
-        "tool-missing",
-        "azure-vnet-left",
-        "azure-vnet-unseen",
-    )
-    return [one for one in json.loads(document)["findings"] if one["kind"] in named]
+    return [one for one in json.loads(document)["findings"] if one["kind"] in KINDS]
 
 
 def test_the_doctor_compares_with_the_config(run: Any) -> None:
