@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
@@ -17,7 +16,7 @@ from hostrouting.boot.files import link, read_text, remove, rewrite, write_if_ch
 from hostrouting.boot.locks import locked
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
-from phases.testing import FakeClock
+from phases.testing import FakeClock, RecordingObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,11 +64,7 @@ def test_an_equal_file_is_not_touched(tmp_path: Path) -> None:
     before = path.stat()
     assert not write_if_changed(path, "text")
     after = path.stat()
-    assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
-        before.st_ino,
-        before.st_mtime_ns,
-        before.st_ctime_ns,
-    )
+    assert all(getattr(after, name) == getattr(before, name) for name in ("st_ino", "st_mtime_ns", "st_ctime_ns"))
 
 
 def test_another_mode_or_content_is_a_change_and_the_name_never_goes_missing(tmp_path: Path) -> None:
@@ -183,48 +178,6 @@ def test_reading_and_removing_what_is_not_there_is_no_error(tmp_path: Path) -> N
         remove(tmp_path)
 
 
-def test_two_holders_of_the_lock_come_one_after_the_other(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "lock"
-    order: list[str] = []
-    is_held = threading.Event()
-    may_go = threading.Event()
-
-    def first() -> None:
-        with locked(path, CancelScope()):
-            is_held.set()
-            may_go.wait(10)
-            order.append("first")
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    is_held.wait(10)
-
-    @phases.task("second")
-    def second(scope: CancelScope) -> None:
-        with locked(path, scope):
-            order.append("second")
-
-    phases.run(second, observer=Releasing(may_go))
-    thread.join()
-    assert order == ["first", "second"]
-    assert path.exists()
-
-
-class Releasing:
-    """Lets the first holder go as soon as the second says that it waits."""
-
-    def __init__(self, event: threading.Event) -> None:
-        self.event = event
-
-    def started(self, path: str) -> None: ...
-
-    def progress(self, path: str, message: str, fraction: float | None) -> None:
-        assert "waiting for another run to let go of" in message
-        self.event.set()
-
-    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None: ...
-
-
 def test_the_lock_is_the_one_that_flock_of_util_linux_takes(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with locked(path, CancelScope()):
@@ -232,25 +185,23 @@ def test_the_lock_is_the_one_that_flock_of_util_linux_takes(tmp_path: Path) -> N
     assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 0
 
 
-def test_the_wait_for_the_lock_ends_with_an_error_that_says_who_to_ask(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with (
-        locked(path, CancelScope()),
-        pytest.raises(FileError, match="held it for 60 s.*fuser"),
-        locked(path, CancelScope(clock=FakeClock())),
-    ):
-        raise AssertionError("both hold the lock")
+def test_the_wait_for_the_lock_is_told_and_ends_with_an_error_that_says_who_to_ask(tmp_path: Path) -> None:
+    path, observer, scope = tmp_path / "lock", RecordingObserver(), CancelScope()
 
+    @phases.task("second")
+    def second(scope: CancelScope) -> None:
+        with locked(path, scope):
+            raise AssertionError("both hold the lock")
 
-def test_a_cancel_ends_the_wait_for_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    scope = CancelScope()
-    scope.cancel("enough")
-    with locked(path, CancelScope()), pytest.raises(Cancelled), locked(path, scope):
-        raise AssertionError("both hold the lock")
-
-
-def test_a_lock_that_can_not_be_made_is_a_file_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="can't open the lock"), locked(tmp_path / "file" / "lock", CancelScope()):
-        raise AssertionError("held")
+    with locked(path, CancelScope()):
+        with pytest.raises(FileError, match="held it for 60 s.*fuser"):
+            phases.run(second, scope=CancelScope(clock=FakeClock()), observer=observer)
+        scope.cancel("enough")
+        with pytest.raises(Cancelled):
+            second.do(scope)
+    (waiting,) = {event[2] for event in observer.events if event[0] == "progress"}
+    assert "waiting for another run to let go of" in waiting
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FileError, match="can't open the lock"):
+        phases.run(second)

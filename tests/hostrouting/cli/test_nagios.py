@@ -8,11 +8,10 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shadowed import shadowed_kernel
+from wanted import lose_default_route
 
-from hostrouting import Host, Layout, cli
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.model.routes import NextHop, Route
+from hostrouting.testing import FakeKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,23 +22,16 @@ LINE = re.compile(r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)( \| f
 
 
 @pytest.fixture
-def kernel() -> FakeKernel:
-    return shadowed_kernel()
-
-
-@pytest.fixture
-def plugin(kernel: FakeKernel, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, tuple[str | None, ...]]]:
+def plugin(run: Any) -> Callable[..., tuple[int, tuple[str | None, ...]]]:
     """Runs the plugin; its exit code and the parts of its line, which must be all that it says."""
 
-    def run(*words: object) -> tuple[int, tuple[str | None, ...]]:
-        host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
-        code = cli.main(["check", "--output", "nagios", *map(str, words)], host=host)
-        out = capsys.readouterr().out
+    def call(*words: object) -> tuple[int, tuple[str | None, ...]]:
+        code, out, _ = run("check", "--output", "nagios", *words)
         match = LINE.fullmatch(out)
         assert match, out
         return code, match.groups()
 
-    return run
+    return call
 
 
 def config(tmp_path: Path, mode: str, *cidrs: str) -> Path:
@@ -67,7 +59,7 @@ def test_failures_are_1_in_warn_and_2_in_strict(
 
 
 def test_without_a_default_route_it_is_3_at_once(plugin: Any, kernel: FakeKernel, tmp_path: Path) -> None:
-    assert not kernel.delete([route for route in kernel.routes() if route.destination == DEFAULT_DESTINATION])
+    lose_default_route(kernel)
     code, (word, said, perfdata, *_) = plugin(config(tmp_path, "STRICT", "10.96.0.0/12"))  # waitSeconds is 30
     assert (code, word, perfdata) == (3, "UNKNOWN", None)
     assert "no-default-route" in said

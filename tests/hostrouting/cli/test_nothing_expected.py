@@ -6,40 +6,30 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shadowed import shadowed_kernel
+from wanted import SHADOWED, section
 
 import phases
-from hostrouting import Config, ConfigureReport, Host, Layout
+from hostrouting import Config, ConfigureReport, Host
 from hostrouting.boot.manifest import CHECK
 from hostrouting.overlap.findings import UnknownReason, Verdict
 from hostrouting.tasks.configure import Configure
-from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROUTES = {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]}
-
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    layout = Layout(tmp_path / "host")
-    layout.units.mkdir(parents=True)
-    (layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
-    units = FakeSystemd(layout, running=["systemd-nspawn@kube1.service"])
-    return Host(routes=shadowed_kernel(), units=units, layout=layout)
+def host(host: Host) -> Host:
+    (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
+    return host
 
 
-@pytest.fixture(params=["WARN", "STRICT"])
-def section(request: Any) -> dict[str, Any]:
-    return {"waitSeconds": 0, "routeOverlap": {"mode": request.param}}
-
-
-@pytest.fixture(params=[{}, {"staticRoutes": ROUTES}], ids=["none", "routes"])
-def config(request: Any, section: dict[str, Any], host: Host) -> Path:
+@pytest.fixture(params=[(routes, mode) for routes in ((), (SHADOWED,)) for mode in ("WARN", "STRICT")], ids=str)
+def config(request: Any, host: Host) -> Path:
+    routes, mode = request.param
     path = host.layout.config
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"hostRouting": section | request.param}))
+    path.write_text(json.dumps({"hostRouting": section(*routes, cidrs=(), mode=mode)}))
     return path
 
 
@@ -93,7 +83,7 @@ def test_the_doctor_calls_it_a_risk(run: Any, config: Path) -> None:
     run("apply")
     report = json.loads(run("doctor", "--output", "json")[1])
     found = {fault["kind"]: fault["severity"] for fault in report["findings"]}
-    if json.loads(config.read_text())["hostRouting"].get("staticRoutes"):
+    if json.loads(config.read_text())["hostRouting"]["staticRoutes"]["routes"]:
         assert found["nothing-expected"] == "risk"
     else:
         assert "not-installed" in found

@@ -41,20 +41,21 @@ def problems(document: Any) -> dict[str, str]:
 # --- what ip prints ------------------------------------------------------------------------------------------------
 
 
-def test_names_are_read_like_numbers() -> None:
+def test_names_are_read_like_numbers_and_what_ip_leaves_out_is_the_usual() -> None:
     in_words = {"type": "broadcast", "dst": "10.1.0.255", "dev": "eth0", "table": "local", "protocol": "kernel"}
     in_numbers = {"type": "3", "dst": "10.1.0.255", "dev": "eth0", "table": "255", "protocol": "2", "scope": 253}
-    first, second = read(routes=[in_words | {"scope": "link"}, in_numbers]).routes
+    default = {"dst": "default", "gateway": "10.1.0.1", "dev": "eth0", "flags": []}
+    of_nexthop_object = {"type": "6", "dst": "10.21.0.0/16", "nhid": 6, "dev": "lo"}
+    first, second, third, fourth = read(
+        routes=[in_words | {"scope": "link"}, in_numbers, default, of_nexthop_object]
+    ).routes
     assert first == second
     assert first == Route(
         IPv4Network("10.1.0.255/32"), (NextHop("eth0"),), RouteType.BROADCAST, Table.LOCAL, Protocol.KERNEL
     )
-
-
-def test_what_ip_leaves_out_of_a_route_is_the_usual() -> None:
-    (route,) = read(routes=[{"dst": "default", "gateway": "10.1.0.1", "dev": "eth0", "flags": []}]).routes
     hop = NextHop("eth0", IPv4Address("10.1.0.1"))
-    assert route == Route(IPv4Network("0.0.0.0/0"), (hop,), protocol=Protocol.BOOT)
+    assert third == Route(IPv4Network("0.0.0.0/0"), (hop,), protocol=Protocol.BOOT)
+    assert (fourth.type, fourth.hops) == (RouteType.BLACKHOLE, ())
 
 
 def test_a_route_with_everything() -> None:
@@ -77,11 +78,6 @@ def test_a_route_with_everything() -> None:
         mtu=1400,
         nexthop_id=8,
     )
-
-
-def test_a_blackhole_of_a_nexthop_object_has_no_way_out() -> None:
-    (route,) = read(routes=[{"type": "6", "dst": "10.21.0.0/16", "nhid": 6, "dev": "lo"}]).routes
-    assert (route.type, route.hops) == (RouteType.BLACKHOLE, ())
 
 
 @pytest.mark.parametrize(
@@ -187,47 +183,28 @@ def test_all_problems_are_told_at_once_with_their_paths() -> None:
         "nameservers": ["10.0.0.10", "dns"],
     }
     found = problems(document)
+    info = "addresses[0].addr_info"
     assert list(found) == [
-        "schema",
-        "host",
-        "time",
-        "links[1].flags",
-        "links[1].ifindex",
-        "links[1].ifname",
-        "links[1].link_type",
-        "addresses[0].addr_info[0].prefixlen",
-        "addresses[0].addr_info[1].local",
-        "addresses[0].addr_info[1].prefixlen",
-        "rules[0].priority",
-        "rules[0].table",
-        "rules[1].table",
-        "rules[2]",
-        "routes[0].dst",
-        "routes[1].gateway",
-        "routes[1].dst",
-        "routes[2].nexthops[1].via.host",
-        "routes[2].nexthops[1].weight",
-        "nexthops",
-        "nameservers[1]",
+        *("schema", "host", "time", "links[1].flags", "links[1].ifindex", "links[1].ifname", "links[1].link_type"),
+        *(f"{info}[0].prefixlen", f"{info}[1].local", f"{info}[1].prefixlen"),
+        *("rules[0].priority", "rules[0].table", "rules[1].table", "rules[2]"),
+        *("routes[0].dst", "routes[1].gateway", "routes[1].dst"),
+        *("routes[2].nexthops[1].via.host", "routes[2].nexthops[1].weight", "nexthops", "nameservers[1]"),
     ]
     assert found["schema"] == "2 is not a schema that is known here; expected 1"
     assert found["rules[0].table"] == "'blue' is not a number; record with ip -N, which prints no names"
     assert found["rules[1].table"] == "is missing"
     assert "IPv4-only" in found["routes[0].dst"]
     assert "host bits" in found["routes[1].dst"]
+    assert problems({"nexthops": []}) == dict.fromkeys(("links", "addresses", "rules", "routes"), "is missing")
+    for other in (None, [], "x", 5, [{"dst": "default"}]):
+        assert "the lists links, addresses, rules and routes" in problems(other)[""]
 
 
-@pytest.mark.parametrize("document", [None, [], "x", 5, [{"dst": "default"}]])
-def test_what_is_no_object_is_told_what_was_expected(document: Any) -> None:
-    assert "the lists links, addresses, rules and routes" in problems(document)[""]
+NAMES = ["ib0\nok", "a b", "\t", "", 7, "x" * 16, "é" * 8, "\udcff" * 16, "a/b", "a:b", ".", ".."]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("ib0\nok", "a b", "\t", "", 7, "x" * 16, "é" * 8, "\udcff" * 16, "a/b", "a:b", ".", ".."),
-    ],
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_no_interface_has_is_refused(name: object) -> None:
     for lists in (
         {"links": [LINK | {"ifname": name}]},
@@ -243,14 +220,12 @@ def test_a_name_that_no_interface_has_is_refused(name: object) -> None:
         assert "is not " in problem
 
 
-@pytest.mark.parametrize("name", ["x" * 15, "é" * 7, "\udcff" * 15, "$(reboot)", "...", "-"])
-def test_a_name_that_the_kernel_allows_is_read(name: str) -> None:
-    (route,) = read(routes=[{"dst": "10.0.0.0/8", "dev": name}]).routes
-    assert route.devs == (name,)
-
-
-def test_missing_lists_are_named() -> None:
-    assert problems({"nexthops": []}) == dict.fromkeys(("links", "addresses", "rules", "routes"), "is missing")
+def test_a_name_that_the_kernel_allows_is_read(tmp_path: Path) -> None:
+    for name in ("x" * 15, "é" * 7, "\udcff" * 15, "$(reboot)", "...", "-"):
+        assert read(routes=[{"dst": "10.0.0.0/8", "dev": name}]).routes[0].devs == (name,)
+    path = tmp_path / "node.json"
+    path.write_bytes(json.dumps(EMPTY | {"links": [LINK]}).encode().replace(b'"eth0"', b'"\xffeth"'))
+    assert Snapshot.load(path).links[0].name == os.fsdecode(b"\xffeth")
 
 
 @pytest.mark.parametrize("text", ["", "[", '{"links":\n[]\n, "routes":\n\n}', "{}]", "\0", '{"links": [' * 100_000])
@@ -259,12 +234,6 @@ def test_a_file_that_is_not_json_is_told_as_one(tmp_path: Path, text: str) -> No
     path.write_text(text)
     with pytest.raises(ConfigError, match="not JSON|nested too deeply|is empty"):
         Snapshot.load(path)
-
-
-def test_a_name_that_is_not_utf_8_is_read_as_python_has_it(tmp_path: Path) -> None:
-    path = tmp_path / "node.json"
-    path.write_bytes(json.dumps(EMPTY | {"links": [LINK]}).encode().replace(b'"eth0"', b'"\xffeth"'))
-    assert Snapshot.load(path).links[0].name == os.fsdecode(b"\xffeth")
 
 
 @pytest.mark.parametrize(
@@ -295,6 +264,7 @@ def backend() -> SnapshotBackend:
 
 
 def test_a_recorded_host_answers_and_is_never_changed(backend: SnapshotBackend) -> None:
+    """So only the scope ends a wait for a change."""
     assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [backend.routes(Table.MAIN)[0]]
     assert len(backend.routes()) == 2
     assert [route.table for route in backend.routes(7)] == [7]
@@ -305,9 +275,6 @@ def test_a_recorded_host_answers_and_is_never_changed(backend: SnapshotBackend) 
         with pytest.raises(RouteError, match="can't .* default via 10.1.0.1 dev eth0 .*: this is a recorded host"):
             change(before)
     assert backend.routes() == before
-
-
-def test_nothing_ever_changes_so_only_the_scope_ends_a_wait(backend: SnapshotBackend) -> None:
     scope = phases.CancelScope()
     scope.cancel("enough")
     with pytest.raises(phases.Cancelled):
@@ -331,39 +298,20 @@ def test_nameservers_are_those_of_resolv_conf_or_those_behind_the_stub(tmp_path:
         "nameserver\nnameserver x\nnameserver 2001:db8::1\nnameserver 10.0.0.5\nnameserver 10.0.0.2\n"
     )
     assert nameservers(layout) == (IPv4Address("10.0.0.2"), IPv4Address("10.0.0.5"))
+    layout.resolv_conf.unlink()
+    layout.resolv_conf.mkdir()
+    with pytest.raises(FileError, match=r"can't read .*resolv.conf: Is a directory"):
+        nameservers(layout)
 
 
-def test_nameservers_that_can_not_be_read_are_an_error(tmp_path: Path) -> None:
-    Layout(tmp_path).resolv_conf.mkdir(parents=True)
-    with pytest.raises(FileError, match="can't read .*resolv.conf: Is a directory"):
-        nameservers(Layout(tmp_path))
-
-
-def test_a_recording_names_its_host_its_time_its_kernel_and_its_nameservers(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    layout.resolv_conf.parent.mkdir()
-    layout.resolv_conf.write_text("nameserver 10.0.0.10\n")
-    snapshot = take_snapshot(FakeKernel(), nameservers=nameservers(layout))
+def test_a_recording_names_its_host_its_time_its_kernel_and_its_nameservers() -> None:
+    snapshot = take_snapshot(FakeKernel(), nameservers=(IPv4Address("10.0.0.10"),))
     assert snapshot.nameservers == (IPv4Address("10.0.0.10"),)
-    assert snapshot.host == os.uname().nodename
-    assert snapshot.kernel == f"Linux {os.uname().release}"
-    assert snapshot.time is not None
-    assert len(snapshot.time) == len("2026-11-20T09:00:00Z")
-    document = json.loads(snapshot.to_text())
-    assert list(document) == [
-        *(
-            "schema",
-            "host",
-            "time",
-            "kernel",
-            "isMerged",
-            "links",
-            "addresses",
-            "rules",
-            "routes",
-            "nexthops",
-            "nameservers",
-        )
+    assert (snapshot.host, snapshot.kernel) == (os.uname().nodename, f"Linux {os.uname().release}")
+    assert len(snapshot.time or "") == len("2026-11-20T09:00:00Z")
+    assert list(json.loads(snapshot.to_text())) == [
+        *("schema", "host", "time", "kernel", "isMerged", "links", "addresses", "rules", "routes", "nexthops"),
+        "nameservers",
     ]
 
 

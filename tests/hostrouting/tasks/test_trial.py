@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from backends import FailingBackend
-from shadowed import shadowed_kernel
 from trying import TrialSystemd, ours
+from wanted import SHADOWED, config
 
 import phases
 from hostrouting import (
@@ -42,36 +42,19 @@ if TYPE_CHECKING:
 TIMER = "hostrouting-trial.timer"
 
 
-def config(*destinations: str, cidr: str = "172.16.1.0/24", mode: str = "STRICT") -> Config:
-    return Config.from_mapping(
-        {
-            "hostRouting": {
-                "staticRoutes": {"enabled": True, "routes": [{"destination": one} for one in destinations]},
-                "routeOverlap": {"expectedCidrs": [cidr], "mode": mode},
-                "waitSeconds": 0,
-            }
-        }
-    )
-
-
 OLD = config("172.16.9.0/24", mode="WARN")
-NEW = config("172.16.1.0/24")
+NEW = config(SHADOWED)
 
 
 @pytest.fixture
-def kernel() -> FakeKernel:
-    return shadowed_kernel()
+def units(kernel: FakeKernel, layout: Layout) -> TrialSystemd:
+    return TrialSystemd(layout, kernel)
 
 
 @pytest.fixture
-def units(kernel: FakeKernel, tmp_path: Path) -> TrialSystemd:
-    return TrialSystemd(Layout(tmp_path), kernel)
-
-
-@pytest.fixture
-def host(kernel: FakeKernel, units: TrialSystemd, tmp_path: Path) -> Host:
+def host(kernel: FakeKernel, units: TrialSystemd, layout: Layout) -> Host:
     """On which OLD is installed."""
-    host = Host(routes=kernel, units=units, layout=Layout(tmp_path))
+    host = Host(routes=kernel, units=units, layout=layout)
     phases.run(Configure(OLD, host=host))
     return host
 
@@ -199,20 +182,16 @@ def test_a_confirm_that_can_not_install_puts_the_routes_back(
         pytest.param(lambda host: RemoveHostRouting(host=host), id="remove"),
     ],
 )
-@pytest.mark.parametrize("tried", [NEW, config()], ids=["routes", "none"])
+@pytest.mark.parametrize("tried", [config(SHADOWED, cidrs=()), Config()], ids=["routes", "none"])
 def test_another_run_ends_the_trial_as_it_says_what_is_wanted(
     host: Host, kernel: FakeKernel, units: TrialSystemd, tried: Config, other: Callable[[Host], phases.Task[object]]
 ) -> None:
-    phases.run(TryRoutes(attrs_without_cidrs(tried), 60, host=host))
+    phases.run(TryRoutes(tried, 60, host=host))
     phases.run(other(host))
     assert standing(host.layout.trial) is None
     after = ours(kernel)
     units.restart("hostrouting-trial.service")  # the time is over
     assert ours(kernel) == after
-
-
-def attrs_without_cidrs(config: Config) -> Config:
-    return Config(static_routes=config.static_routes, wait_seconds=0)
 
 
 def test_a_run_that_fails_leaves_the_trial_as_it_is(host: Host, kernel: FakeKernel) -> None:
