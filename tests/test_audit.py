@@ -12,6 +12,7 @@ import connecting
 import pytest
 from audit import __main__ as program
 from audit import examine, sockets
+from audit import run as running
 from audit.features import SEEN_FEATURES
 from audit.figures import WAYS, Figures
 from audit.hosts import FEATURES, hosts
@@ -27,19 +28,25 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 
+# Hosts that a recording may not hold, of whose kind five are drawn for each; hosts that sockets judge; addresses each.
+FEW = (1, 2, 64)
+
+
 @pytest.fixture(scope="module")
 def figures() -> Figures:
-    return audit(600, 26, lambda _: None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "_FEW", FEW)
+        return audit(100, 26, lambda _: None)
 
 
 @pytest.mark.kernel
 def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
     plain = figures.plain
-    assert figures.look_ups >= 600
+    assert figures.look_ups >= 100
     assert plain.answers >= 2 * plain.look_ups > 0
     # A plain one may draw what a recording can't hold, and counts as odd then: how often, Hypothesis's release decides.
     assert plain.worlds > 0 < figures.odd.worlds
-    assert (plain.worlds + figures.odd.worlds) % 10 == 0
+    assert (plain.worlds + figures.odd.worlds) % (5 * FEW[0]) == 0
     assert figures.seen.features.total() > figures.seen.worlds > 0
     assert figures.seen.sockets >= 3 * figures.seen.look_ups > 0
     assert plain.mistakes == 0
@@ -97,6 +104,7 @@ def test_an_unknown_verdict_is_wrong_where_a_recording_holds_everything(monkeypa
     monkeypatch.setattr(examine, "checked", _unknown)
     for module in (examine, sockets):
         monkeypatch.setattr(module, "booted", lambda *_: ["check-failed: planted"])
+    monkeypatch.setattr(running, "_FEW", FEW)
     figures = audit(1, 1, lambda _: None)
     assert set(figures.plain.unknown) == {f"{way}: check-failed: planted" for way in WAYS}
     assert not figures.is_right

@@ -9,7 +9,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from nightly import IS_NIGHTLY
 
 HERE = Path(__file__).parent
@@ -30,17 +29,23 @@ def is_running(words: bytes) -> bool:
     return False
 
 
-TRIED = [(kind, is_deaf) for kind in HANGS for is_deaf in (False, True)]
+CASES = (
+    [(kind, is_deaf) for kind in HANGS for is_deaf in (False, True)]
+    if IS_NIGHTLY
+    else [("lock", False), ("child", True)]
+)
 
 
-@pytest.mark.parametrize(("kind", "is_deaf"), TRIED if IS_NIGHTLY else [("lock", False), ("child", True)])
-def test_a_planted_hang_fails_with_stacks(tmp_path: Path, kind: str, is_deaf: bool) -> None:
+def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
     planted = tmp_path / "test_planted.py"
-    planted.write_text(
-        "import os, pty, signal, subprocess, sys, threading\n\n"
-        f"def test_hang():\n    {DEAF if is_deaf else 'pass'}\n    {HANGS[kind].replace('planted', str(tmp_path))}\n\n"
-        "def test_other():\n    pass\n"
-    )
+    text, lines = "import os, pty, signal, subprocess, sys, threading\n\n", {}
+    for kind, is_deaf in CASES:
+        name = f"test_{'deaf' if is_deaf else 'heeding'}_{kind}"
+        text += (
+            f"def {name}():\n    {DEAF if is_deaf else 'pass'}\n    {HANGS[kind].replace('planted', str(tmp_path))}\n\n"
+        )
+        lines[name] = text.count("\n") - 1  # in which it hangs
+    planted.write_text(f"{text}def test_other():\n    pass\n")
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
@@ -52,9 +57,8 @@ def test_a_planted_hang_fails_with_stacks(tmp_path: Path, kind: str, is_deaf: bo
     )  # fmt: skip
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
-    assert re.search("1 failed, 1 passed", said), said
-    assert re.search(r"FAILED .*test_hang|crashed while running '.*test_hang'", said), said
-    # The line in which it hangs.
-    line = 5 + HANGS[kind].count("\n")
-    assert re.search(rf'test_planted\.py(", line |:){line}\b', said), said
+    assert re.search(f"{len(CASES)} failed, 1 passed", said), said
+    for name, line in lines.items():
+        assert re.search(rf"FAILED .*{name}|crashed while running '.*{name}'", said), said
+        assert re.search(rf'test_planted\.py(", line |:){line}\b', said), said
     assert not is_running(str(tmp_path).encode())
