@@ -107,7 +107,7 @@ def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
-def test_functions_return_what_the_command_line_prints(
+def test_functions_return_what_commands_print(
     host: Host, shell: Callable[..., Document], *, is_installed: bool
 ) -> None:
     if is_installed:
@@ -162,9 +162,7 @@ def test_a_snapshot_that_can_not_be_saved_leaves_nothing(host: Host, tmp_path: P
     assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
 
 
-def test_a_recorded_host_is_checked_planned_and_explained(
-    recorded: Host, shell: Callable[..., Document], tmp_path: Path
-) -> None:
+def test_a_recorded_host_is_checked(recorded: Host, shell: Callable[..., Document], tmp_path: Path) -> None:
     file = str(tmp_path / "node-7.json")
     report = check(CONFIG, host=recorded)
     assert (report.host, report.verdict) == ("node-7", Verdict.OVERLAP)
@@ -188,9 +186,7 @@ def test_a_recorded_host_is_checked_planned_and_explained(
         ),
     ],
 )
-def test_no_task_takes_this_machine_for_a_recorded_host(
-    recorded: Host, make: Callable[[Host], phases.Task[Any]]
-) -> None:
+def test_no_task_runs_on_a_recorded_host(recorded: Host, make: Callable[[Host], phases.Task[Any]]) -> None:
     with pytest.raises(FileError, match="the recording of node-7 holds no"):
         phases.run(make(recorded))
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 from pages import PAGES, ROOT, Node, blocks
@@ -93,11 +94,16 @@ def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "folder"), [("make_reference.py", "docs/reference"), ("make_schema.py", "hostrouting")]
+    ("program", "folder"),
+    [("make_reference.py", "docs/reference"), ("make_schema.py", "hostrouting"), ("make_h200.py", "docs/howto")],
 )
 def test_what_is_made_of_the_code_is_what_the_code_says(program: str, folder: str, tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "docs" / program), str(tmp_path)]
     subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
-    for made in (path for path in tmp_path.rglob("*") if path.is_file()):
-        name = made.relative_to(tmp_path)
-        assert made.read_text() == (ROOT / folder / name).read_text(), f"{name} is stale: ./run docs"
+    made = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path in made:
+        name = path.relative_to(tmp_path)
+        assert path.read_text() == (ROOT / folder / name).read_text(), f"{name} is stale: ./run docs"
+    for picture in (path for path in made if path.suffix == ".svg"):
+        assert any(f"]({picture.name})" in path.read_text() for path in made)
+        ElementTree.fromstring(picture.read_text())

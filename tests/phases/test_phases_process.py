@@ -105,9 +105,7 @@ def test_run_moves_large_input_and_output_at_once(scope: CancelScope) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0])
-def test_run_loses_no_output_on_a_machine_that_leaves_it_no_time(
-    scope: CancelScope, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def test_no_output_is_lost_without_time(scope: CancelScope, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """As where each look at the program's output takes longer than a look may take."""
     monkeypatch.setattr("phases._process.POLL_SECONDS", seconds)
     text = "x" * 60_000
@@ -159,9 +157,7 @@ def test_a_program_gets_sigterm_and_some_time_to_tidy_up(tmp_path: Path) -> None
     assert (tmp_path / "done").exists()
 
 
-def test_a_daemon_that_keeps_the_pipes_open_holds_up_neither_the_end_nor_a_cancel(
-    scope: CancelScope, hotline: Hotline
-) -> None:
+def test_a_daemon_with_open_pipes_holds_nothing_up(scope: CancelScope, hotline: Hotline) -> None:
     daemon = f"setsid sh -c 'echo $$ > {hotline.path}; exec sleep 1000' &"
     with hotline.then(lambda: None):
         done = scope.run(["sh", "-c", f"{daemon} echo started"])
@@ -209,9 +205,7 @@ def test_a_shielded_program_runs_though_the_scope_is_cancelled(scope: CancelScop
 
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("_round", range(by_day(2, by_night=5)))
-def test_a_signal_handler_that_cancels_or_raises_ends_the_program(
-    scope: CancelScope, hotline: Hotline, raises: bool, _round: int
-) -> None:
+def test_a_signal_handler_ends_the_program(scope: CancelScope, hotline: Hotline, raises: bool, _round: int) -> None:
     def handle(_number: int, _frame: object) -> None:
         if raises:
             raise KeyboardInterrupt

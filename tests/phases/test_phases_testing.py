@@ -36,9 +36,7 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(fd)
 
 
-def test_a_scheduled_call_ends_the_wait_for_what_it_does(
-    clock: FakeClock, scope: CancelScope, pipe: tuple[int, int]
-) -> None:
+def test_a_scheduled_call_ends_a_wait(clock: FakeClock, scope: CancelScope, pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     event = threading.Event()
     clock.call_at(2, event.set)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def test_when_no_more_threads_can_start_those_that_run_are_waited_for(
+def test_without_more_threads_the_running_are_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start = threading.Thread.start

@@ -215,9 +215,7 @@ METADATA = asked(ipv6Detection="METADATA")
         (FakeProbeNode(problem="asked"), HostNetworking(), "loadBalancerProbe isn't enabled in the config"),
     ],
 )
-def test_a_node_that_needs_none_gets_nothing(
-    host: Host, node: FakeProbeNode, config: HostNetworking, skipped: str | None
-) -> None:
+def test_no_need_no_rules(host: Host, node: FakeProbeNode, config: HostNetworking, skipped: str | None) -> None:
     planned, done = plan_probe(config, host, CancelScope(), node=node), configure(host, node, config)
     assert (planned.skipped_because, done.skipped_because) == (skipped, skipped)
     assert (bool(node.tables), bool(files(host))) == (skipped is None, skipped is None)

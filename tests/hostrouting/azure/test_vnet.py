@@ -142,7 +142,7 @@ def test_a_rule_that_stays_says_why(line: str, fields: dict[str, Any], reason: s
         (at(None), [("azvgone", "a2:06:00:20:0b:01", str(GONE))], True),
     ],
 )
-def test_a_pods_interface_keeps_what_is_its(
+def test_interfaces_keep_theirs(
     interface: Interface, endpoints: list[tuple[str, str | None, str]], stays: bool
 ) -> None:
     found = plan(only(dnat(GONE), interfaces=(*INTERFACES, interface)), *endpoints)
@@ -502,9 +502,7 @@ def test_a_held_lock_is_an_error(host: Host, node: FakeBridgeNode, lock: str, se
         (os.mkfifo, "is not a regular file"),
     ],
 )
-def test_a_state_file_that_cant_be_read_removes_nothing(
-    host: Host, node: FakeBridgeNode, make: Any, message: str
-) -> None:
+def test_an_unreadable_state_removes_nothing(host: Host, node: FakeBridgeNode, make: Any, message: str) -> None:
     path = host.layout.of(STATE_FILE)
     path.parent.mkdir(parents=True)
     make(path)

@@ -12,9 +12,7 @@ from nightly import by_day
 
 
 @pytest.mark.parametrize(("fault", "stories"), [("kill", by_day(4, by_night=7)), ("refuse", by_day(3, by_night=7))])
-def test_killed_or_refused_at_every_step_nothing_is_between_and_the_next_run_heals(
-    tmp_path: Path, fault: str, stories: int
-) -> None:
+def test_a_fault_at_any_step_leaves_nothing_between(tmp_path: Path, fault: str, stories: int) -> None:
     program = Path(__file__).parents[2] / "support" / "crashing.py"
     done = subprocess.run([sys.executable, program, tmp_path, fault], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -199,7 +199,7 @@ def test_the_wait_for_the_lock_is_told_and_ends_with_an_error_that_says_who_to_a
         scope.cancel("enough")
         with pytest.raises(Cancelled):
             second.do(scope)
-    (waiting,) = {event[2] for event in observer.events if event[0] == "progress"}
+    (waiting,) = {str(event[2]) for event in observer.events if event[0] == "progress"}
     assert "waiting for another run to let go of" in waiting
     path.unlink()
     path.mkdir()

@@ -78,9 +78,7 @@ def override(layout: Layout, text: str, name: str = "zzz-override") -> None:
     path.write_text(f"[Service]\n{text}\n")
 
 
-def test_everything_is_there_with_its_mode_and_both_units_are_enabled(
-    host: Host, layout: Layout, units: FakeSystemd
-) -> None:
+def test_files_have_modes_and_units_are_enabled(host: Host, layout: Layout, units: FakeSystemd) -> None:
     apply(host)
     files = {name: value for name, value in tree(layout).items() if isinstance(value, tuple)}
     assert {name: value[1] for name, value in files.items()} == {
@@ -109,9 +107,7 @@ def test_the_manifest_names_everything_that_was_written(host: Host, layout: Layo
 
 
 @pytest.mark.parametrize("is_by_config", [False, True])
-def test_remove_leaves_a_tree_as_it_was_before_the_first_apply(
-    host: Host, layout: Layout, kernel: FakeKernel, is_by_config: bool
-) -> None:
+def test_remove_leaves_the_tree_of_before(host: Host, layout: Layout, kernel: FakeKernel, is_by_config: bool) -> None:
     """The reference leaves script and unit, which install the old routes at every boot."""
     before, routes = tree(layout), kernel.routes()
     apply(host)
@@ -160,9 +156,7 @@ def test_the_tasks_alone_agree_about_the_uplinks(host: Host, layout: Layout) -> 
     assert all("\nuplinks " not in layout.script(name).read_text() for name in (ROUTES, CHECK))
 
 
-def test_what_the_gate_runs_comes_and_goes_and_its_drop_in_never_changes(
-    host: Host, layout: Layout, units: FakeSystemd
-) -> None:
+def test_the_list_changes_and_no_drop_in(host: Host, layout: Layout, units: FakeSystemd) -> None:
     phases.run(ConfigureStaticRoutes(WANTED, host=host))
     assert steps(layout) == ["static-routes.sh required"]
     drop_in = layout.gates("systemd-nspawn@.service")[-1]
@@ -263,9 +257,7 @@ def is_free(path: Path) -> bool:
         return True
 
 
-def test_no_script_waits_for_a_reload_or_a_read_back_and_no_second_run_comes_between(
-    kernel: FakeKernel, layout: Layout
-) -> None:
+def test_a_reload_holds_the_lock_of_runs_alone(kernel: FakeKernel, layout: Layout) -> None:
     seen: set[tuple[bool, bool]] = set()
 
     class Watching(FakeSystemd):
@@ -315,9 +307,7 @@ def test_a_run_waits_for_another_and_its_config_is_the_last(host: Host, layout: 
     assert not plan_boot({"first": first, "second": second}[ended[-1]], host)
 
 
-def test_removal_waits_for_starts_that_run_the_gate_which_then_admits(
-    host: Host, layout: Layout, units: FakeSystemd
-) -> None:
+def test_removal_waits_for_starts_in_the_gate(host: Host, layout: Layout, units: FakeSystemd) -> None:
     apply(host)
     units.properties[MACHINE] = {"SubState": "condition"}
     clock = FakeClock()
@@ -348,9 +338,7 @@ def reference(request: pytest.FixtureRequest, layout: Layout) -> list[Path]:
     return links
 
 
-def test_the_references_links_are_gone_and_reloaded_before_any_unit_is_touched(
-    host: Host, layout: Layout, reference: list[Path]
-) -> None:
+def test_the_references_links_go_first(host: Host, layout: Layout, reference: list[Path]) -> None:
     """Beside such a link a restart of the oneshot bounces the running machine."""
     order: list[tuple[int, bool]] = []
     unit = layout.unit(ROUTES)
@@ -401,9 +389,7 @@ class Refusing(FakeSystemd):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_systemd_that_fails_at_any_step_leaves_nothing_and_the_next_run_heals(
-    host: Host, layout: Layout, kernel: FakeKernel, at: int
-) -> None:
+def test_a_systemd_that_fails_leaves_nothing(host: Host, layout: Layout, kernel: FakeKernel, at: int) -> None:
     before = tree(layout)
     with pytest.raises(UnitError, match="timed out"):
         apply(Host(routes=kernel, units=Refusing(layout, at), layout=layout))

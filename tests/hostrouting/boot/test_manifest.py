@@ -72,9 +72,7 @@ FOREIGN = ["/etc/passwd", "/etc/aks-flex-node/../passwd", "/etc/aks-flex-node/a/
         spoil("parts", ROUTES, "config", value={"hostRouting": ["nothingSuch"]}),
     ],
 )
-def test_one_that_names_what_no_installation_writes_is_refused_and_nothing_is_removed(
-    host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]
-) -> None:
+def test_foreign_names_are_refused(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
     phases.run(Configure(CONFIG, host=host))
     document = json.loads(layout.manifest.read_text())
     change(document)
@@ -128,9 +126,7 @@ def test_parts_of_others_come_behind(layout: Layout) -> None:
         spoil("hostRouting", "waitSeconds", value="no"),
     ],
 )
-def test_a_config_in_it_that_was_edited_is_told_and_neither_removal_nor_the_next_run_needs_it(
-    host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]
-) -> None:
+def test_an_edited_config_is_told(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
     phases.run(Configure(CONFIG, host=host))
     before = layout.manifest.read_text()
     document = json.loads(before)

@@ -94,9 +94,7 @@ def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_l
     assert Systemctl("/image").orderings() == {}
 
 
-def test_the_order_is_asked_of_what_is_enabled_too_but_of_no_template(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_is_asked_of_no_template(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "multi-user.target.wants/a.service",
         "b.service.requires/c.mount",

@@ -98,7 +98,7 @@ def test_without_a_command_all_are_named(run: Any) -> None:
         *([word, below] for word in WORDS if WORDS[word].is_followed for below in WORDS[word].run()),
     ],
 )
-def test_help_fits_a_narrow_terminal_without_breaking_a_word(
+def test_help_fits_narrow_terminals(
     run: Any, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -182,9 +182,7 @@ def test_an_unreadable_config_is_77(run: Any, config: Path, as_ordinary_user: An
     assert err.endswith(": Permission denied\nhostrouting: hint: run as root\n")
 
 
-def test_not_root_is_77_with_the_reason_and_changes_nothing(
-    kernel: FakeKernel, open_folder: Path, as_ordinary_user: Any, capsys: Any
-) -> None:
+def test_not_root_is_77(kernel: FakeKernel, open_folder: Path, as_ordinary_user: Any, capsys: Any) -> None:
     config = open_folder / "config.json"
     config.write_text(json.dumps(CONFIG))
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(open_folder))
@@ -243,9 +241,7 @@ def test_routes_only_installs_no_file(run: Any, config: Path, host: Host) -> Non
     assert not any(host.layout.units.iterdir())
 
 
-def test_plan_shows_replacements_removals_and_what_is_somebody_elses(
-    run: Any, config: Path, kernel: FakeKernel
-) -> None:
+def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: FakeKernel) -> None:
     hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
     foreign = Route(IPv4Network("172.16.3.0/24"), hop, protocol=Protocol.DHCP)
     assert (
@@ -399,9 +395,7 @@ def test_notes_are_said_but_not_the_path(config: Path, kernel: FakeKernel, host:
     assert [line for line in lines if "in task" in line] == ["hostrouting: in task 7 of the queue"]
 
 
-def test_a_terminal_shows_what_is_waited_for_until_it_ends(
-    kernel: FakeKernel, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     lose_default_route(kernel)
     killing = Host(routes=Killing(kernel), units=FakeSystemd(), layout=host.layout)  # type: ignore[arg-type]
     monkeypatch.setenv("TERM", "xterm")
@@ -424,9 +418,7 @@ def test_a_terminal_shows_what_is_waited_for_until_it_ends(
 # --- check -------------------------------------------------------------------------------------------------------
 
 
-def test_check_is_1_while_something_fails_in_either_mode_and_0_after_the_mend(
-    run: Any, config: Path, host: Host
-) -> None:
+def test_check_is_1_until_the_fix_is_applied(run: Any, config: Path, host: Host) -> None:
     code, out, _ = run("check", config)
     assert code == 1
     assert out == (
@@ -486,9 +478,7 @@ def test_the_json_of_a_check_has_the_documented_shape(run: Any, config: Path) ->
 # --- a host that was recorded -----------------------------------------------------------------------------------
 
 
-def test_a_recorded_host_is_judged_elsewhere_with_the_same_words_and_exit_code(
-    run: Any, elsewhere: Any, config: Path, recorded: Path
-) -> None:
+def test_a_recorded_host_is_judged_alike(run: Any, elsewhere: Any, config: Path, recorded: Path) -> None:
     for words in (("check", config), ("check", "--cidr", "10.96.0.0/12")):
         assert elsewhere(*words, "--snapshot", recorded) == run(*words)
         json_words = (*words, "--output", "json")
@@ -537,9 +527,7 @@ def test_a_recorded_host_is_waited_for_by_nobody(run: Any, elsewhere: Any, write
     assert out.startswith("would wait up to 600 s for the default route")
 
 
-def test_plan_of_a_recorded_host_compares_its_routes_and_says_that_files_are_not_recorded(
-    run: Any, elsewhere: Any, config: Path, recorded: Path, kernel: FakeKernel
-) -> None:
+def test_plan_of_a_recorded_host(run: Any, elsewhere: Any, config: Path, recorded: Path, kernel: FakeKernel) -> None:
     code, out, err = elsewhere("plan", config, "--snapshot", recorded)
     assert (code, err) == (2, "")
     assert out.splitlines() == [
@@ -557,9 +545,7 @@ def test_plan_of_a_recorded_host_compares_its_routes_and_says_that_files_are_not
     assert "nothing to change\n" in out
 
 
-def test_a_snapshot_may_come_by_standard_input(
-    elsewhere: Any, recorded: Path, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_by_stdin(elsewhere: Any, recorded: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(recorded.read_bytes())))
     assert elsewhere("check", config, "--snapshot", "-")[0] == 1
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
@@ -571,9 +557,7 @@ def test_a_snapshot_may_come_by_standard_input(
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])
-def test_a_missing_snapshot_is_78_like_a_bad_one_with_every_problem_a_line(
-    elsewhere: Any, command: str, config: Path, tmp_path: Path
-) -> None:
+def test_a_missing_or_bad_snapshot_is_78(elsewhere: Any, command: str, config: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     assert elsewhere(command, config, "--snapshot", path) == (78, "", f"hostrouting: {path}: there is no such file\n")
     assert elsewhere(command, config, "--snapshot", tmp_path)[0] == 78
@@ -658,9 +642,7 @@ def test_a_pipe_gets_the_words_without_what_draws_them(config: Path, recorded: P
     assert done.stderr.splitlines() == ["in words", "in words", "drawn"]
 
 
-def test_output_that_an_old_encoding_can_not_hold_is_replaced_not_fatal(
-    host: Host, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_encoding_is_not_fatal(host: Host, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
     assert cli.main(["check", str(config)], host=host) == 1
@@ -686,9 +668,7 @@ def test_what_was_done_decides_the_exit_code_not_who_reads_it(tmp_path: Path, re
     assert done.stderr.split() == ["0", "78"]
 
 
-def test_an_output_that_can_not_be_written_is_said_and_is_no_overlap(
-    host: Host, config: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_output_that_can_not_be_written_is_74(host: Host, config: Path, monkeypatch: Any, capsys: Any) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(["check", str(config)], host=host) == 74
@@ -732,9 +712,7 @@ def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path, words:
 
 
 @pytest.mark.parametrize(("command", "expected"), [("plan", 2), ("apply", 0)])
-def test_a_consumer_that_does_not_exist_is_warned_of_and_no_error(
-    run: Any, write: Any, command: str, expected: int
-) -> None:
+def test_a_missing_consumer_is_warned_of(run: Any, write: Any, command: str, expected: int) -> None:
     path = write({"hostRouting": section(SHADOWED, mode="WARN", consumer="kubelt.service")})
     code, _, err = run(command, path)
     assert code == expected

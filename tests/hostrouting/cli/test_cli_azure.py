@@ -201,9 +201,7 @@ def test_the_doctor_compares_with_the_config(run: Any) -> None:
         (NodeState(notes=("there is no bridge",)), []),
     ],
 )
-def test_the_doctor_finds_what_azure_vnet_left(
-    run: Any, bridge: FakeBridgeNode, state: NodeState, found: list[str]
-) -> None:
+def test_the_doctor_finds_leftovers(run: Any, bridge: FakeBridgeNode, state: NodeState, found: list[str]) -> None:
     bridge.state = state
     section = {"staleAzureVnet": NETWORKING["staleAzureVnet"]}
     assert [one["kind"] for one in findings(run("doctor CONFIG --output json", section)[1])] == found

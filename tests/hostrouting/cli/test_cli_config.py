@@ -115,9 +115,7 @@ def test_a_file_that_can_not_take_them_is_refused_and_stays(run: Run, agents: Pa
         {"hostNetworking": {"loadBalancerProbe": {"enabled": 1}}},
     ],
 )
-def test_a_config_that_holds_nothing_or_is_wrong_is_refused(
-    run: Run, agents: Path, config: Path, document: dict[str, Any]
-) -> None:
+def test_an_empty_or_wrong_config_is_refused(run: Run, agents: Path, config: Path, document: dict[str, Any]) -> None:
     config.write_text(json.dumps(document))
     assert run("config", "set", agents, "--from", config)[0] == 78
     assert agents.read_text() == AGENT

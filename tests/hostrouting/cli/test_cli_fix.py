@@ -38,9 +38,7 @@ def static(*entries: dict[str, Any]) -> dict[str, Any]:
 # --- the document ------------------------------------------------------------------------------------------------
 
 
-def test_the_whole_config_is_printed_with_the_proposal_after_its_own_routes(
-    run: Run, write: Any, kernel: FakeKernel
-) -> None:
+def test_the_proposal_comes_after_the_configs_routes(run: Run, write: Any, kernel: FakeKernel) -> None:
     own = [{"metric": 0, "destination": "172.16.9.0/24", "dev": "eth0"}, {"destination": "192.168.0.0/24"}]
     document = {
         "agent": {"z": 1, "a": [1.5, None, "ü"]},
@@ -226,9 +224,7 @@ def test_without_a_default_route_nothing_is_printed_and_it_is_2(run: Run, kernel
     assert err.startswith("the check couldn't judge anything: no-default-route: ")
 
 
-def test_beside_routes_of_the_config_that_still_miss_something_it_is_2(
-    run: Run, kernel: FakeKernel, write: Any
-) -> None:
+def test_routes_that_miss_something_are_2(run: Run, kernel: FakeKernel, write: Any) -> None:
     entry = {"destination": "172.16.9.0/24", "gateway": "10.9.0.1", "dev": "eth9"}
     code, out, err = run("fix", write(expecting(EXPECTED, staticRoutes=static(entry))))
     assert (code, out) == (2, "")
@@ -251,9 +247,7 @@ OWN = """{ "agent":{"z": 1e2,"a":[1.50, null,"ü"] },
 """
 
 
-def test_in_place_all_that_is_not_ours_stays_byte_for_byte_and_apply_has_nothing_left_to_mend(
-    run: Run, tmp_path: Path
-) -> None:
+def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "given.json"
     path.write_text(OWN)
     code, out, err = run("fix", "--in-place", path)
@@ -296,9 +290,7 @@ def test_in_place_writes_nothing_where_nothing_is_proposed(run: Run, write: Any,
     assert (path.read_text(), path.stat().st_ino) == before
 
 
-def test_what_somebody_changes_meanwhile_is_not_lost(
-    run: Run, write: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_change_meanwhile_is_not_lost(run: Run, write: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = write(expecting(EXPECTED))
     theirs = json.dumps(expecting(EXPECTED, "10.96.0.0/12"))
 
@@ -357,17 +349,13 @@ DNS_CHANGES = "mind: the node then reaches the DNS server 172.16.1.53 of resolv.
         (EXPECTED, "nameserver 172.16.0.10\n", []),  # this host's own
     ],
 )
-def test_a_nameserver_that_changes_sides_is_told_of(
-    run: Run, host: Host, cidr: str, text: str, told: list[str]
-) -> None:
+def test_a_nameserver_that_moves_is_told(run: Run, host: Host, cidr: str, text: str, told: list[str]) -> None:
     host.layout.resolv_conf.write_text(text)
     assert [line for line in run("fix", "--cidr", cidr)[2].splitlines() if "DNS" in line] == told
 
 
 @pytest.mark.parametrize("format_", ["config", *FORMATS])
-def test_a_recorded_host_is_mended_elsewhere_in_the_same_words(
-    run: Run, elsewhere: Run, host: Host, write: Any, tmp_path: Path, format_: str
-) -> None:
+def test_a_recorded_host(run: Run, elsewhere: Run, host: Host, write: Any, tmp_path: Path, format_: str) -> None:
     host.layout.resolv_conf.write_text("nameserver 172.16.1.53\n")
     path = tmp_path / "node.json"
     path.write_text(run("snapshot")[1])
@@ -380,9 +368,7 @@ def test_a_recorded_host_is_mended_elsewhere_in_the_same_words(
 # --- check: what leads to it -------------------------------------------------------------------------------------
 
 
-def test_a_picture_of_a_check_is_a_document_with_the_exit_code_of_the_check(
-    run: Run, kernel: FakeKernel, write: Any
-) -> None:
+def test_a_picture_has_the_checks_exit_code(run: Run, kernel: FakeKernel, write: Any) -> None:
     codes = []
     for words in (["10.96.0.0/12"], [EXPECTED]):
         code, out, err = run("check", "--cidr", *words, "--output", "svg")

@@ -130,9 +130,7 @@ def test_people_are_told_the_same(config: Any, host: Host, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_only_the_form_that_is_asked_for_is_made(
-    output: str, config: Any, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_one_form_is_made(output: str, config: Any, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of routes the other would take as long as to install them."""
     config(SECTION)
     made: list[str] = []

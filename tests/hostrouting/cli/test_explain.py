@@ -101,9 +101,7 @@ def test_without_a_default_route_the_look_ups_are_told_all_the_same(
     assert [line.split()[1:3] for line in page if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
 
 
-def test_what_a_config_expects_of_an_address_is_what_counts(
-    host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_a_config_expects_counts(host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     cidrs = ["172.16.0.0/16", {"cidr": "172.16.3.0/24", "devs": ["eth[01]"]}, "10.96.0.0/12"]
     overlap: dict[str, Any] = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"]}
@@ -140,9 +138,7 @@ def test_why_a_rule_is_passed(
 
 
 @given(policy_rules(), _ADDRESSES, st.one_of(st.just(NO_SOURCE), _ADDRESSES), st.booleans())
-def test_a_rule_that_is_not_met_has_a_reason(
-    rule: Rule, address: IPv4Address, source: IPv4Address, is_tcp: bool
-) -> None:
+def test_an_unmet_rule_has_a_reason(rule: Rule, address: IPv4Address, source: IPv4Address, is_tcp: bool) -> None:
     flow = Flow(address, source, TCP if is_tcp else UDP)
     if not matches(rule, flow):
         assert why_unmet(rule, flow)

@@ -45,9 +45,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("words", "code", "is_asked"), COMMANDS, ids=[" ".join(words) for words, *_ in COMMANDS])
-def test_a_command_goes_on_and_one_that_is_asked_knows_nothing(
-    run: Any, config: Path, words: tuple[str, ...], code: int, is_asked: bool
-) -> None:
+def test_commands_know_nothing(run: Any, config: Path, words: tuple[str, ...], code: int, is_asked: bool) -> None:
     got, out, err = run(*words)
     assert got == code, err
     assert not out.startswith("ok ")

@@ -194,9 +194,7 @@ STALLS = [
 
 
 @pytest.mark.parametrize(("shows", "how", "number"), STALLS if IS_NIGHTLY else [STALLS[0], STALLS[-1]])
-def test_a_signal_puts_back_what_is_tried(
-    terminal: Terminal, config: Path, shows: bytes, how: str, number: signal.Signals
-) -> None:
+def test_a_signal_puts_back(terminal: Terminal, config: Path, shows: bytes, how: str, number: signal.Signals) -> None:
     if not shows:
         terminal.stall(how)
     with trying(terminal, config) as process:

@@ -597,9 +597,7 @@ def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) 
         ),
     ],
 )
-def test_the_verdict_on_a_shadowed_node_is_that_of_its_gate(
-    node: Node, capsys: Any, plant: Callable[[Node], None], told: str
-) -> None:
+def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node], None], told: str) -> None:
     """It comes first, and says the same as the examination of the gate."""
     node.delete_ours()
     plant(node)
@@ -669,9 +667,7 @@ def test_what_only_may_break_later_is_listed_and_counts_with_strict_alone(node: 
     assert cli.main(["doctor"], host=node.host) == 1
 
 
-def test_the_command_reads_the_default_config_if_there_is_one_and_a_named_one_must_be_there(
-    node: Node, capsys: Any
-) -> None:
+def test_a_named_config_must_be_there(node: Node, capsys: Any) -> None:
     node.write(f"{CONFIG_DIR}/config.json", json.dumps(config("172.16.9.0/24").to_mapping()))
     assert cli.main(["doctor"], host=node.host) == 1
     out = capsys.readouterr().out

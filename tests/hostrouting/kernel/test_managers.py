@@ -32,9 +32,7 @@ def note(root: Path, path: str, text: str) -> None:
         ("run/systemd/netif/links/3", "ADMIN_STATE=configured\n", None),
     ],
 )
-def test_a_manager_claims_an_interface_by_its_file(
-    tmp_path: Path, path: str, text: str, managed_by: str | None
-) -> None:
+def test_a_manager_claims_by_its_file(tmp_path: Path, path: str, text: str, managed_by: str | None) -> None:
     note(tmp_path, path, text)
     managers = {manager for manager in (NETWORKD, NETWORK_MANAGER) if is_managed(tmp_path, manager, 2)}
     assert managers == ({managed_by} if managed_by else set())

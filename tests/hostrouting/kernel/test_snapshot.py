@@ -245,9 +245,7 @@ def test_a_file_that_is_not_json_is_told_as_one(tmp_path: Path, text: str) -> No
         ({}, "a\n✓ b.json", "a?✓ b"),
     ],
 )
-def test_a_host_that_its_recording_does_not_name_goes_by_the_file(
-    tmp_path: Path, told: dict[str, str], file: str, host: str
-) -> None:
+def test_an_unnamed_host_goes_by_the_file(tmp_path: Path, told: dict[str, str], file: str, host: str) -> None:
     path = tmp_path / file
     path.write_text(json.dumps(EMPTY | told))
     assert Snapshot.load(path).host == host

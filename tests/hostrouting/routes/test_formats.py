@@ -150,9 +150,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("write", "refused", "why"), REFUSED)
-def test_what_a_format_cant_say_is_an_error_that_names_the_route_and_what_can(
-    write: Callable[[Sequence[Route]], str], refused: Route, why: str
-) -> None:
+def test_what_a_format_cant_say(write: Callable[[Sequence[Route]], str], refused: Route, why: str) -> None:
     with pytest.raises(RouteError, match=why) as raised:
         write([route(to="10.9.0.0/16"), refused])
     assert str(raised.value).startswith(f"can't write {refused} for ")

@@ -124,9 +124,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize(("route", "main", "words"), MISSING.values(), ids=MISSING)
-def test_what_may_still_come_is_named_with_the_route_that_needs_it(
-    route: StaticRoute, main: list[Route], words: str
-) -> None:
+def test_what_may_still_come_is_named(route: StaticRoute, main: list[Route], words: str) -> None:
     routes, missing = resolution_of(route, *main, links=[*LINKS, Link(5, "down0", is_up=False)])
     assert routes == ()
     assert words in (missing or "")

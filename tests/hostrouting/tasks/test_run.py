@@ -381,9 +381,7 @@ def test_a_link_is_put_back_as_a_link(host: Host, layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["etc/aks-flex-node", "etc/hostrouting"])
 @pytest.mark.parametrize(("mode", "owner", "group"), [(0o777, 0, 0), (0o775, 0, 65534), (0o755, 65534, 0)])
-def test_a_folder_that_others_may_change_is_warned_of(
-    host: Host, layout: Layout, name: str, mode: int, owner: int, group: int
-) -> None:
+def test_an_open_folder_is_warned_of(host: Host, layout: Layout, name: str, mode: int, owner: int, group: int) -> None:
     folder = layout.root / name
     folder.mkdir(parents=True, mode=0o755)
     assert not [line for line in plan(INSTALLED, host=host).warnings if "others" in line]

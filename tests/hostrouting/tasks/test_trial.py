@@ -67,9 +67,7 @@ def destinations(kernel: FakeKernel) -> list[str]:
     return sorted(str(route.destination) for route in ours(kernel))
 
 
-def test_the_kernel_has_the_routes_a_timer_takes_them_back_and_no_file_is_written(
-    host: Host, kernel: FakeKernel, units: TrialSystemd
-) -> None:
+def test_a_timer_takes_back_and_no_file_is_written(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
     before, files = ours(kernel), etc(host)
     report = phases.run(TryRoutes(NEW, 60, host=host))
     assert [str(route.destination) for route in report.routes.plan.add] == ["172.16.1.0/24"]
@@ -139,9 +137,7 @@ def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, ke
 # --- how it ends ---------------------------------------------------------------------------------------------------
 
 
-def test_a_confirm_installs_what_was_tried_as_configure_does(
-    host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path
-) -> None:
+def test_a_confirm_installs_what_was_tried(host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path) -> None:
     phases.run(TryRoutes(NEW, 60, host=host))
     assert phases.run(ConfirmTrial(host=host)).overlap.verdict is Verdict.OK
     assert Manifest.load(host.layout).config == NEW

@@ -74,7 +74,7 @@ def test_it_goes_to_the_journals_socket_where_systemd_has_started_us(tmp_path: P
     assert listener.recv(65536) == to_datagram(EVENT)
 
 
-def test_what_the_journal_does_not_take_is_printed_with_its_priority(
+def test_without_a_journal_it_prints(
     tmp_path: Path, listener: socket.socket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_entry(EVENT, tmp_path / "none", print)

@@ -186,7 +186,7 @@ def test_a_file_that_changes_is_a_reason_to_look(world: World) -> None:
     assert all(change <= when <= change + 2 for change, when in zip((0, 5, 15, 25), looks, strict=True)), looks
 
 
-def test_a_kernel_that_can_not_be_listened_to_is_looked_at_by_the_slow_timer_and_that_is_said_once(
+def test_a_silent_kernel_is_looked_at_and_told(
     world: World,
 ) -> None:
     def refuse(scope: CancelScope) -> None:
@@ -326,7 +326,7 @@ class Refusing(RecordingBackend):
         return (*failures, *(RouteFailure(route, 12, "no memory") for route in bad))
 
 
-def test_a_route_that_the_kernel_refuses_is_tried_ever_rarer_said_once_and_keeps_no_other_one_lost(
+def test_a_refused_route_is_tried_ever_rarer(
     world: World,
 ) -> None:
     world.config = config(SHADOWED, "172.16.2.0/24")
@@ -439,9 +439,7 @@ def test_against_one_who_never_stops_it_backs_off_and_after_a_calm_time_it_is_qu
         ("run/nothing", "", "no network manager claims eth0"),
     ],
 )
-def test_it_says_who_manages_the_interface_and_what_stops_that_one(
-    world: World, path: str, text: str, words: str
-) -> None:
+def test_it_names_the_interfaces_manager(world: World, path: str, text: str, words: str) -> None:
     assert {link.name: link.index for link in world.kernel.links()}["eth0"] == 2
     file = world.layout.root / path
     file.parent.mkdir(parents=True)
@@ -497,7 +495,7 @@ def test_a_failure_that_grows_is_said_again_and_not_as_gone(world: World) -> Non
     assert EventKind.FAILURE_GONE not in world.kinds()
 
 
-def test_without_a_default_route_the_verdict_is_unknown_and_a_failure_that_stays_is_not_said_again(
+def test_an_unknown_verdict_repeats_no_failure(
     world: World,
 ) -> None:
     world.config = config()

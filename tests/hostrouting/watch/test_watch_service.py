@@ -60,9 +60,7 @@ def kept(layout: Layout) -> Config:
     return Config.load(layout.manifest)
 
 
-def test_it_is_installed_enabled_and_started_with_what_it_keeps_true(
-    host: Host, layout: Layout, units: FakeSystemd
-) -> None:
+def test_it_is_installed_enabled_and_started(host: Host, layout: Layout, units: FakeSystemd) -> None:
     apply(host, UNWATCHED)
     gate = layout.gates("systemd-nspawn@.service")[-1].read_text()
     apply(host, WATCHED)
@@ -88,9 +86,7 @@ def test_twice_is_once_and_a_stopped_one_is_started(host: Host, layout: Layout, 
     assert units.restarts == [UNIT, UNIT]
 
 
-def test_its_config_changes_under_the_lock_in_which_the_routes_change(
-    kernel: FakeKernel, host: Host, layout: Layout
-) -> None:
+def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layout: Layout) -> None:
     """A watcher that reads it there never takes back what an update has just installed."""
     seen: list[tuple[bool, Config]] = []
 
@@ -138,9 +134,7 @@ def test_routes_emptied_in_the_config_are_not_put_back_by_it(kernel: FakeKernel,
     assert not layout.marker_ok.exists()
 
 
-def test_a_failed_update_leaves_it_with_the_old_config(
-    kernel: FakeKernel, host: Host, layout: Layout, units: FakeSystemd
-) -> None:
+def test_a_failed_update_leaves_its_config(kernel: FakeKernel, host: Host, layout: Layout, units: FakeSystemd) -> None:
     apply(host, WATCHED)
     before, refusing = tree(layout), FailingBackend(kernel, {"add": {1: 12}})
     with pytest.raises(RouteError):
@@ -150,9 +144,7 @@ def test_a_failed_update_leaves_it_with_the_old_config(
 
 
 @pytest.mark.parametrize("wanted", [UNWATCHED, NOTHING])
-def test_a_config_that_does_not_ask_for_it_or_has_nothing_to_watch_takes_it_back(
-    host: Host, layout: Layout, units: FakeSystemd, wanted: Config
-) -> None:
+def test_it_goes_with_what_it_watches(host: Host, layout: Layout, units: FakeSystemd, wanted: Config) -> None:
     apply(host, wanted)
     without = tree(layout)
     apply(host, WATCHED)
@@ -163,9 +155,7 @@ def test_a_config_that_does_not_ask_for_it_or_has_nothing_to_watch_takes_it_back
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
-def test_remove_stops_it_and_another_textfile_takes_the_old_one_away(
-    host: Host, layout: Layout, units: FakeSystemd, is_removed: bool
-) -> None:
+def test_no_old_textfile_stays(host: Host, layout: Layout, units: FakeSystemd, is_removed: bool) -> None:
     textfile = layout.root / "var/lib/x/hostrouting.prom"
     textfile.parent.mkdir(parents=True)
     before = tree(layout)
@@ -193,9 +183,7 @@ def test_plan_names_what_would_be_installed_and_taken_back(host: Host) -> None:
 
 
 @pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])
-def test_a_python_that_systemd_can_not_run_is_refused_with_what_to_do(
-    host: Host, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_a_python_systemd_cant_run_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(sys, "executable", path)
     with pytest.raises(UnitError, match=r"leave out watch\.enabled"):
         apply(host, WATCHED)
@@ -208,9 +196,7 @@ def test_it_may_write_into_the_textfiles_folder(layout: Layout, textfile: str, f
     assert f'\nReadWritePaths="-{folder}"\n' in unit
 
 
-def test_systemd_has_nothing_to_say_against_the_unit_whatever_the_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systemd_takes_the_unit_whatever_the_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze")
     python = tmp_path / "a b 100% $c" / "python"
