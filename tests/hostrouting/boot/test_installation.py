@@ -248,17 +248,17 @@ def test_a_failing_strict_check_has_its_oneshot_run_too(host: Host, layout: Layo
 # --- locks and removal -----------------------------------------------------------------------------------------------
 
 
-def is_free(path: Path) -> bool:
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
 def test_a_reload_holds_the_lock_of_runs_alone(kernel: FakeKernel, layout: Layout) -> None:
+    """No script waits for a reload or a read-back, and no second run comes between."""
     seen: set[tuple[bool, bool]] = set()
+
+    def is_free(path: Path) -> bool:
+        with path.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
 
     class Watching(FakeSystemd):
         def reload(self) -> None:
@@ -398,27 +398,22 @@ def test_a_systemd_that_fails_leaves_nothing(host: Host, layout: Layout, kernel:
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
 
 
-class Reading(FakeSystemd):
-    """Notes at each reload whether the drop-in and what it runs are there."""
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout, running=[MACHINE])
-        self._gate = (layout.gates("systemd-nspawn@.service")[-1], layout.gate_script)
-        self.read: list[tuple[bool, ...]] = []
-
-    def reload(self) -> None:
-        self.read.append(tuple(path.exists() for path in self._gate))
-        super().reload()
-
-
 def test_on_the_way_back_the_gate_is_forgotten_first(kernel: FakeKernel, layout: Layout) -> None:
     """As long as systemd has the drop-in of a first installation in memory, what it runs is there."""
-    units = Reading(layout)
-    in_the_way = Route(IPv4Network("172.16.1.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
+    seen: list[tuple[bool, ...]] = []
+
+    class Reading(FakeSystemd):
+        def reload(self) -> None:
+            seen.append(
+                tuple(path.exists() for path in (layout.gates("systemd-nspawn@.service")[-1], layout.gate_script))
+            )
+            super().reload()
+
+    in_the_way = Route(IPv4Network(SHADOWED), (NextHop("ib0"),), protocol=Protocol.STATIC)
     assert kernel.add([in_the_way]) == ()
     with pytest.raises(RouteError):
-        apply(Host(routes=kernel, units=units, layout=layout))
-    assert units.read == [(True, True), (False, True), (False, False)]
+        apply(Host(routes=kernel, units=Reading(layout, running=[MACHINE]), layout=layout))
+    assert seen == [(True, True), (False, True), (False, False)]
 
 
 def test_the_way_back_has_the_scripts_of_before(host: Host, layout: Layout) -> None:

@@ -383,14 +383,6 @@ def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node
     json.dumps(report.to_json())
 
 
-def test_what_was_installed_by_another_python_or_into_an_image_is_as_rendered(node: Node) -> None:
-    text = node.read(CHECK)
-    for python in ("/opt/venv/bin/python", "/usr/bin/python3"):
-        node.write(CHECK, re.sub("(?m)^readonly PYTHON=.*$", f"readonly PYTHON={python}", text), 0o755)
-        assert node.read(CHECK) != text
-        assert kinds(examine(host=node.host)) == []
-
-
 @pytest.mark.parametrize(
     "other", [config("172.16.2.0/24"), config(consumer="kubelet.service"), config(routeOverlap={})]
 )
@@ -402,11 +394,15 @@ def test_another_config_is_told_from_an_edited_script(node: Node, other: Config)
 
 
 def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: Node) -> None:
+    manifest = f"{STATE_DIR}/installed.json"
+    text = node.read(manifest)
+    node.remove(manifest)  # as the reference leaves its files
+    assert {"stale-file", "stale-gate"} <= set(kinds(examine(host=node.host)))
+    node.write(manifest, text)
     phases.run(RemoveHostRouting(host=node.host))
     report = examine(host=node.host)
-    assert kinds(report) == ["not-installed"]
+    assert kinds(report) == kinds(examine(Config(), host=node.host)) == ["not-installed"]
     assert "gate" not in [each.name for each in report.found]
-    assert kinds(examine(Config(), host=node.host)) == ["not-installed"]
 
 
 def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
@@ -419,24 +415,6 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
     watch = found[f"/{UNITS}/hostrouting-watch.service"]
     assert watch.startswith("systemctl disable --now hostrouting-watch.service; rm ")
     assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
-
-
-def test_files_left_behind_by_the_reference_are_found_without_a_manifest(node: Node) -> None:
-    node.remove(f"{STATE_DIR}/installed.json")
-    assert {"stale-file", "stale-gate"} <= set(kinds(examine(host=node.host)))
-
-
-def test_with_the_watcher_running_nobody_takes_a_route_away_for_good(node: Node) -> None:
-    flush_by_networkd(node)
-    flush_by_network_manager(node)
-    node.units.restart("hostrouting-watch.service")
-    assert kinds(examine(host=node.host)) == []
-
-
-def test_a_network_service_that_manages_other_interfaces_or_does_not_run_is_fine(node: Node) -> None:
-    node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=unmanaged\n")
-    node.manage("NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n")
-    assert kinds(examine(host=node.host)) == []
 
 
 def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> None:
@@ -490,39 +468,62 @@ def test_a_lock_that_somebody_keeps_is_found_and_one_that_is_let_go_is_not(node:
     assert found() == []
 
 
-def test_a_requirement_says_what_it_costs_and_apply_does_not_fail_for_it(node: Node) -> None:
-    unit_has("Requires=static-routes.service")(node)
-    (fault,) = examine(host=node.host).faults
-    assert fault.severity is Severity.RISK
-    for cost in ("stopping or restarting", "isn't tried again", "after hostrouting remove a start is refused"):
-        assert cost in fault.message
+def test_a_requirement_says_what_it_costs_and_where_to_look_for_it(node: Node) -> None:
+    """Apply doesn't fail for it."""
     phases.run(Configure(config(mode="WARN"), host=node.host))
-
-
-def test_a_link_by_which_the_machine_requires_a_oneshot_is_looked_for(node: Node) -> None:
     node.units.properties[MACHINE] = {"Requires": "static-routes.service"}
     (fault,) = examine(host=node.host).faults
-    assert (fault.kind, fault.subject) == ("tied", MACHINE)
+    assert (fault.kind, fault.subject, fault.severity) == ("tied", MACHINE, Severity.RISK)
+    for cost in ("stopping or restarting", "isn't tried again", "after hostrouting remove a start is refused"):
+        assert cost in fault.message
     assert "/run/systemd /usr/lib/systemd -path '*.requires/static-routes.service'" in fault.remedy
+    phases.run(Configure(config(mode="STRICT"), host=node.host))
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *("SuccessExitStatus=133 3", "TimeoutStartSec=25s", "BindPaths=/srv:/opt", "BindPaths=/run /etc:/etc:rbind"),
-        *("BindReadOnlyPaths=/usr:/usr", "BindReadOnlyPaths=/opt/python:/usr/bin/kubelet", "BindPaths=/srv:/dev/shm"),
-        *("RuntimeDirectory=kubelet", "TemporaryFileSystem=/var", "Restart=always", "RestartPreventExitStatus=1"),
-        "Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2 A=INVOCATION_ID",
-    ],
-)
-def test_settings_that_hurt_nothing_are_no_findings(node: Node, setting: str) -> None:
-    has(setting)(node)
-    assert kinds(examine(host=node.host)) == []
-
-
-def test_a_drop_in_that_only_masks_another_or_is_masked_itself_needs_no_reload(node: Node) -> None:
+def mask_another_drop_in(node: Node) -> None:
+    """Neither that nor one that is masked itself needs a reload."""
     node.link(f"{UNITS}/{MACHINE}.d/50-nothing.conf", "/dev/null")
-    node.write(f"/usr/lib/systemd/system/{TEMPLATE}.d/zz-hostrouting.conf", "[Service]\nExecStartPre=\n")
+    node.write(f"/usr/lib/systemd/system/{TEMPLATE}.d/{GATE}", OVERRIDE)
+
+
+def flush_beside_the_watcher(node: Node) -> None:
+    flush_by_networkd(node)
+    flush_by_network_manager(node)
+    node.units.restart("hostrouting-watch.service")
+
+
+def manage_others(node: Node) -> None:
+    node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=unmanaged\n")
+    node.manage("NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n")
+
+
+def install_by(python: str) -> Callable[[Node], None]:
+    def plant(node: Node) -> None:
+        text = node.read(CHECK)
+        node.write(CHECK, re.sub("(?m)^readonly PYTHON=.*$", f"readonly PYTHON={python}", text), 0o755)
+        assert node.read(CHECK) != text
+
+    return plant
+
+
+SETTINGS = (
+    *("SuccessExitStatus=133 3", "TimeoutStartSec=25s", "BindPaths=/srv:/opt", "BindPaths=/run /etc:/etc:rbind"),
+    *("BindReadOnlyPaths=/usr:/usr", "BindReadOnlyPaths=/opt/python:/usr/bin/kubelet", "BindPaths=/srv:/dev/shm"),
+    *("RuntimeDirectory=kubelet", "TemporaryFileSystem=/var", "Restart=always", "RestartPreventExitStatus=1"),
+    "Environment=MY_INVOCATION_ID=1 INVOCATION_IDS=2 A=INVOCATION_ID",
+)
+QUIET = {
+    **{setting: has(setting) for setting in SETTINGS},
+    **{python: install_by(python) for python in ("/opt/venv/bin/python", "/usr/bin/python3")},
+    "masked drop-ins": mask_another_drop_in,
+    "the watcher runs": flush_beside_the_watcher,
+    "others are managed": manage_others,
+}
+
+
+@pytest.mark.parametrize("plant", QUIET.values(), ids=QUIET)
+def test_what_hurts_nothing_is_no_finding(node: Node, plant: Callable[[Node], None]) -> None:
+    plant(node)
     assert kinds(examine(host=node.host)) == []
 
 
