@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def test_without_more_threads_the_running_are_awaited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_more_threads_the_running_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
     started: list[threading.Thread] = []
     ended: list[str] = []

@@ -179,10 +179,7 @@ LONE, FRAMES = arp_reply(GONE, TUNNEL_MAC), dnat(GONE)
     ],
 )
 def test_in_tunnel_mode_the_frames_rule_decides(
-    rules: tuple[str, ...],
-    interfaces: tuple[Interface, ...],
-    endpoints: tuple[tuple[str, str, str], ...],
-    stays: bool,
+    rules: tuple[str, ...], interfaces: tuple[Interface, ...], endpoints: tuple[tuple[str, str, str], ...], stays: bool
 ) -> None:
     found = plan(only(*rules, dnat(LIVE, LIVE_MAC), interfaces=(*INTERFACES, *interfaces)), *endpoints)
     assert (LONE in of(found.kept)) is stays

@@ -239,7 +239,7 @@ def test_a_value_is_taken_as_it_is(place: str, value: Any) -> None:
 
 
 SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").read_text())
-PLACES = {"config": "", "staticRoute": "staticRoutes.routes[0].", "routeOverlap": "routeOverlap."}
+PLACES = {"config": "", "staticRoute": "staticRoutes.routes[0].", "routeOverlap": "routeOverlap.", "watch": "watch."}
 PLACES |= {"staleAzureVnet": "staleAzureVnet."}
 NUMBERS = {
     (name, key): (told["minimum"], told["maximum"])

@@ -186,9 +186,7 @@ def test_a_file_that_changes_is_a_reason_to_look(world: World) -> None:
     assert all(change <= when <= change + 2 for change, when in zip((0, 5, 15, 25), looks, strict=True)), looks
 
 
-def test_a_silent_kernel_is_looked_at_and_told(
-    world: World,
-) -> None:
+def test_a_silent_kernel_is_looked_at_and_told(world: World) -> None:
     def refuse(scope: CancelScope) -> None:
         raise RouteError("can't listen for changes of routes: no netlink socket")
 
@@ -326,9 +324,7 @@ class Refusing(RecordingBackend):
         return (*failures, *(RouteFailure(route, 12, "no memory") for route in bad))
 
 
-def test_a_refused_route_is_tried_ever_rarer(
-    world: World,
-) -> None:
+def test_a_refused_route_is_tried_ever_rarer(world: World) -> None:
     world.config = config(SHADOWED, "172.16.2.0/24")
     world.backend = Refusing(world.kernel)
     world.at(400, world.lose)
@@ -495,9 +491,7 @@ def test_a_failure_that_grows_is_said_again_and_not_as_gone(world: World) -> Non
     assert EventKind.FAILURE_GONE not in world.kinds()
 
 
-def test_an_unknown_verdict_repeats_no_failure(
-    world: World,
-) -> None:
+def test_an_unknown_verdict_repeats_no_failure(world: World) -> None:
     world.config = config()
     world.at(10, lambda: world.kernel.delete([default()]))
     world.at(20, lambda: world.kernel.add([default()]))
