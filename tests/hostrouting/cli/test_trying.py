@@ -193,7 +193,7 @@ STALLS = [
 ]
 
 
-@pytest.mark.parametrize(("shows", "how", "number"), STALLS if IS_NIGHTLY else [STALLS[0], STALLS[-1]])
+@pytest.mark.parametrize(("shows", "how", "number"), STALLS if IS_NIGHTLY else [STALLS[-1]])
 def test_a_signal_puts_back(terminal: Terminal, config: Path, shows: bytes, how: str, number: signal.Signals) -> None:
     if not shows:
         terminal.stall(how)

@@ -266,13 +266,13 @@ def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_othe
 
 
 def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person_reads(world: World) -> None:
-    there = [IPv4Network((int(WANTED.network_address) + 256 * number, 24)) for number in range(1000)]
+    there = [IPv4Network((int(WANTED.network_address) + 256 * number, 24)) for number in range(200)]
     world.kernel.add([Route(network, (NextHop("ib0"),), protocol=Protocol.STATIC) for network in there])
     world.config = config(*map(str, there))
     world.watch(10)
     ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
     assert "\n" not in trouble.message
-    assert trouble.message.endswith(" and 984 more")
+    assert trouble.message.endswith(" and 184 more")
     assert all(len(line) < 10_000 for _, line in world.heard)
 
 
@@ -372,7 +372,7 @@ def test_a_kernel_that_never_shows_what_was_written_is_not_written_to_for_ever(w
             return super().replace(routes)
 
     world.backend = Lying(world.kernel)
-    world.watch(3600)
+    world.watch(1200)
     assert 3 < len(world.backend.written) < 80
 
 
@@ -503,7 +503,7 @@ def test_an_unknown_verdict_repeats_no_failure(world: World) -> None:
 # --- when it looks -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0, 10.0, 60.0])
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
 def test_a_flood_of_changes_is_a_handful_of_looks_and_the_end_is_seen(world: World, seconds: float) -> None:
     noise = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
 
