@@ -131,9 +131,6 @@ def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
     assert (files_of(tmp_path), host.routes.routes(), host.routes.rules()) == before
 
 
-# --- recorded hosts --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def recorded(host: Host, tmp_path: Path) -> Host:
     """The sick host as a file holds it."""
@@ -194,9 +191,6 @@ def test_no_task_runs_on_a_recorded_host(recorded: Host, make: Callable[[Host], 
 def test_the_doctor_says_that_a_recording_can_not_be_examined(recorded: Host) -> None:
     with pytest.raises(FileError, match="the recording of node-7 holds no files"):
         examine(CONFIG, host=recorded)
-
-
-# --- arguments -------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_arguments_are_refused_with_what_to_give(host: Host) -> None:

@@ -67,9 +67,6 @@ def marked(text: str) -> Callable[[Path], str]:
     return leave
 
 
-# --- node-problem-detector -----------------------------------------------------------------------------------------
-
-
 FAILS = "expected CIDR 10.0.0.0/8 (probe 10.0.0.1)"
 PLUGIN_ROWS = {
     "ok": (ok, 0, "every expected CIDR leaves by the default route's interface"),

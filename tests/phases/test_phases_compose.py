@@ -371,25 +371,6 @@ def test_a_timeout_around_a_parallel_times_out_and_one_within_is_a_failure() -> 
     assert [type(error) for error in caught.value.exceptions] == [TimedOut]
 
 
-def test_rollback_in_a_shield_outlives_the_timeout() -> None:
-    clock = FakeClock()
-    rolled_back: list[float] = []
-
-    @task("change")
-    def change(scope: CancelScope) -> None:
-        try:
-            scope.wait(100)
-        except BaseException:
-            with scope.shield() as inner:
-                inner.wait(5)
-                rolled_back.append(clock.monotonic())
-            raise
-
-    with pytest.raises(TimedOut):
-        run(Timeout(10, change), scope=CancelScope(clock=clock))
-    assert rolled_back == [15]
-
-
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
 def test_a_timeout_that_is_no_time_span_is_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds"):

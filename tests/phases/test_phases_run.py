@@ -42,9 +42,6 @@ def data(record: logging.LogRecord) -> dict[str, Any]:
     return {key: vars(record)[key] for key in ("task", "path", "status", "duration", "error") if key in vars(record)}
 
 
-# records
-
-
 def test_each_task_has_one_record_as_it_starts_and_one_as_it_ends(records: list[logging.LogRecord]) -> None:
     @task("install-routes")
     def routes(scope: CancelScope) -> None:
@@ -105,9 +102,6 @@ def test_the_library_configures_nothing_but_its_own_null_handler() -> None:
     assert LOGGER.propagate
 
 
-# run
-
-
 def test_a_run_in_a_cancelled_scope_starts_no_task_and_says_so() -> None:
     scope = CancelScope()
     scope.cancel("stop")
@@ -164,9 +158,6 @@ def test_a_run_within_a_task_continues_its_path() -> None:
 
     assert run(outer) == 1
     assert inner.calls == ["outer/inner"]
-
-
-# observers
 
 
 def test_an_observer_is_told_of_every_task_and_its_progress() -> None:

@@ -133,21 +133,6 @@ def test_of_many_threads_that_cancel_one_gives_the_reason_and_all_waiters_see_it
     assert len(set(reasons)) == 1
 
 
-def test_a_cancel_at_any_moment_of_the_start_of_a_wait_ends_it() -> None:
-    start = threading.Barrier(2)
-
-    def cancel(scope: CancelScope) -> None:
-        start.wait()
-        scope.cancel("now")
-
-    for _ in range(20):
-        scope = CancelScope()
-        with meanwhile(partial(cancel, scope)):
-            start.wait()
-            with pytest.raises(Cancelled):
-                scope.child().wait(math.inf)
-
-
 # deadlines
 
 

@@ -201,9 +201,6 @@ def test_the_port_of_a_bridge_is_refused(host: Host, node: FakeProbeNode, has_vr
         assert files(host) == set()
 
 
-# --- METADATA ----------------------------------------------------------------------------------------------------
-
-
 METADATA = asked(ipv6Detection="METADATA")
 
 
@@ -231,9 +228,6 @@ def test_what_is_installed_stays_whatever_azure_says(host: Host, node: FakeProbe
     configure(host, node, asked())
     assert configure(host, node, METADATA).device == "eth0"
     assert files(host) == FILES
-
-
-# --- and back, and images ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_by_config", [True, False])

@@ -163,9 +163,6 @@ def test_failures_come_before_notes_and_rows_that_fail_before_others() -> None:
     assert lines[-1].startswith("note: and 12 more")
 
 
-# --- from the kernel's answers -----------------------------------------------------------------------------------
-
-
 # --- the palette -------------------------------------------------------------------------------------------------
 
 

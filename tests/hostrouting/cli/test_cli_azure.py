@@ -60,9 +60,6 @@ def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Calla
     return call
 
 
-# --- lb-probe ------------------------------------------------------------------------------------------------------
-
-
 def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -> None:
     code, out, _ = run("lb-probe plan CONFIG")
     assert code == 2
@@ -117,9 +114,6 @@ def test_a_document_without_the_section_asks_for_nothing(run: Any, host: Host, t
     assert "has no key hostNetworking: it asks for nothing" in run(f"lb-probe plan {tmp_path}/empty.json")[2]
 
 
-# --- azure-vnet ----------------------------------------------------------------------------------------------------
-
-
 def test_clean_removes_what_plan_lists(run: Any, bridge: FakeBridgeNode) -> None:
     bridge.state = NodeState(rules=(dnat("10.1.0.32"),))
     code, out, _ = run("azure-vnet plan CONFIG")
@@ -142,9 +136,6 @@ def test_not_permitted_is_77(run: Any, bridge: FakeBridgeNode, monkeypatch: pyte
 
     monkeypatch.setattr(bridge, "look", refuse)
     assert run("azure-vnet plan CONFIG")[0] == 77
-
-
-# --- doctor --------------------------------------------------------------------------------------------------------
 
 
 OF_TABLE, MEDDLED = (

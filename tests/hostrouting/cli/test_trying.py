@@ -81,9 +81,6 @@ def test_a_strict_check_that_fails_is_1_with_its_failures(run: Any, kernel: Fake
     assert ours(kernel) == ()
 
 
-# --- on a terminal -------------------------------------------------------------------------------------------------
-
-
 TIMER_GOES_OFF = 0
 
 

@@ -62,9 +62,6 @@ def lines(kernel: Kernel, table: int | None = Table.MAIN) -> list[str]:
     return [str(route) for route in kernel.routes(table)]
 
 
-# --- look-up -----------------------------------------------------------------------------------------------------
-
-
 def test_it_starts_like_a_fresh_namespace_with_lo_up() -> None:
     kernel = FakeKernel()
     (lo,) = kernel.links()
@@ -147,9 +144,6 @@ def test_deleting_a_rule_of_an_impossible_tos_finds_none(kernel: FakeKernel) -> 
     assert caught.value.errno == errno.ENOENT
 
 
-# --- writes ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("route", "expected"),
     [
@@ -196,9 +190,6 @@ def test_entries_come_by_address_then_longest_prefix_then_tos_then_metric() -> N
         for tos in (0x10, 0)
         for metric in (0, 7)
     ]
-
-
-# --- addresses and links -----------------------------------------------------------------------------------------
 
 
 def test_a_deleted_address_takes_its_users_as_a_source_but_not_its_gateways_routes(kernel: FakeKernel) -> None:
@@ -271,9 +262,6 @@ def test_a_link_is_what_it_was_made(kernel: FakeKernel) -> None:
     assert (link.kind, link.hardware, link.master, link.is_up, link.has_carrier) == (None, 32, "br0", False, False)
     kernel.del_link("br0")
     assert kernel.links()[-1].master is None
-
-
-# --- waiting, and many routes ------------------------------------------------------------------------------------
 
 
 def test_the_first_wait_of_a_thread_returns_at_once_and_later_ones_wait_for_a_change(kernel: FakeKernel) -> None:

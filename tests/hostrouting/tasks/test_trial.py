@@ -134,9 +134,6 @@ def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, ke
     assert standing(host.layout.trial) == until
 
 
-# --- how it ends ---------------------------------------------------------------------------------------------------
-
-
 def test_a_confirm_installs_what_was_tried(host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path) -> None:
     phases.run(TryRoutes(NEW, 60, host=host))
     assert phases.run(ConfirmTrial(host=host)).overlap.verdict is Verdict.OK
