@@ -124,12 +124,13 @@ def test_a_unit_is_stopped_only_if_it_runs(program: Path, word: str, code: int, 
     assert Systemctl().is_active("x.service") is is_active
     Systemctl().stop("x.service")
     Systemctl().restart("x.service")
+    Systemctl().start("x.service")
     log = program.with_name("systemctl.log").read_text().splitlines()
     assert ("stop x.service" in log) is is_active
-    assert log[-1] == "restart x.service"
+    assert log[-2:] == ["restart x.service", "start --no-block x.service"]
     image = Systemctl("/image")
-    image.restart("x.service")
-    image.stop("x.service")
+    for act in (image.restart, image.start, image.stop):
+        act("x.service")
     assert not image.is_active("x.service")
     assert program.with_name("systemctl.log").read_text().splitlines() == log
 
