@@ -33,7 +33,8 @@ from hostrouting import (
 )
 from hostrouting.backend import Protocol
 from hostrouting.report import CHECKS
-from hostrouting.testing import FakeSystemd
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +130,18 @@ def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
     judge([snapshot(host=host)], CONFIG)
     examine(CONFIG, host=host, checks=CHECKS)
     assert (files_of(tmp_path), host.routes.routes(), host.routes.rules()) == before
+
+
+def test_a_check_waits_for_a_default_route_until_its_scope_ends(tmp_path: Path) -> None:
+    clock = FakeClock()
+    scope = phases.CancelScope(clock=clock)
+    bare = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path))
+    patient = config(waitSeconds=20)
+    assert check(patient, host=bare, scope=scope).verdict is Verdict.UNKNOWN
+    assert clock.monotonic() >= 20
+    scope.cancel("SIGTERM")
+    with pytest.raises(phases.Cancelled):
+        check(patient, host=bare, scope=scope)
 
 
 @pytest.fixture

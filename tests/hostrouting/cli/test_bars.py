@@ -79,6 +79,7 @@ def test_an_ascii_terminal_gets_bars_of_the_same_width() -> None:
     assert f"-- 10.1.0.0/24    -o{'-' * 62}" in lines
     assert "ok 10.96.0.0/12   by eth0" in lines
     drawn = overlap_text(pair, width=200)
+    assert " ".join(printed(overlap_text(pair))).split() == " ".join(printed(drawn)).split()
     for colour in ("\x1b[31m✗", "\x1b[32m✓", f"\x1b[38;5;16;48;5;{PAINTS['ib0 shadow'].back}m"):
         assert colour in drawn
 
