@@ -96,7 +96,9 @@ class Host:
 
     @property
     def name(self) -> str:
-        """The host's name: that of a recorded one, else this machine's."""
+        """The host's name: that of a recorded one, the folder of an image, else this machine's."""
+        if self.is_image:
+            return str(self.layout.root)
         return os.uname().nodename if self.snapshot is None else self.snapshot.host or "a recorded host"
 
     # A check asks for neither, and paths cost as much to load as all of its questions.
@@ -160,6 +162,8 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
         ConfigError: it is this host's own root, isn't there or holds no system; or a link leads out of it.
     """
     from hostrouting.boot.files import matching
+    from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
+    from hostrouting.boot.unit_files import UNIT_PATH
 
     root = layout.root
     if not root.is_dir():
@@ -171,9 +175,14 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
             raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
     # All folders that files are read from or written into, and the files that are no units.
     config_dir = layout.config.parent
-    touched = [root / _SYSTEM[0], layout.protocol_names, config_dir, layout.units, *matching(config_dir, "*")]
+    touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, config_dir, *matching(config_dir, "*")]
     for kind in ("d", "wants", "requires"):
         touched += matching(layout.units, f"*.{kind}")
+    # And units and drop-ins of ours, but for those that are masked.
+    read = [layout.unit(part) for part in (ROUTES, CHECK, WATCH)]
+    for folder in matching(layout.units, "*.service.d"):
+        read += matching(folder, "*hostrouting*.conf")
+    touched += [path for path in read if not path.is_symlink() or str(path.readlink()) != os.devnull]
     for path in touched:
         _refuse_links(layout, path)
     if not any((root / name).is_dir() for name in _SYSTEM):

@@ -19,6 +19,9 @@ GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 # Where programs are looked for, at boot and now, whatever the PATH of who runs us: cron's has no sbin.
 SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
+# As the kernel (MAXSYMLINKS).
+_LINKS_MAX = 40
+
 
 def _root(value: str | os.PathLike[str]) -> Path:
     # Lexical, as the root of an image may be a symlink on purpose. POSIX leaves two slashes at the beginning.
@@ -134,6 +137,22 @@ class Layout:
     def of(self, path: str) -> Path:
         """Return the path here of what the running system sees at this path."""
         return self.root / path.lstrip("/")
+
+    def followed(self, path: str) -> Path:
+        """Return where the running system finds something, by links as it follows them: never out of the root."""
+        at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
+        while steps:
+            step = at / steps.pop()
+            if step.name == "..":
+                at = at if at == self.root else at.parent
+            elif step.is_symlink() and links < _LINKS_MAX:
+                links += 1
+                target = PurePosixPath(step.readlink())
+                at = self.root if target.is_absolute() else at
+                steps += reversed(target.relative_to("/").parts if target.is_absolute() else target.parts)
+            else:
+                at = step
+        return at
 
     def relative(self, path: Path) -> str:
         """Return a path of this layout as the running system will see it, starting with ``/``."""

@@ -103,6 +103,8 @@ class Systemctl:
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Properties of a unit, in its lines' order joined by newlines where there are several."""
         properties = dict.fromkeys(names, "")
+        if self._root is not None:
+            return properties  # systemctl would ask the running system, whatever its --root
         for line in self._run("show", "--property", ",".join(names), "--", unit).splitlines():
             name, equals, value = line.partition("=")
             if equals and name in properties:

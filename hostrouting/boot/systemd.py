@@ -60,7 +60,7 @@ class UnitManager(Protocol):
         """
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set.
+        """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set, and in an image.
 
         Args:
             unit: its name.

@@ -211,7 +211,7 @@ def _add_output(parser: Parser) -> None:
     parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
 
 
-def _add_snapshot(parser: Parser) -> None:
+def _add_snapshot(parser: argparse._ActionsContainer) -> None:
     what = "a host that was recorded, instead of this one; - is standard input"
     parser.add_argument("--snapshot", action="append", metavar="FILE", help=what)
 
@@ -234,7 +234,8 @@ def _add_cidr(parser: Parser) -> None:
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--root", metavar="DIR", help="into an image mounted at DIR: files and enablement only")
+    what = "an image that is mounted at DIR, instead of this host: files and enablement only"
+    parser.add_argument("--root", metavar="DIR", help=what)
 
 
 def _add_where(parser: Parser) -> None:
@@ -245,6 +246,12 @@ def _add_where(parser: Parser) -> None:
     where.add_argument(
         "--try", type=_whole("seconds", _TRY_SECONDS_MAX), dest="try_seconds", metavar="SECONDS", help=what
     )
+
+
+def _add_whom(parser: Parser) -> None:
+    whom = parser.add_mutually_exclusive_group()
+    _add_root(whom)
+    _add_snapshot(whom)
 
 
 def _whole(unit: str, most: int) -> Callable[[str], int]:
@@ -372,19 +379,19 @@ _WORDS = {
     "demo": Word(commands.demo),
     "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
     "confirm": Word(trying.confirm, (_add_output,)),
-    "plan": Word(commands.plan, (_add_config, _add_snapshot, _add_output)),
+    "plan": Word(commands.plan, (_add_config, _add_whom, _add_output)),
     "render": Word(commands.render, (_add_config, _add_folder)),
     "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
     "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "fix": Word(checking.fix, (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
     "judge": Word(checking.judge, (_add_recordings,), EXIT_CHECK_UNKNOWN),
-    "doctor": Word(checking.doctor, (_add_config, _add_output, _add_strict)),
+    "doctor": Word(checking.doctor, (_add_config, _add_root, _add_output, _add_strict)),
     "watch": Word(commands.watch, (_add_config,)),
     "config": Word(_config, is_followed=True),
     "lb-probe": Word(_lb_probe, is_followed=True),
     "azure-vnet": Word(_azure_vnet, is_followed=True),
-    "remove": Word(commands.remove, (_add_output,)),
+    "remove": Word(commands.remove, (_add_root, _add_output)),
     "schema": Word(commands.schema),
     "completion": Word(_completion, (_add_shell,)),
 }

@@ -67,6 +67,8 @@ def plan_text(plan: Plan, config: Config) -> str:
         lines.append(NOTHING)
     next_start = plan.next_start
     verdict = good("would be let through") if next_start.is_admitted else bad("would be held back")
+    if next_start.is_admitted is None:
+        verdict = "isn't known"
     lines.append(f"the next start of {next_start.consumer} {verdict}: {clean(next_start.reason)}")
     return "\n".join(lines)
 

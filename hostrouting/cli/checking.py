@@ -310,6 +310,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.cli.pages import doctor_page
     from hostrouting.doctor.examine import CHECKS, examine
 
+    host = options.image or host
     is_there = has_config(options, host)
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
     document, config = read(options, host) if is_there else (None, None)

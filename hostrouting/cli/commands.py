@@ -67,7 +67,8 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.cli.changes import applied_text, changed_text
 
-    config, on = load(options, host), options.image or host
+    on = options.image or host
+    config = load(options, on)
     if options.try_seconds is not None:
         from hostrouting.cli.trying import try_routes
 
@@ -101,12 +102,13 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     The plan marks routes: + is added, ~ is replaced, - is removed, = is there already. It shows files as diffs, then
     units, and last whether the next start of the consumer would be let through. It exits with 2 if there is anything to
     change, and with 0 if not. Its JSON has the shape of apply's, as if it were done. With --snapshot it compares only
-    routes, and the next start is that of the recorded host, as a recording holds no files and units.
+    routes, and the next start is that of the recorded host, as a recording holds no files and units. With --root it
+    compares only files and units.
     """
     from hostrouting.cli.changes import plan_text
     from hostrouting.tasks import preview
 
-    config = load(options, host)
+    config = load(options, options.image or host)
     on = asked_host(options, host)
     found = run_task(phases.task("plan")(lambda scope: preview.plan(config, host=on, scope=scope)))
     for warning in found.warnings:
@@ -236,13 +238,14 @@ def set_config(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Take back everything that was ever installed.
 
-    The command removes our routes (protocol 217 in table main), files and markers, and says each of them. It needs no
-    config, and touches nothing that another program owns.
+    The command removes our routes (protocol 217 in table main), files and markers, and says each of them; with --root
+    the files of an image. It needs no config, and touches nothing that another program owns.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
     from hostrouting.cli.azure import neighbours
 
+    host = options.image or host
     requiring = requiring_units(host, *Manifest.of_host(host.layout).parts)
     text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))
     for oneshot, required_by in requiring.items():

@@ -25,9 +25,9 @@ class UsageError(Exception):
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
-    """Return whom a command asks: the recorded host of --snapshot, or the given one."""
+    """Return whom a command asks: the image of --root, the recorded host of --snapshot, or the given one."""
     if options.snapshot is None:
-        return host
+        return options.image or host
     path, *others = options.snapshot
     if others:
         raise UsageError("--snapshot is given twice; give one recording at a time")

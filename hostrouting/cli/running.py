@@ -64,7 +64,7 @@ def say_as_asked(
         keep_on: as of ``say``.
     """
     if options.output == "json":
-        say_json(document(), keep_on)
+        say_json(({} if options.image is None else {"host": options.image.name}) | document(), keep_on)
     else:
         say(text(), keep_on)
 

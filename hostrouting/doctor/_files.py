@@ -184,7 +184,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
 
 def agents(examined: ExaminedHost) -> Iterator[Fault]:
     """Check that no other program writes our files."""
-    if any(examined.layout.of(f"{folder}/{_AGENT}").exists() for folder in UNIT_PATH):
+    if any(examined.layout.followed(f"{folder}/{_AGENT}").exists() for folder in UNIT_PATH):
         message = (
             "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "
             "consumer require them"
@@ -197,7 +197,9 @@ def tools(examined: ExaminedHost) -> Iterator[Fault]:
     """Check that the programs that the scripts need at boot are there, and bash is bash."""
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
-    if "bash" not in {fault.subject for fault in missing} and not _is_bash(examined):
+    # A program of an image isn't for this machine.
+    is_looked_for = examined.host.is_image or "bash" in {fault.subject for fault in missing}
+    if not is_looked_for and not _is_bash(examined):
         message = "another shell is in its place, and the scripts fail in it: no start is let through"
         yield Fault("tool-missing", "bash", message, f"install {_TOOLS['bash']}")
 

@@ -10,9 +10,9 @@ from hostrouting.boot import files
 from hostrouting.boot.break_glass import ARGUMENT, why_open
 from hostrouting.boot.gate import DROP_INS, missing_commands, opening_settings, seconds_of
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
-from hostrouting.boot.layout import SEARCH_PATH, Layout
+from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial import standing
-from hostrouting.boot.unit_files import drop_ins
+from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, settings
 from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
 from hostrouting.model.errors import UnitError
 from hostrouting.overlap.check import check_overlap, uplink_devs
@@ -105,6 +105,8 @@ def node_ip(examined: ExaminedHost) -> Iterator[Fault]:
 
 def gate(examined: ExaminedHost) -> Iterator[Fault]:
     """Every instance of the consumer runs the gate before its process starts, and obeys it; also at the next boot."""
+    if examined.host.is_image:
+        yield from _gate_of_image(examined)
     for instance, shown in examined.instances.items():
         called = examined.called(instance)
         if missing := missing_commands(shown):
@@ -122,6 +124,30 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
                 remedy = examined.writing_anew  # which reloads too
             yield Fault("not-reloaded", called, message, remedy, Severity.UNKNOWN)
 
+
+def _gate_of_image(examined: ExaminedHost) -> Iterator[Fault]:
+    """Find the drop-ins that take the place of ours, or empty the lists that ours fill, by the files alone."""
+    layout, consumer = examined.layout, examined.consumer
+    first, last = layout.gates(consumer)
+    prefix, _, suffix = consumer.partition("@.")
+    folders = [folder for path in UNIT_PATH for folder in files.matching(layout.of(path), f"{prefix}@*.{suffix}.d")]
+    for unit in sorted({consumer, *(folder.name.removesuffix(".d") for folder in folders if suffix)}):
+        read = drop_ins(layout, unit)
+        for ours in (first, last):
+            if (there := read.get(ours.name, ours)) != ours:
+                name = layout.relative(there)
+                message = f"{name} takes the place of {layout.relative(ours)}: the gate doesn't hold"
+                yield Fault("gate-overridden", unit, message, f"rm {name}")
+        for name, path in read.items():
+            pairs = settings(files.read_text(layout.followed(layout.relative(path))) or "")
+            lists = [f"{key}=" for key, value in pairs if key in _LISTS and not value and name > _LISTS[key]]
+            if lists:
+                message = f"{layout.relative(path)} empties {' and '.join(lists)}: the gate doesn't hold"
+                yield Fault("gate-overridden", unit, message, f"take the empty {lists[0]} out of it")
+
+
+# What the gate needs of each list stands in this one of its drop-ins.
+_LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 _RELOAD = "then: systemctl daemon-reload"
 

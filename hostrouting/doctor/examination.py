@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from shlex import quote
 from typing import Any
 
 import attrs
@@ -141,7 +142,8 @@ class ExaminedHost:
 
     def command(self, verb: str) -> str:
         """One of our commands, to be pasted."""
-        return f"hostrouting {verb} {self._config_name}".rstrip()
+        root = f" --root {quote(str(self.layout.root))}" if self.host.is_image else ""
+        return f"hostrouting {verb}{root} {self._config_name}".rstrip()
 
 
 _PROPERTIES = (
@@ -163,7 +165,7 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
         who: fails without them, in words.
     """
     for tool, package in tools.items():
-        if not any(os.access(examined.layout.of(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
+        if not any(os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
             message = f"it isn't in {':'.join(_PATH)}, or can't be run: {who} fail without it"
             yield Fault("tool-missing", tool, message, f"install {package}")
 
@@ -190,9 +192,11 @@ class Examination:
         fine: what is the case if nothing is found, a clause.
         look: finds what is wrong.
         is_of_the_installed: whether it has nothing to look at where nothing is installed.
+        is_of_images: whether an image, which has neither kernel nor running systemd, can be examined so.
     """
 
     name: str
     fine: str
     look: Callable[[ExaminedHost], Iterable[Fault]]
     is_of_the_installed: bool = True
+    is_of_images: bool = False

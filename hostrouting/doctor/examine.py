@@ -24,25 +24,25 @@ CHECKS = (
     Examination("verdict", "the check lets the next start through now", _gate.verdict),
     Examination("held", "the gate holds no start right now", _gate.held),
     Examination("trial", "no trial of routes stands", _routes.trial, is_of_the_installed=False),
-    Examination("installed", "what is asked for is installed", _files.installed, is_of_the_installed=False),
-    Examination("consumer", "the unit that is held back exists", _gate.consumer),
+    Examination("installed", "what is asked for is installed", _files.installed, False, True),
+    Examination("consumer", "the unit that is held back exists", _gate.consumer, is_of_images=True),
     Examination(
         "node-ip", "the addresses that CONFIG gives node and DNS fit", _gate.node_ip, is_of_the_installed=False
     ),
-    Examination("files", "every file is as rendered", _files.rendered),
-    Examination("modes", "only root can change what the gate runs", _files.modes),
+    Examination("files", "every file is as rendered", _files.rendered, is_of_images=True),
+    Examination("modes", "only root can change what the gate runs", _files.modes, is_of_images=True),
     Examination("access", "the scripts can be run, and their lock is free", _files.access),
-    Examination("gate", "every instance runs the gate before it starts, and obeys it", _gate.gate),
-    Examination("break-glass", "the gate wasn't left open", _gate.break_glass),
+    Examination("gate", "every instance runs the gate before it starts, and obeys it", _gate.gate, is_of_images=True),
+    Examination("break-glass", "the gate wasn't left open", _gate.break_glass, is_of_images=True),
     Examination("sight", "the gate sees the host's network and files", _gate.sight),
-    Examination("units", "the units start at boot, and systemd has read them", _files.units),
+    Examination("units", "the units start at boot, and systemd has read them", _files.units, is_of_images=True),
     Examination("ordering", "everything starts after what it waits for, in no cycle", _gate.ordering),
     Examination("ties", "nothing that is done to the oneshots stops an instance", _gate.ties),
     Examination("restart", "after a mend every instance starts by itself", _gate.restarts),
-    Examination("tools", "bash, ip, awk, flock and timeout are there, and can be run", _files.tools),
+    Examination("tools", "bash, ip, awk, flock and timeout are there, and can be run", _files.tools, is_of_images=True),
     Examination("watcher", "what puts lost routes back runs, if it is installed", _routes.watcher),
-    Examination("leftovers", "nothing is left of the reference or of earlier versions", _files.leftovers, False),
-    Examination("agents", "no other program writes our scripts", _files.agents, False),
+    Examination("leftovers", "nothing is left of the reference or of earlier versions", _files.leftovers, False, True),
+    Examination("agents", "no other program writes our scripts", _files.agents, False, True),
     Examination("routes", "every route is in the kernel, and wins", _routes.routes),
     Examination("networkd", "systemd-networkd takes no route away", _routes.networkd),
     Examination("networkmanager", "NetworkManager takes no route away", _routes.network_manager),
@@ -96,7 +96,7 @@ def examine(
     scope: CancelScope | None = None,
     document: Mapping[str, Any] | None = None,
 ) -> DoctorReport:
-    """Make all examinations of a running host, changing nothing.
+    """Make all examinations of a host, or those of an image's files, changing nothing.
 
     Args:
         config: what is asked for; None: what is installed, as its manifest says.
@@ -113,7 +113,8 @@ def examine(
     config = None if config is None else to_config(config)
     given = NodeAddresses.of(document)
     examined = ExaminedHost(to_host(host), config, config_name, scope or CancelScope(), given)
-    made = (each for each in checks if examined.has_installation or not each.is_of_the_installed)
+    able = (each for each in checks if each.is_of_images or not examined.host.is_image)
+    made = (each for each in able if examined.has_installation or not each.is_of_the_installed)
     return DoctorReport({each: _look(each, examined) for each in made})
 
 

@@ -34,12 +34,12 @@ class NextStart:
 
     Args:
         consumer: the unit.
-        is_admitted: whether it would.
+        is_admitted: whether it would; None: an image has no kernel to ask.
         reason: why, in words.
     """
 
     consumer: str
-    is_admitted: bool
+    is_admitted: bool | None
     reason: str
 
     def to_json(self) -> dict[str, Any]:
@@ -102,6 +102,9 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         UnitError: systemd can't be asked.
     """
     config, host = to_config(config), to_host(host)
+    if host.is_image:
+        judged_later = NextStart(config.consumer, None, "an image is judged at its first boot")
+        return _of_boot(config, host, Plan(host.name, RoutePlan(), None, None, judged_later))
     routes, missing = plan_now(config, host.routes)
     next_start = _next_start(config, host.routes, routes, missing, scope or CancelScope())
     pending = awaited_devs(config, host.routes)
@@ -109,10 +112,14 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         return Plan(host.name, routes, missing, None, next_start, pending=pending)
     if why := why_open(host.layout):
         next_start = NextStart(config.consumer, True, f"{why}, so nothing is checked")
+    return _of_boot(config, host, Plan(host.name, routes, missing, None, next_start, pending=pending))
+
+
+def _of_boot(config: Config, host: Host, routes: Plan) -> Plan:
+    """Return a plan of routes with that of files and units."""
     wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
-    warnings = (*warnings_of(config, wanted, host), *boot.unseen)
-    return Plan(host.name, routes, missing, boot.changes, next_start, warnings, pending)
+    return attrs.evolve(routes, boot=boot.changes, warnings=(*warnings_of(config, wanted, host), *boot.unseen))
 
 
 def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend, scope: CancelScope) -> RouteBackend:

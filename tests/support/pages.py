@@ -117,6 +117,9 @@ class Node:
         path = self.root / "usr/bin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(shutil.which(name) or "/bin/true")
+        of_image = self.root / "mnt/image/usr/bin" / name
+        of_image.parent.mkdir(parents=True, exist_ok=True)
+        of_image.touch(0o755)
 
     def run(self, block: Block) -> None:
         """Run a block, or see that it says what is so."""

@@ -1,0 +1,183 @@
+"""An image is planned, examined and undone by ``--root``, without a look out of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from shadowed import shadowed_kernel
+
+from hostrouting import Host, Layout
+from hostrouting.doctor.examine import CHECKS
+from hostrouting.testing import FakeSystemd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG = {
+    "hostRouting": {
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+    }
+}
+ETC = "etc/systemd/system"
+TEMPLATE = "systemd-nspawn@.service"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """This machine, of which nothing may be read or changed."""
+    return Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path / "builder"))
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """The folder of an image with all that the gate needs, and its config."""
+    if shutil.which("systemctl") is None:
+        pytest.skip("no systemctl on this machine")
+    root = tmp_path / "image"
+    for name in ("bash", "ip", "flock", "timeout", "mawk"):
+        write(root, f"usr/bin/{name}", "").chmod(0o755)
+    link(root, "etc/alternatives/awk", "/usr/bin/mawk")
+    link(root, "usr/bin/awk", "/etc/alternatives/awk")
+    link(root, "bin", "usr/bin")
+    write(root, f"usr/lib/systemd/system/{TEMPLATE}", "[Service]\nExecStart=true\n")
+    write(root, "etc/aks-flex-node/config.json", json.dumps(CONFIG))
+    return root
+
+
+def write(root: Path, name: str, text: str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def link(root: Path, name: str, target: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def tree(root: Path) -> dict[str, str]:
+    def found() -> Iterator[tuple[str, str]]:
+        for path in root.rglob("*"):
+            held = str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else "folder"
+            yield str(path.relative_to(root)), held
+
+    return dict(found())
+
+
+def findings(run: Any, image: Path) -> dict[str, str]:
+    document = json.loads(run("doctor", "--root", image, "--output", "json")[1])
+    return {each["kind"]: each["subject"] for each in document["findings"]}
+
+
+def test_an_image_is_planned_installed_examined_and_undone(run: Any, image: Path) -> None:
+    before = tree(image)
+    code, out, _ = run("plan", "--root", image)
+    assert (code, tree(image)) == (2, before)
+    assert out.splitlines()[-1] == f"the next start of {TEMPLATE} isn't known: an image is judged at its first boot"
+    planned = json.loads(run("plan", "--root", image, "--output", "json")[1])
+    assert (planned["host"], planned["nextStart"]["admitted"], planned["routes"]) == (str(image), None, [])
+
+    code, out, _ = run("apply", "--root", image, "--output", "json")
+    applied = json.loads(out)
+    assert (code, applied["host"], applied["files"]) == (0, str(image), planned["files"])
+    assert run("plan", "--root", image)[0] == 0
+    assert run("doctor", "--root", image)[0] == 0
+    assert findings(run, image) == {}
+
+    code, out, _ = run("remove", "--root", image, "--output", "json")
+    removed = json.loads(out)
+    assert (code, removed["host"], removed["stillRequired"]) == (0, str(image), {})
+    assert {each["path"] for each in removed["files"]} >= {each["path"] for each in planned["files"]}
+    assert tree(image) == before
+
+
+def test_only_what_files_tell_is_examined(run: Any, image: Path) -> None:
+    run("apply", "--root", image)
+    document = json.loads(run("doctor", "--root", image, "--output", "json")[1])
+    assert [each["name"] for each in document["examinations"]] == [each.name for each in CHECKS if each.is_of_images]
+    assert not {"verdict", "routes", "ordering"} & {each["name"] for each in document["examinations"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        (f"{ETC}/{TEMPLATE}.d/zzz.conf", "[Service]\nExecStartPre=\n", "gate-overridden"),
+        (f"{ETC}/systemd-nspawn@kube1.service.d/override.conf", "[Service]\nExecCondition=\n", "gate-overridden"),
+        (f"{ETC}/systemd-nspawn@kube1.service.d/zz-hostrouting.conf", "", "gate-overridden"),
+        ("etc/aks-flex-node/static-routes.sh", "#!/bin/true\n", "file-differs"),
+        ("etc/hostrouting/gate.off", "", "gate-off"),
+        (f"{ETC}/static-routes.service.requires/x", "", ""),
+        (f"{ETC}/systemd-nspawn@kube1.service.d/override.conf", "[Service]\nExecStartPre=\n", ""),
+        ("usr/lib/systemd/system/aks-flex-node-agent.service", "", "another-agent"),
+    ],
+)
+def test_what_opens_the_gate_of_an_image_is_found(run: Any, image: Path, name: str, text: str, kind: str) -> None:
+    run("apply", "--root", image)
+    write(image, name, text)
+    found = findings(run, image)
+    assert kind in found if kind else not found
+    assert run("doctor", "--root", image, "--strict")[0] == (1 if kind else 0)
+
+
+def test_a_masked_unit_of_an_image_is_found(run: Any, image: Path) -> None:
+    run("apply", "--root", image)
+    (image / ETC / "static-routes.service").unlink()
+    link(image, f"{ETC}/static-routes.service", "/dev/null")
+    assert findings(run, image) == {"not-enabled": "static-routes.service"}
+
+
+def test_a_remedy_names_the_image(run: Any, image: Path) -> None:
+    run("apply", "--root", image)
+    (image / "etc/hostrouting/gate.sh").unlink()
+    assert f"do: hostrouting apply --root {image}\n" in run("doctor", "--root", image)[1]
+
+
+def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) -> None:
+    """Links of the image lead to what the image has, as they will when it runs."""
+    (image / "etc/alternatives/awk").unlink()
+    link(image, "etc/alternatives/awk", shutil.which("sh") or "")
+    link(image, "etc/alternatives/loop", "loop")
+    run("apply", "--root", image)
+    assert findings(run, image) == {"tool-missing": "awk"}
+
+
+@pytest.mark.parametrize("command", ["apply", "plan", "doctor", "remove"])
+@pytest.mark.parametrize(
+    "name", [f"{ETC}/static-routes.service", f"{ETC}/{TEMPLATE}.d/zz-hostrouting.conf", "lib/systemd"]
+)
+def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path, command: str, name: str) -> None:
+    secret = write(tmp_path, "secret", "hunter2")
+    link(image, name, str(secret))
+    before = tree(image)
+    code, out, err = run(command, "--root", image)
+    assert (code, tree(image), "hunter2" in out + err) == (78, before, False)
+    assert "leads out of the image" in err
+
+
+@pytest.mark.parametrize("command", ["plan", "doctor", "remove"])
+def test_what_is_no_image_is_refused(run: Any, tmp_path: Path, command: str) -> None:
+    assert run(command, "--root", tmp_path)[0] == 78
+    assert run(command, "--root", "/")[0] == 78
+    assert run(command, "--root", tmp_path / "none")[0] == 78
+
+
+def test_a_recording_is_no_image(run: Any, image: Path) -> None:
+    assert run("plan", "--root", image, "--snapshot", "node.json")[0] == 64
+
+
+@pytest.mark.parametrize("path", ["/etc/alternatives/awk", "/usr/bin/awk", "/bin/awk", "/../bin/../bin/awk"])
+def test_links_are_followed_inside_the_root(image: Path, path: str) -> None:
+    assert Layout(image).followed(path) == image / "usr/bin/mawk"
+
+
+def test_links_that_go_in_circles_end(tmp_path: Path) -> None:
+    link(tmp_path, "a", "/b")
+    link(tmp_path, "b", "a")
+    assert Layout(tmp_path).followed("/a/c").is_relative_to(tmp_path)
