@@ -17,7 +17,7 @@ import pytest
 from hostrouting import Config, Layout
 from hostrouting.azure.probe.part import FLUSH_DROP_INS
 from hostrouting.azure.probe.ruleset import PROBE
-from hostrouting.boot.parts import rendered_files
+from hostrouting.boot.bundle import rendered_files
 
 ROOT = Path(__file__).parent.parent
 

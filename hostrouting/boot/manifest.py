@@ -191,6 +191,11 @@ class Manifest:
         ]
         return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
+    def folders_above(self, layout: Layout) -> set[Path]:
+        """Return every folder that something installed lies in, but for the manifest's, which is nobody else's."""
+        above = {folder for path in self.files(layout) for folder in path.parents} - {layout.manifest.parent}
+        return {folder for folder in above if folder.is_relative_to(layout.root) and folder != layout.root}
+
     def textfile(self, layout: Layout) -> Path | None:
         """Return the file into which the installed watcher writes metrics."""
         try:

@@ -211,14 +211,6 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
     return attrs.evolve(manifest, consumer=wanted.consumer if moves_gate else there.consumer or wanted.consumer)
 
 
-def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
-    """Return the files that a config asks for on a host where nothing is installed, those of the gate included."""
-    wanted = Wanted.of(config, layout)
-    scripts = {part.name: part.files[0].text.encode() for part in wanted.parts if part.is_gated}
-    gate = gate_files(layout, wanted_manifest(Manifest(), wanted, layout), scripts)
-    return [*(file for part in wanted.parts for file in part.files), *gate]
-
-
 def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes]) -> list[BootFile]:
     """Return the files of the gate; none where the manifest has no part that it runs.
 

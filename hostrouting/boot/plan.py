@@ -160,9 +160,8 @@ def _is_watching(host: Host) -> bool:
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
-    """Return the manifest with the folders that have to be made for what it names; its own is no other's."""
-    above = {folder for path in manifest.files(layout) for folder in path.parents} - {layout.manifest.parent}
-    missing = {layout.relative(each) for each in above if each.is_relative_to(layout.root) and not files.exists(each)}
+    """Return the manifest with the folders that have to be made for what it names; its own folder belongs to it alone."""
+    missing = {layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
 

@@ -24,7 +24,7 @@ from hostrouting.model.parsing import RESERVED
 
 ROOM = "hostrouting.boot"
 
-_SHARED = {"COMMON": "common.sh", "ROUTES_AWK": "routes.awk"}
+_SHARED = {"COMMON": "common.sh", "ROUTES_AWK": "routes.awk", "BUNDLE": "bundle.sh"}
 
 # What is between reserved blocks, the first and the last of which are the ends of the address space.
 _JUDGED = [
@@ -187,7 +187,7 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
     Args:
         asset: the file's name.
         room: the package whose ``scripts`` it is in.
-        values: by the names. ``@COMMON@`` and ``@ROUTES_AWK@`` are what the scripts share, for any room.
+        values: by the names. ``@COMMON@``, ``@ROUTES_AWK@`` and ``@BUNDLE@`` are what scripts share, for any room.
     """
     text = _read(room, asset)
 

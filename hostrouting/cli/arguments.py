@@ -264,7 +264,9 @@ def _whole(unit: str, most: int) -> Callable[[str], int]:
 
 
 def _add_folder(parser: Parser) -> None:
-    parser.add_argument("--out", metavar="DIR", required=True, help="the folder; it stands for /")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", metavar="DIR", help="the folder that gets the files; it stands for /")
+    where.add_argument("--format", choices=("ignition",), help="print one document instead")
 
 
 def _add_more_output(parser: Parser) -> None:

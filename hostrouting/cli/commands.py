@@ -118,15 +118,24 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 
 
 def render(options: argparse.Namespace, host: Host) -> int:
-    """Write the files that apply would install into a folder.
+    """Write the files that apply would install, for a host without Python.
 
-    Use it to look at the files, or to have another tool install them; that tool must then enable the units too.
+    With --out it writes them into a folder, with an install.sh that installs them and a remove.sh that takes them back;
+    both need bash, coreutils, util-linux and ip. With --format it prints them as an Ignition document.
+
+      hostrouting render --out DIR config.json; tar -C DIR -c . | ssh root@node 'tar -C /root/routing -x'
+      hostrouting render --format ignition config.json > routing.ign
     """
+    from hostrouting.boot.bundle import bundle, ignition
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
-    from hostrouting.boot.parts import rendered_files
+    from hostrouting.model.jsonable import to_json_text
 
-    for file in rendered_files(load(options, host), Layout(options.out)):
+    config = load(options, host)
+    if options.out is None:
+        say(to_json_text(ignition(config)).rstrip())
+        return 0
+    for file in bundle(config, Layout(options.out)):
         write_if_changed(file.path, file.text, mode=file.mode)
         say(str(file.path))
     return 0

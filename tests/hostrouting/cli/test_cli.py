@@ -20,6 +20,7 @@ import pytest
 from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
 
 from hostrouting import Config, Host, Layout, RouteError, Verdict, __version__, cli
+from hostrouting.boot.bundle import ignition
 from hostrouting.cli.arguments import _WORDS as WORDS
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route
@@ -41,6 +42,41 @@ def config(write: Callable[[object], Path]) -> Path:
 
 
 # --- usage -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["frobnicate"],
+        ["check", "--frobnicate"],
+        ["check", "--cidr"],
+        ["check", "--cidr", "10.0.0.0"],
+        ["check", "--cidr", "::/0"],
+        ["check", "--output", "yaml"],
+        ["check", "--out", "json"],
+        ["check", "a", "b"],
+        ["demo", "--output", "yaml"],
+        ["remove", "CONFIG"],
+        ["render"],
+        ["render", "--out", "x", "--format", "ignition"],
+        ["apply", "--root", "x", "--routes-only"],
+    ],
+)
+def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (64, "")
+    assert "--help" in err or "10.0.0.0/32" in err or "IPv4-only" in err
+
+
+def test_without_a_command_all_are_named(run: Any) -> None:
+    code, out, err = run()
+    assert (code, out) == (64, "")
+    assert [line.split()[0] for line in err.splitlines()[:-1]] == [*WORDS]
+    assert len(err.splitlines()) < 24
+    code, _, err = run("azure-vnet")
+    assert code == 64
+    assert [line.split()[0] for line in err.splitlines()[:-1]] == ["plan", "clean"]
 
 
 @pytest.mark.parametrize(
@@ -259,16 +295,23 @@ def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: Fa
     assert "proto dhcp  (another program's, already there)" in out
 
 
-def test_render_writes_what_apply_installs_and_nothing_else(run: Any, config: Path, host: Host, tmp_path: Path) -> None:
+def test_render_writes_what_apply_installs_and_two_scripts(run: Any, config: Path, host: Host, tmp_path: Path) -> None:
     code, out, _ = run("render", config, "--out", tmp_path / "out")
     assert code == 0
     run("apply", config)
     rendered = {path.relative_to(tmp_path / "out"): path for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert len(rendered) == 9
+    assert len(rendered) == 12
     assert set(out.splitlines()) == set(map(str, rendered.values()))
+    scripts = [rendered.pop(Path(name)) for name in ("install.sh", "remove.sh")]
+    assert all(path.stat().st_mode & 0o777 == 0o755 for path in scripts)
     for name, path in rendered.items():
         installed = host.layout.root / name
         assert (installed.read_bytes(), installed.stat().st_mode) == (path.read_bytes(), path.stat().st_mode)
+
+
+def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
+    code, out, err = run("render", config, "--format", "ignition")
+    assert (code, json.loads(out), err) == (0, ignition(Config.load(config)), "")
 
 
 def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: FakeKernel) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shadowed import shadowed_kernel
 
 from hostrouting import Config, Host, Layout, Verdict, check, examine, plan
-from hostrouting.boot.parts import rendered_files
+from hostrouting.boot.bundle import rendered_files
 from hostrouting.overlap.node_ip import NodeAddresses
 from hostrouting.report import NoteKind
 from hostrouting.testing import FakeSystemd

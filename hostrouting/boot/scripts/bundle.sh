@@ -1,0 +1,69 @@
+# --- what install.sh and remove.sh share ----------------------------------------------------------------------------
+# shellcheck shell=bash disable=SC2034,SC2154,SC2329 # each uses some of it
+
+set -eu -o pipefail
+export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+umask 022
+
+readonly RUN_DIR=/run/aks-flex-node
+readonly UNITS=/etc/systemd/system
+readonly WANTS=$UNITS/multi-user.target.wants
+readonly MANIFEST=/etc/hostrouting/installed.json
+readonly LIST=/etc/hostrouting/gate.list
+readonly STAGES=/etc/hostrouting/stages
+readonly RUN_SECONDS=660
+
+say() { printf '%s\n' "$@"; }
+complain() { printf '%s\n' "$@" >&2; }
+die() { complain "${0##*/}: $1" && exit "${2:-1}"; }
+# What is written before it is renamed; what a kill leaves of it every later run removes.
+new_of() { say "${1%/*}/.${1##*/}.hostrouting-new"; }
+is_there() { [ -e "$1" ] || [ -L "$1" ]; }
+# sd_booted(3); what runs in a chroot installs for a later boot.
+is_running() { [ -d /run/systemd/system ]; }
+reload() { ! is_running || systemctl daemon-reload; }
+
+# What a manifest names of its parts, and what ours does: the gate's own files aren't part of one.
+installed_files() { sed -n 's/^  "parts": //p' "$1" | grep -o '"/etc/[^"]*"' | tr -d '"' | sort -u; }
+rendered_files() {
+  local path
+  while read -r _ _ path; do
+    case $path in /etc/hostrouting/* | */??-hostrouting.conf) ;; *) say "$path" ;; esac
+  done <<<"$FILES" | sort -u
+}
+units() {
+  local path
+  while read -r _ _ path; do
+    [[ $path != "$UNITS"/*.service ]] || say "${path##*/}"
+  done <<<"$FILES"
+}
+folders_of() { sed -n 's/^  "folders": //p' "$1" | grep -o '/[^"]*' || true; }
+
+# Those of the consumer that systemd may start; of a template also one that nobody has, which shows what each would get.
+instances() {
+  local name
+  is_running || return 0
+  say "${CONSUMER/@./@hostrouting-probe.}"
+  [[ $CONSUMER == *@.* ]] || return 0
+  systemctl list-units --all --full --plain --no-legend --no-pager -- "${CONSUMER/@./@*.}" | while read -r name _; do
+    say "$name"
+  done
+}
+
+# Takes the lock of a whole run, and refuses what isn't ours to change.
+begin() {
+  [ "$EUID" -eq 0 ] || die "only root may do this" 77
+  if is_running; then
+    [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
+    umask 077 # whoever can open it can hold it
+    exec 8>>"$RUN_DIR/run.lock"
+    umask 022
+    flock -w "$RUN_SECONDS" 8 || die "another run has held $RUN_DIR/run.lock for $RUN_SECONDS s"
+    [ ! -e "$RUN_DIR/trial.json" ] || die "a trial of routes stands: hostrouting confirm, or remove, ends it"
+  fi
+  [ -e "$MANIFEST" ] || return 0
+  if [ "$(installed_files "$MANIFEST")" != "$(rendered_files)" ] ||
+    ! grep -qxF "  \"consumer\": \"$CONSUMER\"," "$MANIFEST" || ! grep -qxF '  "former": [],' "$MANIFEST"; then
+    die "other parts, or another consumer, are installed: take them back first, by their own remove.sh or hostrouting remove"
+  fi
+}

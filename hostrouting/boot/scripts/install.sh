@@ -1,0 +1,140 @@
+#!/bin/bash -p
+{
+# Installs what was rendered beside it, as `hostrouting apply` does, on a host without Python. Rendered: edits are lost.
+#
+#   ./install.sh     on the running system: files, units, gate, routes, and the check; in a chroot: files and units
+#   ./remove.sh      takes it back
+#
+# It installs all of it or nothing: if anything fails, or a signal comes, it puts back what it has changed. Over an earlier
+# installation of the same parts it is one step, and no start of the node meanwhile is judged by some of either.
+
+@BUNDLE@
+
+readonly CONSUMER=@CONSUMER@
+# MODE SHA256 PATH of each file, in the order in which they are written: the drop-ins, which shut the gate, are the last.
+FILES=$(cat <<'FILES'
+@FILES@
+FILES
+)
+
+# keep PATH: what is there now comes back if this fails.
+keep() {
+  [[ " ${CHANGED[*]} " != *" $1 "* ]] || return 0
+  mkdir -p "$OLD${1%/*}"
+  ! is_there "$1" || cp -aT "$1" "$OLD$1"
+  CHANGED+=("$1")
+}
+
+# put MODE SOURCE PATH: by rename(2), so that whoever reads it finds the old file or the new one.
+put() {
+  local change=added new
+  [ -L "$3" ] || [ ! -d "$3" ] || die "can't write $3: it is a folder"
+  ! is_there "$3" || change=replaced
+  [ -L "$3" ] || ! cmp -s "$2" "$3" || [ "$(stat -c '%04a %u' "$3")" != "$1 0" ] || return 0
+  keep "$3"
+  mkdir -p "${3%/*}"
+  new=$(new_of "$3")
+  install -m "$1" "$2" "$new"
+  sync "$new"
+  mv -fT "$new" "$3"
+  say "$change $3"
+}
+
+# The manifest names the folders that were made, now or by an earlier run.
+fill_in_manifest() {
+  local folder earlier='' made=() list=''
+  [ ! -e "$MANIFEST" ] || earlier=$(folders_of "$MANIFEST")
+  while read -r folder; do
+    [ -d "$folder" ] && [[ $'\n'$earlier$'\n' != *$'\n'$folder$'\n'* ]] || made+=("$folder")
+  done < <(folders_of "$HERE$MANIFEST")
+  [ "${#made[@]}" -eq 0 ] || printf -v list '"%s", ' "${made[@]}"
+  FOLDERS=$(printf '%s\n' "${made[@]}")
+  sed "s|^  \"folders\": .*|  \"folders\": [${list%, }],|" "$HERE$MANIFEST" >"$OLD/manifest"
+}
+
+# Until the last script is in its place the list names copies of them: at no moment is a start judged by old and new ones.
+stage() {
+  mkdir -p "$STAGES/install"
+  cp "$HERE"/etc/aks-flex-node/*.sh "$STAGES/install"
+  chmod 755 "$STAGES"/install/*.sh
+  sed "s|^/etc/aks-flex-node/|$STAGES/install/|" "$HERE$LIST" >"$OLD/list"
+  put 0644 "$OLD/list" "$LIST"
+}
+
+enable() {
+  ! is_there "$WANTS/$1" || return 0
+  keep "$WANTS/$1"
+  mkdir -p "$WANTS"
+  ln -sT "$UNITS/$1" "$WANTS/$1"
+  say "enabled $1"
+}
+
+# An override may empty the lists of the gate, and then it holds nobody.
+see_that_it_holds() {
+  local unit shown
+  for unit in $(instances); do
+    shown=$(systemctl show --property=LoadState,ExecConditionEx,ExecStartPreEx -- "$unit")
+    [[ $shown != *LoadState=not-found* ]] || complain "there is no unit $CONSUMER: until there is, nothing is held back"
+    [[ $shown != *LoadState=loaded* || ($shown == *'gate.sh hold ;'* && $shown == *'gate.sh last ;'*) ]] ||
+      die "the gate doesn't hold $unit: something overrides zz-hostrouting.conf; look at: systemctl cat $unit"
+  done
+}
+
+finish() {
+  local status=$? i path new folder
+  trap '' HUP INT TERM
+  set +e
+  if [ -z "$IS_DONE" ]; then
+    for ((i = ${#CHANGED[@]} - 1; i >= 0; i--)); do
+      path=${CHANGED[i]} new=$(new_of "${CHANGED[i]}")
+      rm -f "$new"
+      if is_there "$OLD$path"; then
+        cp -aT "$OLD$path" "$new" && mv -fT "$new" "$path"
+      else
+        rm -f "$path"
+      fi
+    done
+    rm -rf "$STAGES"
+    for folder in $(sort -r <<<"$FOLDERS") /etc/hostrouting; do rmdir "$folder"; done 2>/dev/null
+    [ "${#CHANGED[@]}" -eq 0 ] || reload
+    complain "${0##*/}: nothing was installed: all files are as they were"
+  fi
+  rm -rf "$OLD"
+  exit "$status"
+}
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+CHANGED=() FOLDERS='' IS_DONE=''
+[ $# -eq 0 ] || die "usage: ${0##*/}" 64
+begin
+for link in "$UNITS"/*.service.{requires,wants}/{static-routes,check-route-overlap}.service; do
+  ! is_there "$link" || die "$link is the Go package's: systemctl disable its units first, or run hostrouting apply"
+done
+while read -r _ sum path; do say "$sum  $HERE$path"; done <<<"$FILES" | sha256sum --check --quiet --strict >&2 ||
+  die "the files beside it aren't those that were rendered"
+OLD=$(mktemp -d)
+trap finish EXIT
+trap 'exit 130' HUP INT TERM
+
+fill_in_manifest
+put 0644 "$OLD/manifest" "$MANIFEST"
+[ ! -e "$LIST" ] || cmp -s "$HERE$LIST" "$LIST" || stage
+while read -r mode _ path; do
+  [ "$path" = "$MANIFEST" ] || put "$mode" "$HERE$path" "$path"
+done <<<"$FILES"
+for unit in $(units); do enable "$unit"; done
+if is_running; then
+  [ "${#CHANGED[@]}" -eq 0 ] || reload
+  see_that_it_holds
+  [ ! -x /etc/aks-flex-node/static-routes.sh ] || /etc/aks-flex-node/static-routes.sh
+fi
+IS_DONE=yes
+rm -rf "$STAGES"
+[ "${#CHANGED[@]}" -gt 0 ] || say 'nothing to change'
+is_running || exit 0
+for unit in $(units); do
+  ! systemctl is-active --quiet network-online.target || systemctl start --no-block "$unit"
+done
+[ ! -x /etc/aks-flex-node/check-route-overlap.sh ] || /etc/aks-flex-node/check-route-overlap.sh
+exit 0
+}

@@ -1,0 +1,81 @@
+#!/bin/bash -p
+{
+# Takes back what install.sh, or an Ignition document of the same parts, has installed, as `hostrouting remove` does: a node
+# that is held starts, what runs goes on. Rendered: edits are lost.
+
+@BUNDLE@
+
+readonly CONSUMER=@CONSUMER@
+# As long as a gate takes at most would be 20 s; one that begins now admits at once.
+readonly START_SECONDS=15
+FILES=$(cat <<'FILES'
+@FILES@
+FILES
+)
+
+# take FILE...: removes what is there of these, and says it.
+take() {
+  local path
+  for path; do
+    rm -f "$(new_of "$path")"
+    is_there "$path" || continue
+    rm -f "$path"
+    say "removed $path"
+    IS_CHANGED=yes
+  done
+}
+
+# paths_like PATTERN: those of the files that match.
+paths_like() {
+  local path
+  while read -r _ _ path; do
+    # shellcheck disable=SC2053 # it is a pattern
+    [[ $path != $1 ]] || say "$path"
+  done <<<"$FILES"
+}
+
+# A reload skips what is left of the lists of a start that runs the gate.
+wait_for_starts() {
+  local unit left=$((START_SECONDS * 10))
+  for unit in $(instances); do
+    while [[ $(systemctl show --property=SubState -- "$unit") =~ =(condition|start-pre)$ ]] && [ $((left--)) -gt 0 ]; do
+      sleep 0.1
+    done
+  done
+}
+
+# Ours in table main are known by their protocol.
+take_routes() {
+  local route
+  exec 9>>"$RUN_DIR/lock"
+  flock -w 60 9 || die "another run has held $RUN_DIR/lock for 60 s"
+  while read -r route; do
+    [[ $route != default* ]] || continue
+    ip -4 route flush table main proto 217 exact "${route%% *}"
+    say "removed $route"
+    IS_CHANGED=yes
+  done < <(ip -4 -N -o route show table main proto 217)
+  exec 9>&-
+}
+
+IS_CHANGED=''
+[ $# -eq 0 ] || die "usage: ${0##*/}" 64
+begin
+FOLDERS=''
+[ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
+take "$LIST"
+for path in $(paths_like "*/??-hostrouting.conf"); do take "$path"; done
+! is_running || wait_for_starts
+for unit in $(units); do
+  [ "$unit" != hostrouting-watch.service ] || ! is_running || systemctl stop "$unit" || true
+  take "$WANTS/$unit" "$UNITS/$unit"
+done
+[ -z "$IS_CHANGED" ] || reload
+! is_running || take_routes
+for path in $(paths_like "/etc/*"); do [ "$path" = "$MANIFEST" ] || take "$path"; done
+rm -rf "$STAGES"
+take "$RUN_DIR"/route-overlap.{ok,detected,json} "$MANIFEST"
+for folder in $(sort -r <<<"$FOLDERS") /etc/hostrouting; do rmdir "$folder"; done 2>/dev/null || true
+[ -n "$IS_CHANGED" ] || say 'nothing to change'
+exit 0
+}

@@ -1,0 +1,187 @@
+"""A host without Python, of an Ignition document or of install.sh alone: it boots, checks, and holds back."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ignition_documents import written
+
+from boot.payloads import add_nested_machine
+from boot.test_gate import (
+    CONFIG,
+    MEND,
+    MENDED,
+    UNREACHABLE,
+    boot_held,
+    files,
+    install_into_image,
+    marker,
+    start,
+    write_config,
+)
+from hostrouting import Config, Layout
+from hostrouting.boot.bundle import bundle, ignition
+
+if TYPE_CHECKING:
+    from boot.payloads import Payload
+    from boot.rig import Machine
+
+OUT = "/root/out"
+# As Ignition enables units: the first boot follows presets.
+PRESET = "/etc/systemd/system-preset/20-ignition.preset"
+
+
+def document(*routes: dict[str, Any], cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": [*routes]},
+        "routeOverlap": {"expectedCidrs": [*cidrs], "mode": "STRICT"},
+        "waitSeconds": 1,
+    }
+    return Config.from_mapping({"hostRouting": section | more})
+
+
+def carry(node: Machine, config: Config) -> None:
+    """Copy what ``render --out`` writes onto a machine."""
+    node.remove(OUT)
+    for file in bundle(config, Layout(OUT)):
+        node.write(str(file.path), file.text, mode=file.mode)
+
+
+def without_python(node: Machine) -> None:
+    for name in ("python3", "hostrouting"):
+        node.remove(f"/usr/bin/{name}")
+    assert node.run_offline("sh", "-c", "command -v python3", check=False).returncode != 0
+
+
+def provision(node: Machine, config: Config) -> None:
+    """Write what Ignition writes of the document, and enable what it enables."""
+    made = ignition(config)
+    for path, (text, mode) in written(made).items():
+        node.write(path, text, mode=mode)
+    units = [unit["name"] for unit in made["systemd"]["units"] if unit.get("enabled")]
+    node.write(PRESET, "".join(f"enable {name}\n" for name in units))
+    node.systemctl("preset", *units)
+
+
+def whole(node: Machine) -> str:
+    """Everything below /etc with its mode, target and checksum; the machine is off."""
+    script = "cd /etc && find . -printf '%p %m %y %l\n' | sort; find . -type f -not -name machine-id -print0 | sort -z | xargs -0 sha256sum"
+    return node.run_offline("sh", "-euc", script).stdout
+
+
+def test_of_an_ignition_document_alone_it_holds_and_is_taken_back(node: Machine) -> None:
+    payload = add_nested_machine(node)
+    without_python(node)
+    before = whole(node)
+    provision(node, document())
+    boot_held(node, payload)
+    assert "OVERLAP: expected CIDR 172.16.1.0/24" in node.journal(payload.unit)
+    assert list(marker(node)) == ["detected"]
+    node.ip(*MEND)
+    payload.wait_until_it_ran()
+
+    pid = payload.main_pid()
+    carry(node, document())
+    said = node.run(f"{OUT}/remove.sh").stdout
+    assert "removed /run/aks-flex-node/route-overlap.ok" in said
+    assert payload.main_pid() == pid
+    node.ip("route", "delete", *MEND[2:])
+    node.systemctl("stop", payload.unit)
+    assert start(node, payload), "nothing holds it any more"
+    node.power_off()
+    node.remove(PRESET.rpartition("/")[0])
+    assert whole(node) == before
+
+
+def test_of_install_sh_alone_it_installs_its_routes_and_python_takes_it_back(node: Machine) -> None:
+    payload = add_nested_machine(node)
+    before = whole(node)
+    carry(node, document(MENDED))
+    node.run_offline(f"{OUT}/install.sh")
+    node.boot()
+    payload.wait_until_it_ran()
+    assert marker(node) == {"ok": ""}
+    assert node.state("static-routes.service") == "active/exited"
+    pid = payload.main_pid()
+    node.python("remove")
+    assert payload.main_pid() == pid
+    assert "217" not in node.run("ip", "-N", "-4", "route").stdout
+    node.power_off()
+    assert whole(node) == before
+
+
+def test_in_a_chroot_it_leaves_what_apply_leaves(node: Machine) -> None:
+    write_config(node, MENDED)
+    config = Config.from_mapping(json.loads(node.read(CONFIG)))
+    install_into_image(node)
+    applied = whole(node)
+    carry(node, config)
+    node.run_offline(f"{OUT}/remove.sh")
+    assert whole(node) != applied
+    node.run_offline(f"{OUT}/install.sh")
+    assert whole(node) == applied
+
+
+@pytest.fixture
+def running(node: Machine) -> Payload:
+    """A machine that runs, and nothing is installed."""
+    payload = add_nested_machine(node)
+    without_python(node)
+    node.boot()
+    payload.wait_until_it_ran()
+    return payload
+
+
+def test_on_a_running_node_it_installs_now_and_stops_nothing(node: Machine, running: Payload) -> None:
+    before, pid = files(node), running.main_pid()
+    for routes, cidr in (((), "10.96.0.0/12"), ((MENDED,), "172.16.1.0/24"), ((), "10.96.0.0/12")):
+        config = document(*routes, cidrs=(cidr,), staticRoutes={"enabled": True, "routes": [*routes, OTHER]})
+        carry(node, config)
+        node.run(f"{OUT}/install.sh")
+        assert node.run("ip", "-N", "-4", "-o", "route").stdout.count("proto 217") == len(routes) + 1
+        assert marker(node) == {"ok": ""}
+        assert running.main_pid() == pid
+    node.systemctl("stop", running.unit)
+    assert start(node, running)
+
+    carry(node, document(OTHER))
+    done = node.run(f"{OUT}/install.sh", check=False)
+    assert done.returncode == 1, "STRICT, and nothing mends the shadow; it stays installed, as by apply"
+    node.systemctl("stop", running.unit)
+    assert not start(node, running)
+    node.run(f"{OUT}/remove.sh")
+    node.wait_for(running.unit, "active/running")
+    assert "217" not in node.run("ip", "-N", "-4", "route").stdout
+    assert files(node) == before
+
+
+OTHER = {"destination": "172.16.9.0/24"}
+
+
+def test_what_fails_on_a_running_node_is_put_back(node: Machine, running: Payload) -> None:
+    """A route that can't be installed; and an override that takes the gate away."""
+    carry(node, document(UNREACHABLE, cidrs=()))
+    before = files(node)
+    done = node.run(f"{OUT}/install.sh", check=False)
+    assert (done.returncode, "gateway 10.99.0.1" in done.stderr, files(node)) == (1, True, before)
+
+    carry(node, document(MENDED))
+    node.write("/etc/systemd/system/systemd-nspawn@kube1.service.d/zzz.conf", "[Service]\nExecStartPre=\n")
+    before = files(node)
+    done = node.run(f"{OUT}/install.sh", check=False)
+    assert (done.returncode, "the gate doesn't hold systemd-nspawn@kube1.service" in done.stderr) == (1, True)
+    assert files(node) == before
+    assert "217" not in node.run("ip", "-N", "-4", "route").stdout
+
+
+def test_a_node_that_is_held_starts_when_it_is_removed(node: Machine) -> None:
+    payload = add_nested_machine(node)
+    without_python(node)
+    provision(node, document())
+    boot_held(node, payload)
+    carry(node, document())
+    node.run("sh", "-c", f"{shlex.quote(OUT)}/remove.sh")
+    payload.wait_until_it_ran()

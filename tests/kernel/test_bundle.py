@@ -1,0 +1,230 @@
+"""A host without Python: install.sh leaves what ``apply --root`` does, all of it or nothing, and remove.sh takes it back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import phases
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting
+from hostrouting.boot.bundle import bundle, rendered_files
+from hostrouting.boot.files import write_if_changed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.kernel
+
+TEMPLATE = "systemd-nspawn@.service"
+ROUTE = {"destination": "172.16.1.0/24"}
+# What runs sees the tree's /etc and /run as the system's.
+_ENTER = 'mount --bind "$0/etc" /etc && mount --bind "$0/run" /run && exec "$@"'
+
+
+def config(*routes: dict[str, Any], cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
+    section = {
+        "staticRoutes": {"enabled": True, "routes": [*routes]},
+        "routeOverlap": {"expectedCidrs": [*cidrs], "mode": "STRICT"},
+    }
+    return Config.from_mapping({"hostRouting": section | more})
+
+
+BOTH = config(ROUTE)
+CONFIGS = {
+    "both": BOTH,
+    "routes": config(ROUTE, cidrs=()),
+    "check": config(),
+    "kubelet": config(ROUTE, consumer="kubelet.service", waitSeconds=7),
+    "warn": config(routeOverlap={"expectedCidrs": ["10.0.0.0/8"], "containerDevs": ["a*"]}, watch={"enabled": True}),
+}
+
+
+@pytest.fixture
+def new_tree(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes a system's folders: some of those that are needed are there, others aren't."""
+    if shutil.which("systemctl") is None:
+        pytest.skip("no systemctl on this machine")
+
+    def make(name: str) -> Path:
+        root = tmp_path / name
+        for folder in ("run", "etc/systemd/system", "etc/iproute2", "usr/lib/systemd/system"):
+            (root / folder).mkdir(parents=True)
+        (root / "usr/lib/systemd/system" / TEMPLATE).write_text("[Service]\n")
+        return root
+
+    return make
+
+
+@pytest.fixture
+def tree(new_tree: Callable[[str], Path]) -> Path:
+    return new_tree("tree")
+
+
+def render(asked: Config, folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    for file in bundle(asked, Layout(folder)):
+        write_if_changed(file.path, file.text, mode=file.mode)
+    return folder
+
+
+def start(root: Path, script: Path, *words: str) -> subprocess.Popen[str]:
+    argv = ["unshare", "--mount", "--", "sh", "-c", _ENTER, str(root), *words, str(script)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, umask=0o077)
+
+
+def run(root: Path, script: Path, *words: str) -> tuple[int, str, str]:
+    process = start(root, script, *words)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def contents(root: Path, *, times: bool = False) -> dict[str, tuple[Any, ...]]:
+    """What is below /etc: mode and owner of each, content of files, targets of links."""
+
+    def told(path: Path) -> tuple[Any, ...]:
+        state = path.lstat()
+        held = path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        return oct(state.st_mode), state.st_uid, held, state.st_mtime_ns if times else None
+
+    return {str(path.relative_to(root)): told(path) for path in (root / "etc").rglob("*")}
+
+
+def apply(asked: Config, root: Path) -> None:
+    phases.run(Configure(asked, host=Host.image(root)))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_installs_what_apply_installs(name: str, new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    there, applied = new_tree("there"), new_tree("applied")
+    folder, before = render(CONFIGS[name], tmp_path / "out"), contents(there)
+    code, out, err = run(there, folder / "install.sh")
+    assert (code, err) == (0, "")
+    apply(CONFIGS[name], applied)
+    assert contents(there) == contents(applied)
+    files = rendered_files(CONFIGS[name], Layout(there))
+    assert {line.split()[1] for line in out.splitlines()} >= {Layout(there).relative(file.path) for file in files}
+
+    installed = contents(there, times=True)
+    assert run(there, folder / "install.sh") == (0, "nothing to change\n", "")
+    assert contents(there, times=True) == installed
+
+    assert run(there, folder / "remove.sh")[::2] == (0, "")
+    assert contents(there) == before
+    assert run(there, folder / "remove.sh") == (0, "nothing to change\n", "")
+
+
+def test_python_takes_back_what_it_has_installed(tree: Path, tmp_path: Path) -> None:
+    before = contents(tree)
+    assert run(tree, render(BOTH, tmp_path / "out") / "install.sh")[0] == 0
+    phases.run(RemoveHostRouting(host=Host.image(tree)))
+    assert contents(tree) == before
+
+
+def test_it_takes_back_what_python_has_installed(tree: Path, tmp_path: Path) -> None:
+    before = contents(tree)
+    apply(BOTH, tree)
+    assert run(tree, render(BOTH, tmp_path / "out") / "remove.sh")[0] == 0
+    assert contents(tree) == before
+
+
+def test_it_updates_what_is_installed(new_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    there, applied = new_tree("there"), new_tree("applied")
+    other = config({"destination": "172.16.9.0/24"}, cidrs=("172.16.9.0/24",), waitSeconds=3)
+    before = contents(there)
+    for asked in (BOTH, other):
+        code, out, err = run(there, render(asked, tmp_path / "out") / "install.sh")
+        assert code == 0, err
+        apply(asked, applied)
+        assert contents(there) == contents(applied)
+    assert "replaced /etc/aks-flex-node/check-route-overlap.sh\n" in out
+    assert "static-routes.service" not in out
+    assert run(there, render(BOTH, tmp_path / "out") / "remove.sh")[0] == 0, "that of any config of the same parts"
+    assert contents(there) == before
+
+
+@pytest.mark.parametrize("name", ["routes", "kubelet"])
+@pytest.mark.parametrize("script", ["install.sh", "remove.sh"])
+def test_other_parts_or_another_consumer_are_left_alone(tree: Path, tmp_path: Path, name: str, script: str) -> None:
+    assert run(tree, render(BOTH, tmp_path / "out") / "install.sh")[0] == 0
+    before = contents(tree, times=True)
+    code, _, err = run(tree, render(CONFIGS[name], tmp_path / "out") / script)
+    assert (code, contents(tree, times=True)) == (1, before)
+    assert "other parts, or another consumer, are installed" in err
+
+
+@pytest.mark.parametrize("number", range(len(rendered_files(BOTH, Layout("/x")))))
+@pytest.mark.parametrize("is_update", [False, True])
+def test_what_fails_is_put_back(tree: Path, tmp_path: Path, number: int, is_update: bool) -> None:
+    """A folder in a file's place is what no rename gets over."""
+    if is_update:
+        apply(config({"destination": "172.16.9.0/24"}), tree)
+    obstacle = Layout(tree).of(Layout("/x").relative(rendered_files(BOTH, Layout("/x"))[number].path))
+    obstacle.unlink(missing_ok=True)
+    (obstacle / "in the way").mkdir(parents=True)
+    before = contents(tree)
+    code, _, err = run(tree, render(BOTH, tmp_path / "out") / "install.sh")
+    assert (code, obstacle.name in err) == (1, True), err
+    assert contents(tree) == before, err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_has_it_put_back(tree: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    folder, before = render(BOTH, tmp_path / "out"), contents(tree)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    os.mkfifo(tree / "run/wait")
+    script = folder / "install.sh"
+    # It stops before the last drop-in, in a program of its own as any.
+    script.write_text(
+        script.read_text().replace('  sync "$new"\n', '  [[ $3 != */zz-* ]] || cat /run/wait\n  sync "$new"\n')
+    )
+    process = start(tree, script)
+    with (tree / "run/wait").open("w"):
+        process.send_signal(sent)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, contents(tree)) == (130, before), err
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100])
+def test_files_that_were_damaged_on_their_way_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
+    folder, before = render(BOTH, tmp_path / "out"), contents(tree)
+    script = folder / "etc/aks-flex-node/static-routes.sh"
+    script.write_text(script.read_text()[: -cut or None] + ("x" if cut == 0 else ""))
+    code, out, err = run(tree, folder / "install.sh")
+    assert (code, out, contents(tree)) == (1, "", before)
+    assert "aren't those that were rendered" in err
+
+
+def test_scripts_that_are_cut_off_do_nothing(tree: Path, tmp_path: Path) -> None:
+    folder, before = render(BOTH, tmp_path / "out"), contents(tree)
+    for name in ("install.sh", "remove.sh"):
+        text = (folder / name).read_text()
+        for cut in range(len("#!/bin/bash -p\n{"), len(text) - 3, 997):
+            (folder / "cut.sh").write_text(text[:cut])
+            assert run(tree, folder / "cut.sh", "bash", "-p")[0] != 0
+    assert contents(tree) == before
+
+
+def test_the_go_packages_installation_is_left_alone(tree: Path, tmp_path: Path) -> None:
+    requires = tree / "etc/systemd/system" / f"{TEMPLATE}.requires"
+    requires.mkdir()
+    (requires / "static-routes.service").symlink_to("../static-routes.service")
+    before = contents(tree)
+    code, _, err = run(tree, render(BOTH, tmp_path / "out") / "install.sh")
+    assert (code, contents(tree)) == (1, before)
+    assert "is the Go package's" in err
+
+
+def test_litter_of_a_killed_run_goes(tree: Path, tmp_path: Path) -> None:
+    folder, before = render(BOTH, tmp_path / "out"), contents(tree)
+    assert run(tree, folder / "install.sh")[0] == 0
+    (tree / "etc/hostrouting/.gate.sh.hostrouting-new").write_text("half")
+    (tree / "etc/hostrouting/stages/install").mkdir(parents=True)
+    assert run(tree, folder / "remove.sh")[0] == 0
+    assert contents(tree) == before

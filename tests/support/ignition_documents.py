@@ -1,0 +1,21 @@
+"""What Ignition makes of a document, as far as ours go."""
+
+from __future__ import annotations
+
+import gzip
+from base64 import b64decode
+from typing import Any
+
+
+def written(document: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    """What Ignition writes of a document: by the path, the text and the mode."""
+    found = {}
+    for file in document["storage"]["files"]:
+        packed = b64decode(file["contents"]["source"].removeprefix("data:;base64,"), validate=True)
+        found[file["path"]] = gzip.decompress(packed).decode(), file["mode"]
+    for unit in document["systemd"]["units"]:
+        if "contents" in unit:
+            found[f"/etc/systemd/system/{unit['name']}"] = unit["contents"], 0o644
+        for drop_in in unit.get("dropins", ()):
+            found[f"/etc/systemd/system/{unit['name']}.d/{drop_in['name']}"] = drop_in["contents"], 0o644
+    return found
