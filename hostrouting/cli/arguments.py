@@ -211,7 +211,7 @@ def _add_output(parser: Parser) -> None:
     parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
 
 
-def _add_snapshot(parser: argparse._ActionsContainer) -> None:
+def _add_snapshot(parser: Parser) -> None:
     what = "a host that was recorded, instead of this one; - is standard input"
     parser.add_argument("--snapshot", action="append", metavar="FILE", help=what)
 
@@ -246,12 +246,6 @@ def _add_where(parser: Parser) -> None:
     where.add_argument(
         "--try", type=_whole("seconds", _TRY_SECONDS_MAX), dest="try_seconds", metavar="SECONDS", help=what
     )
-
-
-def _add_whom(parser: Parser) -> None:
-    whom = parser.add_mutually_exclusive_group()
-    _add_root(whom)
-    _add_snapshot(whom)
 
 
 def _whole(unit: str, most: int) -> Callable[[str], int]:
@@ -302,7 +296,12 @@ def _add_shell(parser: Parser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
-def _add_strict(parser: Parser) -> None:
+def _add_doctor(parser: Parser) -> None:
+    what = "for people, for programs, or as AKSFlexNode's preflight"
+    parser.add_argument("--output", choices=("text", "json", "preflight"), default="text", help=what)
+    what = "take errors of these checks of a preflight for warnings: names with commas between them, or all"
+    parser.add_argument("--ignore-preflight-errors", action="append", default=[], metavar="NAMES", help=what)
+    parser.add_argument("--fail-on-warnings", action="store_true", help="have a preflight fail on warnings too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 also for what only may break later")
 
 
@@ -381,14 +380,14 @@ _WORDS = {
     "demo": Word(commands.demo),
     "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
     "confirm": Word(trying.confirm, (_add_output,)),
-    "plan": Word(commands.plan, (_add_config, _add_whom, _add_output)),
+    "plan": Word(commands.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
     "render": Word(commands.render, (_add_config, _add_folder)),
     "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),
     "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "fix": Word(checking.fix, (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
     "judge": Word(checking.judge, (_add_recordings,), EXIT_CHECK_UNKNOWN),
-    "doctor": Word(checking.doctor, (_add_config, _add_root, _add_output, _add_strict)),
+    "doctor": Word(checking.doctor, (_add_config, _add_root, _add_doctor)),
     "watch": Word(commands.watch, (_add_config,)),
     "config": Word(_config, is_followed=True),
     "lb-probe": Word(_lb_probe, is_followed=True),

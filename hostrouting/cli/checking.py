@@ -302,14 +302,20 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     config that it was made of. It exits with 0 if nothing is broken, and with 1 otherwise; it only lists what may break
     later.
 
+    With --output preflight it prints the JSON of AKSFlexNode's preflight, without a value of CONFIG in it.
+
       ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
     """
     import shlex
 
     from hostrouting.cli.azure import neighbours
     from hostrouting.cli.pages import doctor_page
+    from hostrouting.cli.preflight import preflight
     from hostrouting.doctor.examine import CHECKS, examine
 
+    is_preflight = options.output == "preflight"
+    if not is_preflight and (options.ignore_preflight_errors or options.fail_on_warnings):
+        raise UsageError("--ignore-preflight-errors and --fail-on-warnings are for --output preflight")
     host = options.image or host
     is_there = has_config(options, host)
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
@@ -320,5 +326,10 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
             lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope, document=document)
         )
     )
+    if is_preflight:
+        is_strict = options.fail_on_warnings or options.strict
+        document = preflight(report, ignored=options.ignore_preflight_errors, fails_on_warnings=is_strict)
+        say(to_json_text(document).rstrip())
+        return 0 if document["status"] == "ok" else EXIT_FAILURE
     say_as_asked(options, report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)))
     return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0

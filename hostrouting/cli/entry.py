@@ -14,6 +14,7 @@ from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import KeepOn, OutputError, bad, complain, dim, patience, say
 from hostrouting.cli.running import EXIT_FAILURE, say_json
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
+from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 
 if TYPE_CHECKING:
@@ -83,6 +84,10 @@ def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, 
     for warning in getattr(error, "warnings", ()):
         complain(f"hostrouting: {warning}", last_words)
     code = _fail(error, failed, last_words)
+    if _is_asked_for("preflight", words):
+        from hostrouting.cli.preflight import unmade_preflight
+
+        say(to_json_text(unmade_preflight()).rstrip(), keep_on)
     if _is_asked_for("json", words):
         say_json(_document_of(error), keep_on)
     elif changes := getattr(error, "changes", None):

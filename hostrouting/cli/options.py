@@ -28,6 +28,8 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
     """Return whom a command asks: the image of --root, the recorded host of --snapshot, or the given one."""
     if options.snapshot is None:
         return options.image or host
+    if options.image is not None:
+        raise UsageError("--root and --snapshot name two hosts; give one of them")
     path, *others = options.snapshot
     if others:
         raise UsageError("--snapshot is given twice; give one recording at a time")

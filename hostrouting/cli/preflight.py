@@ -1,0 +1,57 @@
+"""The doctor's report in the form of the ``preflight`` of AKSFlexNode and unbounded, to stand beside theirs.
+
+Their contract wants no configured value in a message or a target. So a message is made of words that stand in the code:
+what an examination looks for, and the kinds of what it has found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hostrouting.doctor.examination import Severity
+from hostrouting.doctor.examine import DoctorReport
+
+_PREFIX = "host-"
+_TARGET = "host"
+_ALL = "all"
+
+
+def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_warnings: bool = False) -> dict[str, Any]:
+    """Return a report as a preflight.
+
+    Args:
+        report: what was found.
+        ignored: names of checks whose errors count as warnings, several in one string with commas; ``all``: of all.
+        fails_on_warnings: whether a warning fails it.
+    """
+    names = {name.strip().lower() for each in ignored for name in each.split(",")}
+    checks = []
+    for examination, faults in report.found.items():
+        name, message = f"{_PREFIX}{examination.name}", examination.fine
+        severity = "ok"
+        if faults:
+            kinds = ", ".join(dict.fromkeys(fault.kind for fault in faults))
+            message = f"expected: {examination.fine}; found: {kinds}"
+            severity = "warning" if all(fault.severity is Severity.RISK for fault in faults) else "error"
+        is_ignored = severity == "error" and not names.isdisjoint((name, _ALL))
+        checks.append(_check(name, "warning" if is_ignored else severity, message, is_ignored=is_ignored))
+    return _document(checks, fails_on_warnings=fails_on_warnings)
+
+
+def unmade_preflight() -> dict[str, Any]:
+    """Return the preflight of a host that couldn't be examined."""
+    message = "the host couldn't be examined; standard error says why"
+    return _document([_check(f"{_PREFIX}config", "error", message)])
+
+
+def _check(name: str, severity: str, message: str, *, is_ignored: bool = False) -> dict[str, Any]:
+    return {"name": name, "target": _TARGET, "severity": severity, "message": message, "ignored": is_ignored}
+
+
+def _document(checks: list[dict[str, Any]], *, fails_on_warnings: bool = False) -> dict[str, Any]:
+    severities = [check["severity"] for check in checks]
+    ok, warnings, errors = map(severities.count, ("ok", "warning", "error"))
+    is_failed = errors or (warnings and fails_on_warnings)
+    summary = {"ok": ok, "warnings": warnings, "errors": errors}
+    return {"status": "failed" if is_failed else "ok", "checks": checks, "summary": summary}
