@@ -1,4 +1,4 @@
-"""The fronts in examples/ keep the contracts of the tools that they are for, as those document them.
+"""The files of deploy/kubernetes keep the contracts of the tools that they are for, as those document them.
 
 node-problem-detector: docs/custom_plugin_monitor.md of its repository (0 OK, 1 a problem, anything else unknown; output
 is cut at ``max_output_length`` bytes; a rule's time-out is at most the global one, and its path must exist; a permanent
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shadowed import shadowed_kernel
-from wanted import config, lose_default_route
+import yaml
 
 import phases
 from hostrouting import CheckRouteOverlap, Host, Layout, RouteOverlapError
@@ -27,10 +26,9 @@ from hostrouting.testing import FakeSystemd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-PLUGIN = EXAMPLES / "node_problem_detector/check_route_overlap.sh"
-PLUGIN_CONFIG = EXAMPLES / "node_problem_detector/route-overlap.json"
-NHC = EXAMPLES / "node_health_check/hostrouting_routes.nhc"
+FOLDER = Path(__file__).parent.parent / "deploy/kubernetes"
+PLUGIN = FOLDER / "check_route_overlap.sh"
+PLUGIN_CONFIG = FOLDER / "route-overlap.json"
 
 # No program can be found: what these do, a shell does by itself, so there is nothing that could hang.
 NOTHING_ON_THE_PATH = {"PATH": "/nonexistent"}
@@ -86,8 +84,40 @@ PLUGIN_ROWS = {
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
-@pytest.mark.parametrize(("leave", "code", "line"), PLUGIN_ROWS.values(), ids=PLUGIN_ROWS)
-def test_the_plugin_says_one_short_line(tmp_path: Path, shell: str, leave: Any, code: int, line: str | None) -> None:
+@pytest.mark.parametrize(
+    ("leave", "code", "line"),
+    [
+        (ok, 0, "every expected CIDR leaves by the node's uplinks"),
+        (overlap, 1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0"),
+        (several, 1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0 (+2)"),
+        (no_default_route, 2, "not judged: no-default-route"),
+        (
+            marked("NO-ROUTE: expected CIDR 10.0.0.0/8 (probe 10.0.0.1) has no IPv4 route; expected via eth0\n"),
+            1,
+            "NO-ROUTE: 10.0.0.0/8 has no IPv4 route",
+        ),
+        (
+            marked(
+                "BLACKHOLE: expected CIDR 10.0.0.0/8 (probe 10.0.0.1) is discarded by unreachable; expected via eth0\n"
+            ),
+            1,
+            "BLACKHOLE: 10.0.0.0/8 is discarded by unreachable",
+        ),
+        (
+            marked("gate-off: the file /etc/x is there; unchecked\n"),
+            2,
+            "not judged: gate-off: the file /etc/x is there; unchecked",
+        ),
+        (marked(""), 2, "not judged: the marker is empty"),
+        (marked("check-failed: " + "x" * 200), 2, None),
+        (marked("OVERLAP: expected CIDR 10.0.0.0/8 (probe 10.0.0.1) routes via " + "ib0,é%s\\n" * 20), 1, None),
+        (str, 2, None),
+    ],
+    ids=["ok", "overlap", "several", "no default", "no route", "blackhole", "gate off", "empty", "long", "odd", "none"],
+)
+def test_the_plugin_answers_with_0_1_or_2_and_one_line_of_at_most_80_bytes(
+    tmp_path: Path, shell: str, leave: Any, code: int, line: str | None
+) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} on this machine")
@@ -101,26 +131,138 @@ def test_the_plugin_says_one_short_line(tmp_path: Path, shell: str, leave: Any, 
     assert line is None or said.decode() == line
 
 
-def test_the_plugins_config_is_one_that_the_detector_accepts() -> None:
-    document = json.loads(PLUGIN_CONFIG.read_text())
-    plugin, rules = document["pluginConfig"], document["rules"]
-    assert document["plugin"] == "custom"
-    assert document["source"]
-    assert set(plugin) <= {
+def seconds(span: str) -> int:
+    return int(span.removesuffix("s"))
+
+
+class Detector:
+    """A node-problem-detector's custom plugin monitor, by its rules: what it reports of a condition, in order.
+
+    Args:
+        config: a config of it.
+        folder: what it sees as the folder of the rule's first argument.
+    """
+
+    def __init__(self, config: dict[str, Any], folder: Path) -> None:
+        settings, (self.rule,), (self.default,) = config["pluginConfig"], config["rules"], config["conditions"]
+        assert (config["plugin"], bool(config["source"])) == ("custom", True)
+        assert self.rule["type"] == "permanent"
+        assert self.rule["condition"] == self.default["type"]
+        assert seconds(self.rule["timeout"]) <= seconds(settings["timeout"])
+        self.settings, self.folder = settings, folder
+        self.reported: list[tuple[str, str, str]] = []
+        self.now = ("False", self.default["reason"], self.default["message"])
+        if not settings.get("skip_initial_status", False):
+            self.reported.append(self.now)
+        self.look()
+
+    def look(self) -> None:
+        """What happens at the start, and each ``invoke_interval``."""
+        argv = ["sh", str(PLUGIN), str(self.folder)]
+        done = subprocess.run(
+            argv, env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=False, executable="/bin/sh"
+        )
+        said = done.stdout.strip()[: self.settings["max_output_length"]]
+        status = {0: "False", 1: "True"}.get(done.returncode, "Unknown")
+        before, reason, message = self.now
+        is_other = self.settings["enable_message_change_based_condition_update"] and said != message
+        if status == "True" and (before != "True" or reason != self.rule["reason"] or is_other):
+            self.now = (status, self.rule["reason"], said)
+        elif status != before:
+            self.now = (status, self.default["reason"], self.default["message"] if status == "False" else said)
+        self.reported.append(self.now)
+
+
+CONFIG = json.loads(PLUGIN_CONFIG.read_text())
+
+
+def test_the_detector_sees_the_condition_within_a_minute_and_its_end(tmp_path: Path) -> None:
+    folder = Path(ok(tmp_path))
+    detector = Detector(CONFIG, folder)
+    overlap(tmp_path)
+    detector.look()
+    several(tmp_path)
+    detector.look()
+    ok(tmp_path)
+    detector.look()
+    assert [status for status, _, _ in detector.reported] == ["False", "True", "True", "False"]
+    assert [reason for _, reason, _ in detector.reported] == [
+        *("ExpectedRoutes", "ShadowedCIDR", "ShadowedCIDR", "ExpectedRoutes")
+    ]
+    assert detector.reported[2][2] == "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0 (+2)"
+    assert seconds(CONFIG["pluginConfig"]["invoke_interval"]) + seconds(CONFIG["pluginConfig"]["timeout"]) <= 60
+
+
+@pytest.mark.parametrize(("leave", "status"), [(overlap, "True"), (no_default_route, "Unknown"), (str, "Unknown")])
+def test_a_restarted_detector_never_says_healthy_of_a_node_that_is_not(tmp_path: Path, leave: Any, status: str) -> None:
+    """What waits for the condition lifts a taint, or closes an incident, at once."""
+    folder = Path(leave(tmp_path))
+    assert [told for told, _, _ in Detector(CONFIG, folder).reported] == [status]
+    without = CONFIG | {"pluginConfig": CONFIG["pluginConfig"] | {"skip_initial_status": False}}
+    assert [told for told, _, _ in Detector(without, folder).reported] == ["False", status]
+
+
+def test_the_config_has_no_key_that_the_detector_does_not_know() -> None:
+    assert CONFIG.keys() == {"plugin", "pluginConfig", "source", "metricsReporting", "conditions", "rules"}
+    assert CONFIG["pluginConfig"].keys() == {
         *("invoke_interval", "timeout", "max_output_length", "concurrency", "skip_initial_status"),
         "enable_message_change_based_condition_update",
     }
-    assert plugin["max_output_length"] == 80
-    conditions = {condition["type"]: condition for condition in document["conditions"]}
-    assert all(set(condition) == {"type", "reason", "message"} for condition in conditions.values())
-    for rule in rules:
-        assert set(rule) <= {"type", "condition", "reason", "path", "args", "timeout", "invoke_interval"}
-        assert rule["type"] in ("permanent", "temporary")
-        assert rule["condition"] in conditions
-        assert int(rule["timeout"].removesuffix("s")) <= int(plugin["timeout"].removesuffix("s")) <= 3
-        assert Path(rule["path"]).name == PLUGIN.name
-        assert rule["reason"] != conditions[rule["condition"]]["reason"]
+    assert all(each.keys() == {"type", "reason", "message"} for each in CONFIG["conditions"])
+    assert all(each.keys() <= {"type", "condition", "reason", "path", "args", "timeout"} for each in CONFIG["rules"])
     assert PLUGIN.stat().st_mode & 0o111
+
+
+# --- in a cluster --------------------------------------------------------------------------------------------------
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return [*yaml.safe_load_all((FOLDER / name).read_text())]
+
+
+def test_the_detectors_pod_sees_the_plugin_its_config_and_the_markers() -> None:
+    (kustomization,) = documents("kustomization.yaml")
+    (generated,) = kustomization["configMapGenerator"]
+    assert all((FOLDER / name).is_file() for name in (*kustomization["resources"], *generated["files"]))
+    *_, daemon_set = documents("node-problem-detector.yaml")
+    pod = daemon_set["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+    (rule,) = CONFIG["rules"]
+    path, (markers,) = Path(rule["path"]), rule["args"]
+    assert mounts[str(path.parent)]["configMap"] == {"name": generated["name"], "defaultMode": 0o755}
+    assert {path.name, PLUGIN_CONFIG.name} == {*generated["files"]}
+    assert f"--config.custom-plugin-monitor={path.parent}/{PLUGIN_CONFIG.name}" in container["command"]
+    assert mounts[markers]["hostPath"] == {"path": str(Layout().run_dir), "type": "Directory"}
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+def test_the_rule_taints_a_node_until_its_condition_is_seen_to_be_false() -> None:
+    """As the node-readiness-controller's CRD has it; without a ``defaultStatus`` a missing condition is no good one."""
+    (rule,) = documents("node-readiness-rule.yaml")
+    assert (rule["apiVersion"], rule["kind"]) == ("readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
+    spec = rule["spec"]
+    assert spec.keys() == {"nodeSelector", "conditions", "taint", "enforcementMode"}
+    assert spec["conditions"] == [{"type": CONFIG["conditions"][0]["type"], "requiredStatus": "False"}]
+    assert spec["enforcementMode"] in ("bootstrap-only", "continuous")
+    assert spec["taint"].keys() == {"key", "effect"}
+    assert spec["taint"]["key"].startswith("readiness.k8s.io/")
+    assert spec["taint"]["effect"] in ("NoSchedule", "PreferNoSchedule", "NoExecute")
+    *_, daemon_set = documents("node-problem-detector.yaml")
+    assert spec["nodeSelector"] == {"matchLabels": daemon_set["spec"]["template"]["spec"]["nodeSelector"]}
+
+
+def test_the_object_monitors_policy_has_what_nvsentinel_wants() -> None:
+    (values,) = documents("nvsentinel-values.yaml")
+    (policy,) = values["kubernetes-object-monitor"]["policies"]
+    assert policy.keys() == {"name", "enabled", "resource", "predicate", "healthEvent"}
+    assert policy["resource"] == {"group": "", "version": "v1", "kind": "Node"}
+    event = policy["healthEvent"]
+    assert event.keys() == {"componentClass", "isFatal", "message", "recommendedAction", "errorCode"}
+    assert (event["isFatal"], event["recommendedAction"]) == (False, "CONTACT_SUPPORT")
+    condition = CONFIG["conditions"][0]["type"]
+    assert f"c.type == '{condition}' && c.status == 'True'" in policy["predicate"]["expression"]
 
 
 # --- Node Health Check ---------------------------------------------------------------------------------------------
@@ -137,7 +279,7 @@ printf 'returned %s\\n' "$?"
 def run_nhc(folder: str) -> list[str]:
     bash = shutil.which("bash")
     assert bash is not None
-    argv = [bash, "--norc", "-c", DRIVER, "nhc", str(NHC)]
+    argv = [bash, "--norc", "-c", DRIVER, "nhc", str(PLUGIN)]
     environment = NOTHING_ON_THE_PATH | {"HOSTROUTING_RUN_DIR": folder}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -147,10 +289,9 @@ def run_nhc(folder: str) -> list[str]:
 @pytest.mark.parametrize(
     ("leave", "said"),
     [
-        (ok, None),
-        (overlap, "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.0) routes via ib0, expected eth0"),
-        (several, "(and 2 more)"),
-        (no_default_route, "Routes could not be judged:  no-default-route"),
+        (overlap, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0"),
+        (several, "(+2)"),
+        (no_default_route, "not judged: no-default-route"),
         (marked(""), "the marker is empty"),
         (str, "no marker in"),
     ],
@@ -167,21 +308,26 @@ def test_the_health_check_can_be_read_twice_and_leaves_no_more_than_its_names() 
     bash = shutil.which("bash")
     assert bash is not None
     names = "compgen -v; compgen -A function"
-    script = f"{names}; echo ==; source {NHC}; source {NHC}; {names}"
+    script = f"{names}; echo ==; source {PLUGIN}; source {PLUGIN}; {names}"
     done = subprocess.run(
         [bash, "--norc", "-c", script], env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=True
     )
     before, _, after = done.stdout.partition("==\n")
     made = set(after.split()) - set(before.split())
-    assert made - {"_", "PIPESTATUS"} == {"HOSTROUTING_RUN_DIR", "check_routes_overlap"}
+    assert made - {"_", "PIPESTATUS"} == {"read_route_overlap", "check_routes_overlap"}
 
 
-@pytest.mark.parametrize(("script", "dialect"), [(PLUGIN, "sh"), (NHC, "bash")])
-def test_shellcheck_finds_nothing(script: Path, dialect: str) -> None:
+def test_the_health_check_of_azure_looks_where_its_container_sees_the_markers(tmp_path: Path) -> None:
+    """NHC runs what stands behind ``||`` of each line."""
+    lines = [line for line in (FOLDER / "azurehpc-health-checks.conf").read_text().splitlines() if line[:1] != "#"]
+    commands = [line.strip().removeprefix("* || ") for line in lines]
+    assert commands == ["export HOSTROUTING_RUN_DIR=/mnt/run/aks-flex-node", "check_routes_overlap"]
+
+
+@pytest.mark.parametrize("dialect", ["sh", "bash"])
+def test_shellcheck_finds_nothing(dialect: str) -> None:
     program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         pytest.skip("no shellcheck on this machine")
-    done = subprocess.run(
-        [program, f"--shell={dialect}", "--exclude=SC2128", str(script)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([program, f"--shell={dialect}", str(PLUGIN)], capture_output=True, text=True, check=False)
     assert done.stdout == ""
