@@ -136,7 +136,7 @@ def running(node: Machine) -> Payload:
 
 
 def test_on_a_running_node_it_installs_now_and_stops_nothing(node: Machine, running: Payload) -> None:
-    before, pid = files(node), running.main_pid()
+    before, pid, reloads = files(node), running.main_pid(), list[int]()
     for routes, cidr in (((), "10.96.0.0/12"), ((MENDED,), "172.16.1.0/24"), ((), "10.96.0.0/12")):
         config = document(*routes, cidrs=(cidr,), staticRoutes={"enabled": True, "routes": [*routes, OTHER]})
         carry(node, config)
@@ -144,6 +144,8 @@ def test_on_a_running_node_it_installs_now_and_stops_nothing(node: Machine, runn
         assert node.run("ip", "-N", "-4", "-o", "route").stdout.count("proto 217") == len(routes) + 1
         assert marker(node) == {"ok": ""}
         assert running.main_pid() == pid
+        reloads.append(node.journal().count("Reloading"))
+    assert reloads == reloads[:1] * 3, "only the first has changed what systemd reads"
     node.systemctl("stop", running.unit)
     assert start(node, running)
 

@@ -80,6 +80,9 @@ see_that_it_holds() {
   done
 }
 
+# systemd counts the time-out of a unit that starts anew at a reload: only what it reads is a reason.
+reload_if_changed() { [[ " ${CHANGED[*]} " != *" $UNITS/"* ]] || reload; }
+
 finish() {
   local status=$? i path new folder
   trap '' HUP INT TERM
@@ -96,7 +99,7 @@ finish() {
     done
     rm -rf "$STAGES"
     for folder in $(sort -r <<<"$FOLDERS") /etc/hostrouting; do rmdir "$folder"; done 2>/dev/null
-    [ "${#CHANGED[@]}" -eq 0 ] || reload
+    reload_if_changed
     complain "${0##*/}: nothing was installed: all files are as they were"
   fi
   rm -rf "$OLD"
@@ -124,7 +127,7 @@ while read -r mode _ path; do
 done <<<"$FILES"
 for unit in $(units); do enable "$unit"; done
 if is_running; then
-  [ "${#CHANGED[@]}" -eq 0 ] || reload
+  reload_if_changed
   see_that_it_holds
   [ ! -x /etc/aks-flex-node/static-routes.sh ] || /etc/aks-flex-node/static-routes.sh
 fi
