@@ -123,8 +123,8 @@ def render(options: argparse.Namespace, host: Host) -> int:
     With --out it writes them into a folder, with an install.sh that installs them and a remove.sh that takes them back;
     both need bash, coreutils, util-linux and ip. With --format it prints them as an Ignition document.
 
-      hostrouting render --out DIR config.json; tar -C DIR -c . | ssh root@node 'tar -C /root/routing -x'
-      hostrouting render --format ignition config.json > routing.ign
+      hostrouting render --out routing config.json && scp -r routing root@node:    there: ./routing/install.sh
+      hostrouting render --format ignition config.json > routing.ign    for a machine that is made from an image
     """
     from hostrouting.boot.bundle import bundle, ignition
     from hostrouting.boot.files import write_if_changed
