@@ -160,7 +160,7 @@ def _is_watching(host: Host) -> bool:
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
-    """Return the manifest with the folders that have to be made for what it names; its own folder belongs to it alone."""
+    """Return the manifest with the folders that have to be made for what it names; its own is no other's."""
     missing = {layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 

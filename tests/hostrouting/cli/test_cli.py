@@ -45,41 +45,6 @@ def config(write: Callable[[object], Path]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["frobnicate"],
-        ["check", "--frobnicate"],
-        ["check", "--cidr"],
-        ["check", "--cidr", "10.0.0.0"],
-        ["check", "--cidr", "::/0"],
-        ["check", "--output", "yaml"],
-        ["check", "--out", "json"],
-        ["check", "a", "b"],
-        ["demo", "--output", "yaml"],
-        ["remove", "CONFIG"],
-        ["render"],
-        ["render", "--out", "x", "--format", "ignition"],
-        ["apply", "--root", "x", "--routes-only"],
-    ],
-)
-def test_wrong_usage_is_64_with_a_hint_on_stderr(run: Any, words: list[str]) -> None:
-    code, out, err = run(*words)
-    assert (code, out) == (64, "")
-    assert "--help" in err or "10.0.0.0/32" in err or "IPv4-only" in err
-
-
-def test_without_a_command_all_are_named(run: Any) -> None:
-    code, out, err = run()
-    assert (code, out) == (64, "")
-    assert [line.split()[0] for line in err.splitlines()[:-1]] == [*WORDS]
-    assert len(err.splitlines()) < 24
-    code, _, err = run("azure-vnet")
-    assert code == 64
-    assert [line.split()[0] for line in err.splitlines()[:-1]] == ["plan", "clean"]
-
-
-@pytest.mark.parametrize(
     ("words", "told"),
     [
         ([], "--help"),
@@ -102,6 +67,7 @@ def test_without_a_command_all_are_named(run: Any) -> None:
         (["demo", "--output", "yaml"], "--help"),
         (["remove", "CONFIG"], "--help"),
         (["render"], "--help"),
+        (["render", "--out", "x", "--format", "ignition"], "--help"),
         (["plan", ""], "is a shell variable unset?"),
         (["fix", ""], "is a shell variable unset?"),
         (["fix", "--format", "yaml"], "--help"),
