@@ -137,7 +137,6 @@ def references(folder: Path, story: str, first: list[Config | Probe], then: Conf
     """What is there before the last step of a story, and after it."""
     before, after = Layout(folder / f"{story}-before"), Layout(folder / f"{story}-after")
     before.units.mkdir(parents=True)
-    before.config.parent.mkdir()  # the config is in there; a crash right after making it would leave it empty
     for wanted in first:
         apply(before, wanted)
     shutil.copytree(before.root, after.root, symlinks=True)
@@ -186,6 +185,8 @@ def main(folder: Path, fault: str) -> None:
                 found += [] if tree(layout) == before else ["a refused run isn't put back"]
             if code == 2:
                 found.append("an exception that is no HostRoutingError")
+            if story in ("install", "remove"):
+                found += folders_after_removal(layout, folder / f"{story}-{step}-removed")
             apply(layout, then)
             if tree(layout) != after:
                 found.append("the next run doesn't heal it")
@@ -194,6 +195,15 @@ def main(folder: Path, fault: str) -> None:
             sys.stdout.flush()
             if code == 0:
                 break
+
+
+def folders_after_removal(layout: Layout, copy: Path) -> list[str]:
+    """Return what a removal leaves of the folders that a faulty run has made."""
+    removed = Layout(shutil.copytree(layout.root, copy, symlinks=True))
+    apply(removed, NOTHING)
+    there = {path for path in removed.root.joinpath("etc").rglob("*") if path.is_dir()}
+    left = there - {removed.units, *removed.units.parents}
+    return [f"a removal leaves {removed.relative(path)}" for path in sorted(left)]
 
 
 def partly_done(layout: Layout, before: dict[str, Any]) -> bool:
