@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hostrouting.boot.systemd import UnitManager
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
+    from phases import CancelScope
 
 
 @attrs.frozen(init=False)
@@ -114,6 +115,11 @@ class Host:
         from hostrouting.boot.systemctl import running_systemd
 
         return running_systemd() if self._units is None else self._units
+
+    def within(self, scope: CancelScope) -> Host:
+        """Return this host, of whose systemd no answer is awaited any more once a scope has ended."""
+        # An image has no systemd that could hang.
+        return self if self.is_image else Host(self.backend, self.units.within(scope), self._layout)
 
     @property
     def layout(self) -> Layout:

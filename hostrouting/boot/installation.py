@@ -50,7 +50,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
         return
     undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
     if plan.links:
-        undo.push(host.units.reload)
+        undo.push(host.units.within(CancelScope()).reload)
         _remove_links(plan.links, host, undo)
     if plan.during.parts:
         _write(BootFile(layout.manifest, plan.during.to_text()), undo)
@@ -74,24 +74,24 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
         FileError: a file can't be written.
         UnitError: systemd refuses, or an instance doesn't hold the gate.
     """
-    layout, units = host.layout, host.units
+    layout, units, units_back = host.layout, host.units, host.units.within(CancelScope())
     if plan.way_back:
         undo.push(partial(switch, layout, {file.path: file.state for file in plan.way_back}))
     switch(layout, {file.path: file.state for file in plan.switched})
     is_stale = any(file.path.is_relative_to(layout.units) for file in plan.write)
     if is_stale:
-        undo.push(units.reload)
+        undo.push(units_back.reload)
     first_gate = next((file for file in plan.write if file.path in plan.after.gates(layout)), None)
     for file in plan.write:
         if file is first_gate:
             # On the way back systemd forgets the gate before what it runs is gone.
-            undo.push(units.reload)
+            undo.push(units_back.reload)
         _write(file, undo)
     unread = () if is_stale else _unread(units, plan.during)
     if is_stale or unread:
         units.reload()
     for name in plan.enable:
-        undo.push(partial(units.disable, f"{name}.service"))
+        undo.push(partial(units_back.disable, f"{name}.service"))
         units.enable(f"{name}.service")
     if plan.is_wanting:
         _see_that_it_holds(units, plan.after)

@@ -5,20 +5,38 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from pathlib import Path
+
+import attrs
 
 from hostrouting.boot.files import matching
 from hostrouting.boot.systemd import ANY_INSTANCE
 from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
-from phases import CancelScope, TimedOut
+from phases import Cancelled, CancelScope, TimedOut
 
 # Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
 ANSWER_SECONDS = 60.0
+# On the way back from a run that was told to end.
+LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be installed for the next boot"
 _ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alone"
+
+
+@attrs.define
+class _Silence:
+    """What all that ask systemd in a run know of its silence.
+
+    Args:
+        until: when it may be asked again, by the monotonic clock.
+        is_ending: whether a run was told to end while it waited for an answer.
+    """
+
+    until: float = 0.0
+    is_ending: bool = False
 
 
 class Systemctl:
@@ -31,7 +49,14 @@ class Systemctl:
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self._root = None if root is None else Path(root)
-        self._asked_again_at = 0.0
+        self._scope = CancelScope()
+        self._silence = _Silence()
+
+    def within(self, scope: CancelScope) -> Systemctl:
+        """Return this systemd, of which no answer is awaited any more once a scope has ended."""
+        bound = copy(self)
+        vars(bound).update(_scope=scope)
+        return bound
 
     def reload(self) -> None:
         """Have the unit files read again."""
@@ -132,16 +157,22 @@ class Systemctl:
         argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
         command = " ".join(argv)
         # On the way back each step would wait as long, with the lock of the whole run.
-        if time.monotonic() < self._asked_again_at:
+        asked_at = time.monotonic()
+        if asked_at < self._silence.until:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
-        # Own scope: systemd must not stay half reloaded, so a cancel waits for the answer.
+        seconds = LAST_ANSWER_SECONDS if self._silence.is_ending else ANSWER_SECONDS
         try:
-            done = CancelScope(timeout=ANSWER_SECONDS).run(
+            done = self._scope.child(timeout=seconds).run(
                 argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False
             )
         except TimedOut:
-            self._asked_again_at = time.monotonic() + ANSWER_SECONDS
-            raise UnitError(f"`{command}` gave no answer within {ANSWER_SECONDS:g} s", hint=_HANGS) from None
+            self._silence.until = time.monotonic() + ANSWER_SECONDS
+            raise UnitError(f"`{command}` gave no answer within {seconds:g} s", hint=_HANGS) from None
+        except Cancelled:
+            self._silence.is_ending = True
+            if time.monotonic() - asked_at >= LAST_ANSWER_SECONDS:
+                self._silence.until = time.monotonic() + ANSWER_SECONDS
+            raise
         except OSError as error:
             raise UnitError(
                 f"can't run `{command}`: {os.strerror(error.errno or 0)}; without systemd {_WITHOUT}",

@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from phases import CancelScope
+
 # An instance that doesn't exist: to read back what every instance of a template gets.
 ANY_INSTANCE = "hostrouting-probe"
 
 
 class UnitManager(Protocol):
     """A systemd, running or not. Every call raises ``UnitError`` if it can't be done."""
+
+    def within(self, scope: CancelScope) -> UnitManager:
+        """Return this systemd, of which no answer is awaited any more once a scope has ended: its end is raised.
+
+        What puts things back asks within a scope that nobody ends.
+        """
 
     def reload(self) -> None:
         """Have the unit files read again (``systemctl daemon-reload``); does nothing for an image."""

@@ -17,6 +17,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import rfc_3339
+from phases import CancelScope
 
 _UNIT = "hostrouting-trial"
 _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
@@ -76,7 +77,7 @@ def start_timer(host: Host, seconds: int) -> None:
 
 def stop_timer(host: Host) -> None:
     """Take the timer away of a trial that has ended."""
-    host.units.stop(_TIMER)
+    host.units.within(CancelScope()).stop(_TIMER)
 
 
 def put_back(host: Host) -> None:
@@ -85,6 +86,7 @@ def put_back(host: Host) -> None:
     Raises:
         UnitError: the script fails; if it can, it tries again when the time is over.
     """
+    host = host.within(CancelScope())
     if exists(host.layout.trial):
         if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
             start_timer(host, _LATER_SECONDS)  # the unit is lost with its timer

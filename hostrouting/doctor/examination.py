@@ -80,7 +80,7 @@ class ExaminedHost:
         self.host = host
         self.scope = scope
         self.layout: Layout = host.layout
-        self.units: UnitManager = host.units
+        self.units: UnitManager = host.units.within(scope)
         self.given = config
         self.addresses = addresses
         self._config_name = config_name

@@ -197,6 +197,7 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
         HostRoutingError: with what stays changed; an installation that fails is taken back.
         StoppedRun: it was cancelled, and something stays changed.
     """
+    host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
         run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)

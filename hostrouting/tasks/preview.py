@@ -91,7 +91,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     Args:
         config: what is wanted.
         host: where; None: this host.
-        scope: ends the judging.
+        scope: ends the judging, and the wait for systemd.
 
     Returns:
         The plan.
@@ -102,17 +102,18 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         UnitError: systemd can't be asked.
     """
     config, host = to_config(config), to_host(host)
+    scope = scope or CancelScope()
     if host.is_image:
         judged_later = NextStart(config.consumer, None, "an image is judged at its first boot")
-        return _of_boot(config, host, Plan(host.name, RoutePlan(), None, None, judged_later))
+        return _of_boot(config, host.within(scope), Plan(host.name, RoutePlan(), None, None, judged_later))
     routes, missing = plan_now(config, host.routes)
-    next_start = _next_start(config, host.routes, routes, missing, scope or CancelScope())
+    next_start = _next_start(config, host.routes, routes, missing, scope)
     pending = awaited_devs(config, host.routes)
     if host.snapshot is not None:
         return Plan(host.name, routes, missing, None, next_start, pending=pending)
     if why := why_open(host.layout):
         next_start = NextStart(config.consumer, True, f"{why}, so nothing is checked")
-    return _of_boot(config, host, Plan(host.name, routes, missing, None, next_start, pending=pending))
+    return _of_boot(config, host.within(scope), Plan(host.name, routes, missing, None, next_start, pending=pending))
 
 
 def _of_boot(config: Config, host: Host, routes: Plan) -> Plan:

@@ -91,7 +91,7 @@ class TryRoutes(ConfigTask):
             HostRoutingError: a trial stands already, there is no running systemd, or a route can't be installed;
                 everything is as before.
         """
-        config, host = self.config, self.host
+        config, host = self.config, self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True):
             if is_overdue(host.layout):
                 put_back(host)
@@ -151,7 +151,7 @@ class ConfirmTrial:
             RouteError: no trial stands.
             HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
         """
-        host = self.host
+        host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
             # Taken from its timer; also one whose confirm was killed.
             with locked(host.layout.lock, scope):

@@ -1,4 +1,4 @@
-"""Ctrl-C, which goes to all processes of a terminal, ends a command that has some without a traceback."""
+"""A signal ends a command that has processes of its own, and a Ctrl-C, which goes to all, without a traceback."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import CONFIG, SETUP
 from shadowed import shadowed_kernel
 
 from hostrouting.kernel.recording import take_snapshot
@@ -18,6 +19,21 @@ from hostrouting.kernel.recording import take_snapshot
 pytestmark = pytest.mark.kernel
 
 PATIENCE_SECONDS = 30.0
+HANGING = r"""
+mkdir "$SCRATCH/bin"
+printf '#!/bin/sh\n%s\n' "$SYSTEMCTL" >"$SCRATCH/bin/systemctl"
+chmod +x "$SCRATCH/bin/systemctl"
+PATH=$SCRATCH/bin:$PATH
+"$PYTHON" -m hostrouting "$@" "$CONFIG" &
+until [ -e "$SCRATCH/asked" ]; do sleep 0.05; done
+kill -TERM "$!"
+wait "$!" || echo "$?"
+find /etc -path '*hostrouting*' -o -name 'static-routes*' -o -name 'check-route-overlap*'
+ip route show proto 217
+"""
+# The second answers all but an order, so there is something to put back.
+NEVER = ': >"$SCRATCH/asked"; exec sleep 1000'
+NO_ORDER = f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
 # A shell has SIGINT ignored by what it runs in the background.
 COMMAND = ("env", "--default-signal=INT", sys.executable, "-m", "hostrouting")
 
@@ -62,3 +78,18 @@ def test_judge_is_interrupted_without_a_trace(tmp_path: Path) -> None:
         complaints = process.communicate(timeout=PATIENCE_SECONDS)[1].splitlines()
     assert process.returncode == 2
     assert [line.partition(";")[0] for line in complaints] == ["hostrouting: stopped: SIGINT"]
+
+
+@pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NEVER), ("apply", NO_ORDER)])
+def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, systemctl: str) -> None:
+    """Before the 60 s are over after which one that hangs is an error."""
+    scratch, config = tmp_path / "scratch", tmp_path / "config.json"
+    scratch.mkdir()
+    config.write_text(json.dumps(CONFIG))
+    environment = {"SCRATCH": str(scratch), "PYTHON": sys.executable, "SYSTEMCTL": systemctl, "CONFIG": str(config)}
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + HANGING, "bash", command],
+        env=os.environ | environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert "stopped: SIGTERM" in done.stderr, done.stderr
+    assert done.stdout == "1\n"

@@ -163,7 +163,7 @@ class ConfigureLoadBalancerProbe:
             FileError: a file can't be written; likewise.
             UnitError: systemd refuses; likewise.
         """
-        host = self.host or Host()
+        host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled) as done:
             plan = plan_probe(self.config, host, scope, node=self.node)
             if plan.device is None:
@@ -232,7 +232,7 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; likewise.
             UnitError: systemd refuses; likewise.
         """
-        host = self.host or Host()
+        host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=False) as done:
             return _remove(_plan_removal(host, self.node, "nothing of it is installed"), host, self.node, scope, done)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from hostrouting import UnitError
 from hostrouting.boot import systemctl
 from hostrouting.boot.systemctl import Systemctl, running_systemd
+from phases import Cancelled, CancelScope
 
 
 @pytest.fixture
@@ -40,6 +42,37 @@ def test_one_that_hangs_is_not_waited_for_again_at_once(program: Path, monkeypat
     be(program, "exit 0")
     units.reload()
     assert Path(f"{program}.ran").read_text() == "\n"
+
+
+def test_the_end_of_a_run_ends_the_wait_for_an_answer(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what puts things back, which nobody ends, doesn't wait for long."""
+    monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", 1.0)
+    be(program, "exec /bin/sleep 1000")
+    scope, units = CancelScope(), Systemctl()
+    Timer(0.1, scope.cancel, ["SIGTERM"]).start()
+    with pytest.raises(Cancelled, match="SIGTERM"):
+        units.within(scope).reload()
+    with pytest.raises(UnitError, match="gave no answer within 1 s"):
+        units.reload()
+    with pytest.raises(UnitError, match="wasn't run"):
+        units.reload()
+
+
+def test_one_that_has_hung_for_long_is_not_asked_on_the_way_back(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", 0.1)
+    be(program, "exec /bin/sleep 1000")
+    scope, units = CancelScope(), Systemctl()
+    Timer(0.2, scope.cancel, ["SIGTERM"]).start()
+    with pytest.raises(Cancelled):
+        units.within(scope).reload()
+    with pytest.raises(UnitError, match="wasn't run"):
+        units.reload()
+
+
+def test_all_of_a_run_ask_the_same_one() -> None:
+    assert running_systemd() is running_systemd()
 
 
 @pytest.mark.parametrize(
