@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from hostrouting.boot.files import exists, make_folders, remove, translate_errors
+from hostrouting.boot.files import exists, make_folders, translate_errors
 from hostrouting.boot.host import Host
 from hostrouting.boot.manifest import ROUTES
 from hostrouting.model.changes import Changes
@@ -96,8 +96,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
     """Hold the lock of a whole run, and have what ends the run tell what stays changed.
 
     Of two runs at once the second begins where the first has ended. An image has no other runs, and no /run to leave a
-    file in; a run that wants nothing, on a host that has seen no other, leaves none either. A trial whose confirm was
-    killed ends with a run that succeeds.
+    file in; a run that wants nothing, on a host that has seen no other, leaves none either.
 
     Args:
         host: where.
@@ -117,8 +116,6 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
     try:
         with locked(layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS) if has_lock else nullcontext():
             yield done
-            if has_lock:
-                remove(layout.confirmed)
     except HostRoutingError as error:
         error.changes = done.changes
         raise

@@ -12,7 +12,7 @@ from functools import partial
 
 import attrs
 
-from hostrouting.boot.files import exists, others_may_write
+from hostrouting.boot.files import exists, others_may_write, remove
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import (
     KUBELET,
@@ -207,6 +207,9 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
             overlap = run_child(task("check-route-overlap")(run.finish), scope)
         else:
             plan, overlap = run.install(scope), run.finish(scope)
+        if not host.is_image:
+            # A trial whose confirm was killed ends with a run that succeeds.
+            remove(host.layout.confirmed)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 

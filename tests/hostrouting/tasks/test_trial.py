@@ -34,7 +34,7 @@ from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from hostrouting.testing import FakeKernel
@@ -132,6 +132,20 @@ def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, ke
         phases.run(TryRoutes(OLD, 60, host=host))
     assert destinations(kernel) == ["172.16.1.0/24"]
     assert standing(host.layout.trial) == until
+
+
+def test_a_trial_that_stands_is_no_failure(kernel: FakeKernel, tmp_path: Path) -> None:
+    """Whatever stands where the next confirm leaves its file."""
+
+    class Filling(TrialSystemd):
+        def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
+            super().run_later(name, seconds, argv)
+            layout.confirmed.mkdir()
+
+    layout = Layout(tmp_path)
+    host = Host(kernel, Filling(layout, kernel), layout)
+    assert standing(layout.trial) is None
+    assert phases.run(TryRoutes(NEW, 60, host=host)).until == standing(layout.trial)
 
 
 def test_a_confirm_installs_what_was_tried(host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path) -> None:
