@@ -6,7 +6,9 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from boot.payloads import add_nested_machine
 from boot.test_gate import MARKERS, MENDED, boot_held, installed, marker
+from boot.test_load_balancer_probe import PINNED, UNIT, change, listing
 from boot.test_watch import OURS, routes
 
 if TYPE_CHECKING:
@@ -51,3 +53,14 @@ def test_a_confined_check_has_python_explain_what_it_found(node: Machine) -> Non
     assert node.state(ONESHOTS[1]) == "failed/failed"
     assert list(marker(node)) == ["detected"]
     assert json.loads(node.read(f"{MARKERS}/route-overlap.json"))["verdict"] == "overlap"
+
+
+def test_the_confined_probe_is_answered(node: Machine) -> None:
+    payload = add_nested_machine(node)
+    change(node, "eth0")
+    node.boot()
+    payload.wait_until_it_ran()
+    assert 'iifname "eth0"' in listing(node)
+    assert "dev eth0" in node.run(*PINNED).stdout
+    assert node.show(UNIT, "Result", "NRestarts") == {"Result": "success", "NRestarts": "0"}
+    assert exposure(node, UNIT) <= 4
