@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Collection, Container, Sequence
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
+
+# NAME_MAX in limits.h.
+_NAME_BYTES_MAX = 255
 
 
 @attrs.frozen
@@ -224,7 +228,8 @@ def _removed(
         except FileError as error:
             if path in gates:
                 raise
-            if error.errno != errno.ENAMETOOLONG:  # else nothing is there
+            # A name that no file system takes is nowhere.
+            if error.errno != errno.ENAMETOOLONG or max(map(len, map(os.fsencode, path.parts))) <= _NAME_BYTES_MAX:
                 unseen.append(f"{error.message}; if it is there, it stays")
     if unseen and layout.manifest in there:
         there.remove(layout.manifest)

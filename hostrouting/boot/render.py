@@ -19,6 +19,7 @@ from typing import Any
 
 import attrs
 
+from hostrouting.boot.files import translate_errors
 from hostrouting.config.routing import CONTAINER_DEVS, Config, ExpectedCidr, StaticRoute
 from hostrouting.model.parsing import RESERVED
 
@@ -188,6 +189,9 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
         asset: the file's name.
         room: the package whose ``scripts`` it is in.
         values: by the names. ``@COMMON@``, ``@ROUTES_AWK@`` and ``@BUNDLE@`` are what scripts share, for any room.
+
+    Raises:
+        FileError: it can't be read.
     """
     text = _read(room, asset)
 
@@ -201,4 +205,6 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
 
 
 def _read(room: str, asset: str) -> str:
-    return (resources.files(room) / "scripts" / asset).read_text(encoding="utf-8").rstrip("\n")
+    path = resources.files(room) / "scripts" / asset
+    with translate_errors(f"read {path}"):
+        return path.read_text(encoding="utf-8").rstrip("\n")
