@@ -25,12 +25,12 @@ hostrouting apply "$CONFIG" >"$SCRATCH/said" 2>&1
 ours() { find /etc/aks-flex-node /etc/hostrouting /etc/systemd/system -name '*hostrouting.conf' -o -name '*route*' -o -name 'gate*' -o -name installed.json; ip route show proto 217; }
 blind() {
   status=0
-  strace --quiet=all -o /dev/null -e trace=newfstatat -e inject=newfstatat:error=EIO -P "$1" "$PYTHON" -m hostrouting remove >"$SCRATCH/said" || status=$?
+  strace --quiet=all -o /dev/null -e trace=newfstatat -e "inject=newfstatat:error=$2" -P "$1" "$PYTHON" -m hostrouting remove >"$SCRATCH/said" || status=$?
 }
 before=$(ours)
-blind /etc/systemd/system/systemd-nspawn@.service.d/00-hostrouting.conf
+blind /etc/systemd/system/systemd-nspawn@.service.d/00-hostrouting.conf EIO
 [ "$before" = "$(ours)" ] && echo "all is there: $status"
-blind /etc/aks-flex-node/check-route-overlap.sh
+blind /etc/aks-flex-node/check-route-overlap.sh ENAMETOOLONG
 echo "left: $status" $(ours)
 hostrouting remove >"$SCRATCH/said"
 echo "left: $?" $(ours 2>"$SCRATCH/said")
