@@ -52,7 +52,12 @@ case $1 in
   show) echo LoadState=not-found ;;
 esac
 """
+# Of units beside ours one folder is like another.
 RUN = r"""
+for folder in /usr/lib/systemd/system /etc/systemd/system; do
+  mount -t tmpfs none "$folder"
+  mkdir "$folder/multi-user.target.wants"
+done
 mkdir "$SCRATCH/bin"
 printf %s "$SYSTEMCTL" >"$SCRATCH/bin/systemctl"
 printf '#!/bin/sh\n' >"$SCRATCH/bin/systemd-run"
@@ -62,9 +67,15 @@ PATH=$SCRATCH/bin:$PATH exec "$PYTHON" "$@"
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("command", ["apply", "remove", "try", "confirm", "watch"])
+@pytest.mark.parametrize("command", ["apply", "remove", "try", "confirm", "watch", "start"])
 def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: int) -> None:
-    """Whichever it is and whatever it meets: all is done or nothing, without litter, and the next run heals it."""
+    """Whichever it is and whatever it meets: all is done or nothing, without litter, and the next run heals it.
+
+    All calls from a command's first look at the host are tried, with each errno that they can have. What comes before,
+    and modules that are imported later, are Python's own reading and the same for each command: ``start`` tries one of
+    each call, errno and kind of path, before the config is read, before the first change, and after it. A failure that
+    leaves a state from which a run has been seen to heal it already isn't healed again.
+    """
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
     (tmp_path / "scratch").mkdir()
@@ -80,17 +91,9 @@ def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: i
     count, *lines = done.stdout.splitlines()
     reports = [json.loads(line) for line in lines]
     assert int(count) > 100
-    assert len([report for report in reports if report["call"]]) >= len(reports) * 2 / 3 > 0
+    assert len([report for report in reports if report["line"]]) >= len(reports) * 2 / 3 > 0
     for report in reports:
-        assert report["whole"], report
-        assert report["litter"] == [], report
-        assert report["code"] in (0, 77 if report["error"] == "EROFS" else 1), report
-        if report["code"] == 0:
-            assert report["done"], report
-        else:
-            assert "can't" in report["said"], report
-            assert report["reason"] in report["said"], report
-            assert report.get("heals", True), report
+        assert report["wrong"] == [], report
 
 
 def test_what_cannot_be_looked_at_keeps_nothing_else(tmp_path: Path) -> None:

@@ -1,29 +1,48 @@
 """A program: run a command again and again, each time with one system call of its own refused with one errno.
 
 ``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a throw-away host, and takes COUNT of the refusals that a command may
-meet once it has read its input, spread evenly; 0: all of one part of so many. Those of Python's own modules don't count,
-nor do its children's calls. It prints a line of JSON for each, and before them how many there are.
+meet, spread evenly; 0: all of one part of so many. It prints a line of JSON for each, and before them how many there are.
+
+Which refusals there are: from where a command begins to run, every call of its own of every name in ``REFUSALS``, with
+each errno there. A start of Python takes longer than most commands, so they run in forked children of a process that
+has imported what they need. What comes before, in which Python reads itself and our modules, has nothing of ours at
+hand and is alike for all commands; of it, as the command ``start``, there is one refusal for each call, errno and kind
+of path. The command's own children aren't refused anything.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
+import importlib
 import json
+import mmap
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from hostrouting.__main__ import run as run_command
+
 PLACES = ("/etc/aks-flex-node", "/etc/hostrouting", "/etc/systemd/system", "/etc/iproute2")
 RUN = "/run/aks-flex-node"
-COMMAND = (sys.executable, "-m", "hostrouting")
-SAID_WITHIN = 20.0
+MARKERS = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
+# By any error of a netlink socket.
+LOST = "an answer of the kernel got lost"
+TRACE = Path("/run/trace")
+# It answers as one that finds hostrouting, in a tenth of the time.
+ANY_PYTHON = "/bin/true"
+OURS = ("proto", "217")
+SAID_WITHIN, POLL_SECONDS = 5.0, 0.005
 # What a file's calls may meet, and a socket's.
 LOOK, CHANGE = ("EIO", "ENAMETOOLONG", "ENOMEM"), ("EIO", "ENOSPC", "EROFS")
 REFUSALS = {
@@ -48,8 +67,10 @@ REFUSALS = {
     "pipe2": ("EMFILE", "ENFILE"),
     "vfork": ("EAGAIN", "ENOMEM"),
 }
-OF_NO_FILE = ("socket", "bind", "sendto", "recvfrom", "pipe2", "vfork")
+TRACER = ("strace", "--quiet=all", "-y", "-s", "256", "-o", str(TRACE), "-e", f"trace={','.join(REFUSALS)}")
 CALL = re.compile(r"^(\w+)\(")
+PATH = re.compile(r'^\w+\((?:\d+<(/[^>]*)>|[^"]*"(/[^"]*)")')
+PYTHON = tuple({sys.prefix, sys.base_prefix, *filter(None, (*sys.path, sys.pycache_prefix))})
 
 
 @attrs.frozen
@@ -59,48 +80,82 @@ class Refusal:
     call: str
     number: int
     error: str
-    line: str
 
 
-def state() -> dict[str, str]:
-    """Return what is installed, and our routes."""
-    found = {
-        str(path): str(path.readlink()) if path.is_symlink() else path.read_text()
-        for place in PLACES
-        for path in Path(place).rglob("*")
-        if path.is_symlink() or path.is_file()
-    }
-    listed = subprocess.run(["ip", "-N", "route", "show", "proto", "217"], check=True, capture_output=True, text=True)
-    return found | {"routes": listed.stdout}
+@attrs.frozen
+class Run:
+    """The end of a command: how, and with which words."""
+
+    code: int
+    said: str
 
 
-def litter() -> list[str]:
-    """Return what a run leaves that isn't there to stay."""
-    return [str(path) for place in (*PLACES, RUN) for path in Path(place).rglob("*.hostrouting-*")]
+# --- the host ------------------------------------------------------------------------------------------------------
 
 
-def run(*words: str, tracer: tuple[str, ...] = (), is_endless: bool = False) -> subprocess.CompletedProcess[str]:
-    argv = [*tracer, *COMMAND, *words]
-    if not is_endless:
-        return subprocess.run(argv, capture_output=True, text=True, check=False)
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        end = time.monotonic() + SAID_WITHIN
-        marker = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
-        while process.poll() is None and time.monotonic() < end and not any(path.exists() for path in marker):
-            time.sleep(0.02)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        with_tracer = children.read_text().split() if tracer and children.exists() else []
-        if process.poll() is None:
-            os.kill(int(with_tracer[0]) if with_tracer else process.pid, signal.SIGTERM)
-        out, err = process.communicate()
-    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+def tree(*places: str) -> dict[str, tuple[int, str]]:
+    """Return what is below some folders: the mode, and the content, of each file, link and folder."""
+    found: dict[str, tuple[int, str]] = {}
+    for path in [each for place in places for each in (Path(place), *sorted(Path(place).rglob("*")))]:
+        if path.is_symlink():
+            found[str(path)] = 0, str(path.readlink())
+        elif path.exists():
+            found[str(path)] = path.stat().st_mode, path.read_text() if path.is_file() else ""
+    return found
 
 
-def clear() -> None:
-    for name in ("trial.json", "trial.confirmed.json"):
-        Path(RUN, name).unlink(missing_ok=True)
-    done = run("remove")
-    assert done.returncode == 0, done.stderr
+def routes() -> list[str]:
+    """Return our routes."""
+    listed = subprocess.run(["ip", "-N", "route", "show", *OURS], check=True, capture_output=True, text=True)
+    return listed.stdout.splitlines()
+
+
+@attrs.frozen
+class State:
+    """What is installed, what a run leaves in /run, and our routes."""
+
+    files: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(*PLACES))
+    run: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(RUN), eq=False)
+    routes: list[str] = attrs.field(factory=routes)
+
+    @property
+    def litter(self) -> list[str]:
+        """Return what a run leaves that isn't there to stay."""
+        return [name for name in (*self.files, *self.run) if ".hostrouting-" in name]
+
+    def differences(self, other: State) -> list[str]:
+        """Return what is another than in some other state."""
+        names = self.files.keys() | other.files.keys()
+        return [*self.routes, *(name for name in sorted(names) if self.files.get(name) != other.files.get(name))]
+
+    def restore(self) -> None:
+        """Have the host hold this state again."""
+        wanted, there = self.files | self.run, tree(*PLACES, RUN)
+        for name in sorted(there.keys() - wanted.keys(), reverse=True):
+            path = Path(name)
+            path.rmdir() if stat.S_ISDIR(there[name][0]) else path.unlink()
+        for name, (mode, content) in sorted(wanted.items()):
+            path = Path(name)
+            if there.get(name) == (mode, content):
+                continue
+            if mode == 0:
+                path.unlink(missing_ok=True)
+                path.symlink_to(content)
+            elif stat.S_ISDIR(mode):
+                path.mkdir(exist_ok=True)
+                path.chmod(mode)
+            else:
+                path.write_text(content)
+                path.chmod(mode)
+        if routes() != self.routes:
+            subprocess.run(["ip", "route", "flush", *OURS], check=True, capture_output=True)
+            for route in self.routes:
+                subprocess.run(["ip", "route", "add", *route.split(), *OURS], check=True)
+        restored = State()
+        assert restored == self, restored.differences(self)
+
+
+# --- a command -----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -113,83 +168,218 @@ class Story:
         is_endless: whether it goes on until it is told to end.
         is_taken_back: whether a failure leaves all as it was, before the command or before those before it; else another
             run goes on from there.
+        is_started: whether each run starts Python anew.
     """
 
     words: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
     is_endless: bool = False
     is_taken_back: bool = True
+    is_started: bool = False
 
-    def prepare(self) -> dict[str, str]:
-        clear()
-        for words in self.before:
-            done = run(*words)
-            assert done.returncode == 0, done.stderr
-        if self.is_endless:
-            for path in Path(RUN).glob("route-overlap.*"):
-                path.unlink()
-        return state()
+    def run(self, strace: tuple[str, ...] | None = None) -> Run:
+        """Run the command; traced, if there is a tuple of options for strace."""
+        return end(begin(self.words, strace, self.is_started), self.is_endless)
 
 
-def refusals(trace: str, begin: str) -> list[Refusal]:
-    """Return what a command may meet, by the trace of a run without any."""
+@attrs.frozen
+class Begun:
+    """A command that runs: the process to tell and to wait for, and what it says."""
+
+    pid: int
+    said: Any
+    tracer: subprocess.Popen[bytes] | None
+
+
+def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bool) -> Begun:
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end
+    may_begin = mmap.mmap(-1, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    pid = os.fork()
+    if pid == 0:
+        # Nothing here is called that may be refused, as the tracer comes at any moment.
+        os.dup2(nothing, 0)
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+        if is_started:
+            argv = [*((*TRACER, *strace) if strace is not None else ()), sys.executable, "-m", "hostrouting", *words]
+            os.execvp(argv[0], argv)
+        while not may_begin[0]:
+            time.sleep(POLL_SECONDS / 5)
+        sys.argv = ["hostrouting", *words]
+        sys.executable = ANY_PYTHON
+        # The way out is Python's own.
+        sys.exit(run_command())
+    os.close(nothing)
+    tracer = None
+    if strace is not None and not is_started:
+        tracer = subprocess.Popen([*TRACER, *strace, "-p", str(pid)])
+        while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
+            assert tracer.poll() is None
+            time.sleep(POLL_SECONDS)
+    may_begin[0] = 1
+    return Begun(pid, said, tracer)
+
+
+def end(begun: Begun, is_endless: bool = False) -> Run:
+    until = time.monotonic() + SAID_WITHIN
+    status: int | None = None
+    while is_endless and status is None and time.monotonic() < until and not has_looked():
+        time.sleep(POLL_SECONDS)
+        gone, found = os.waitpid(begun.pid, os.WNOHANG)
+        status = found if gone else None
+    if status is None:
+        if is_endless:
+            os.kill(begun.pid, signal.SIGTERM)
+        status = os.waitpid(begun.pid, 0)[1]
+    if begun.tracer is not None:
+        assert begun.tracer.wait() == 0
+    with begun.said as said:
+        said.seek(0)
+        return Run(os.waitstatus_to_exitcode(status), said.read().decode())
+
+
+def has_looked() -> bool:
+    """Return whether a watcher has come to a verdict."""
+    return any(marker.exists() for marker in MARKERS)
+
+
+def import_what_runs(story: Story) -> None:
+    """Import what a command does, so that its forked children needn't."""
+    names = Path("/run/modules")
+    leave_names = atexit.register(lambda: names.write_text("\n".join(sys.modules)))
+    run_well(story)
+    atexit.unregister(leave_names)
+    for name in names.read_text().split():
+        importlib.import_module(name)
+
+
+# --- what it meets -------------------------------------------------------------------------------------------------
+
+
+def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
+    """Return what a command may meet, by the trace of a run without any.
+
+    Args:
+        trace: of all calls.
+        begin: in the line of its first look at the host.
+        is_sampled: whether those alone are asked for that are Python's, and one of each kind: before the config is
+            read, until something is changed, and afterwards.
+    """
     counts: dict[str, int] = {}
-    found: list[Refusal] = []
-    has_begun = False
+    seen: set[tuple[object, ...]] = set()
+    has_begun = has_changed = False
     for line in trace.splitlines():
-        has_begun = has_begun or begin in line
         if (match := CALL.match(line)) is None:
             continue
-        call = match[1]
+        call, kind = match[1], kind_of(line)
         counts[call] = counts.get(call, 0) + 1
-        is_ours = call in OF_NO_FILE or any(place in line for place in (*PLACES, RUN))
-        if has_begun and is_ours and " = -1 E" not in line and "/dev/" not in line:
-            found += [Refusal(call, counts[call], error, line) for error in REFUSALS[call]]
-    return found
+        has_begun |= begin in line
+        has_changed |= call == "rename"
+        key = has_begun, has_changed, call, kind
+        if is_sampled and (key in seen or (has_begun and kind[0] != "Python")):
+            continue
+        seen.add(key)
+        if has_begun or is_sampled:
+            yield from (Refusal(call, counts[call], error) for error in REFUSALS[call] if can_meet(call, error, line))
+
+
+def can_meet(call: str, error: str, line: str) -> bool:
+    """Return whether a call can have an errno: what only reads takes no room, and what is open has no name.
+
+    To read a pipe takes nothing (pipe_read in Linux' fs/pipe.c).
+    """
+    if call == "read" and "<pipe:" in line:
+        return False
+    if call == "openat" and error in ("ENOSPC", "EROFS"):
+        return any(flag in line for flag in ("O_CREAT", "O_WRONLY", "O_RDWR"))
+    return error != "ENAMETOOLONG" or "AT_EMPTY_PATH" not in line
+
+
+def kind_of(line: str) -> tuple[str, str]:
+    """Return where a call's path lies, and its ending; of a call without a path, its first word."""
+    if (match := PATH.search(line)) is None:
+        return line.partition(",")[0], ""
+    path = Path(match[1] or match[2])
+    return "Python" if str(path).startswith(PYTHON) else str(Path(*path.parts[:3])), path.suffix
 
 
 def main(config: str, command: str, count: int, part: int, parts: int) -> None:
-    trial = ("apply", "--try", "600", config)
+    trial = ("apply", "--try", "3600", config)
     story = {
         "apply": Story(("apply", config)),
         "remove": Story(("remove",), (("apply", config),), is_taken_back=False),
         "try": Story(trial),
         "confirm": Story(("confirm",), (trial,)),
         "watch": Story(("watch", config), (("apply", config),), is_endless=True),
+        "start": Story(("apply", config), is_started=True),
     }[command]
-    trace = Path("/run/trace")
-    tracer = ("strace", "--quiet=all", "-y", "-s", "256", "-o", str(trace), "-e", f"trace={','.join(REFUSALS)}")
-    story.prepare()
-    assert run(*story.words, tracer=tracer, is_endless=story.is_endless).returncode == 0
-    begin = config if config in story.words else "/etc/hostrouting/installed.json"
-    begin = f"{RUN}/" if command == "confirm" else begin
-    met = refusals(trace.read_text(), begin)
-    clear()
-    nothing, before = state(), story.prepare()
-    assert run(*story.words, is_endless=story.is_endless).returncode == 0
-    after = state()
-    chosen = met[len(met) // (2 * count) :: len(met) // count] if count else met[part::parts]
+    nothing = State()
+    for words in story.before:
+        run_well(Story(words))
+    for marker in MARKERS:
+        marker.unlink(missing_ok=True)
+    before = State()
+    if not story.is_started:
+        import_what_runs(story)
+        before.restore()
+    run_well(story, ())
+    begin = config if config in story.words else "/etc/hostrouting/installed.json" if command == "remove" else RUN
+    met = [*refusals(TRACE.read_text(), begin, is_sampled=story.is_started)]
+    after, healed = State(), list[Any]()
     sys.stdout.write(f"{len(met)}\n")
-    for refusal in chosen:
-        assert story.prepare() == before
-        inject = ("-e", f"inject={refusal.call}:error={refusal.error}:when={refusal.number}")
-        done = run(*story.words, tracer=(*tracer, *inject), is_endless=story.is_endless)
-        hit = [line for line in trace.read_text().splitlines() if "(INJECTED)" in line]
-        report: dict[str, Any] = {
-            "call": hit[0] if hit else None,
-            "error": refusal.error,
-            "reason": os.strerror(getattr(errno, refusal.error)),
-            "code": done.returncode,
-            "said": done.stderr + (done.stdout if story.is_endless else ""),
-            "whole": state() in (nothing, before, after) or not story.is_taken_back,
-            "done": state() == after,
-            "litter": litter(),
-        }
-        if done.returncode and command != "confirm":
-            again = run(*story.words, is_endless=story.is_endless)
-            report["heals"] = again.returncode == 0 and state() == after and not litter()
+    for refusal in met[len(met) // (2 * count) :: len(met) // count] if count else met[part::parts]:
+        before.restore()
+        begun = time.monotonic()
+        run = story.run(("-e", f"inject={refusal.call}:error={refusal.error}:when={refusal.number}"))
+        report = attrs.asdict(refusal) | attrs.asdict(run)
+        report["line"] = next((line for line in TRACE.read_text().splitlines() if "(INJECTED)" in line), "")
+        report["wrong"] = [*wrong(story, refusal, run, report["line"], (nothing, before, after), healed)]
+        report["seconds"] = round(time.monotonic() - begun, 2)
         sys.stdout.write(f"{json.dumps(report)}\n")
         sys.stdout.flush()
+
+
+def run_well(story: Story, strace: tuple[str, ...] | None = None) -> None:
+    run = story.run(strace)
+    assert run.code == 0, run.said
+
+
+def wrong(
+    story: Story, refusal: Refusal, run: Run, line: str, states: tuple[State, ...], healed: list[Any]
+) -> Iterator[str]:
+    """Say what a refusal has brought about that none may, and see that the next run heals what it has left, once."""
+    state, after = State(), states[-1]
+    if story.is_taken_back and state not in states:
+        yield f"left between: {state.differences(states[1])}"
+    if state.litter:
+        yield f"left {state.litter}"
+    if run.code == (74 if line.startswith("write(1<") else 0):
+        if state != after:
+            yield "ended well, and it isn't done"
+        return
+    # Python's own words are its own.
+    if not story.is_started:
+        yield from wrong_words(refusal, run, line)
+    # What is confirmed, or put back, can't be confirmed once more.
+    if story.words[0] != "confirm" and (found := (state.files, state.run, state.routes)) not in healed:
+        healed.append(found)
+        again = story.run()
+        if again.code != 0 or (state := State()) != after or state.litter:
+            yield f"isn't healed: {again.code} {again.said}"
+
+
+def wrong_words(refusal: Refusal, run: Run, line: str) -> Iterator[str]:
+    """Say what is wrong with how a failure is told."""
+    if run.code != (77 if refusal.error == "EROFS" else 1):
+        yield f"ended with {run.code}"
+    if line.startswith("write(2<"):
+        return
+    reasons = os.strerror(getattr(errno, refusal.error)), LOST
+    if "can't" not in run.said or not any(reason in run.said for reason in reasons):
+        yield "doesn't say what can't be done, and why"
+    if "without a name" in run.said:
+        yield "doesn't name the file"
 
 
 if __name__ == "__main__":
