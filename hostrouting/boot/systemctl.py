@@ -49,7 +49,7 @@ class Systemctl:
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self._root = None if root is None else Path(root)
-        self._scope = CancelScope()
+        self._scope: CancelScope | None = None
         self._silence = _Silence()
 
     def within(self, scope: CancelScope) -> Systemctl:
@@ -162,8 +162,10 @@ class Systemctl:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
         seconds = LAST_ANSWER_SECONDS if self._silence.is_ending else ANSWER_SECONDS
         try:
-            done = self._scope.child(timeout=seconds).run(
-                argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False
+            done = (
+                (self._scope or CancelScope())
+                .child(timeout=seconds)
+                .run(argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False)
             )
         except TimedOut:
             self._silence.until = time.monotonic() + ANSWER_SECONDS

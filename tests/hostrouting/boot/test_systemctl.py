@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -73,6 +74,11 @@ def test_one_that_has_hung_for_long_is_not_asked_on_the_way_back(
 
 def test_all_of_a_run_ask_the_same_one() -> None:
     assert running_systemd() is running_systemd()
+
+
+def test_it_works_in_another_process(program: Path) -> None:
+    be(program, "echo active")
+    assert pickle.loads(pickle.dumps(Systemctl())).is_active("x.service")
 
 
 @pytest.mark.parametrize(
