@@ -133,6 +133,12 @@ def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_l
     assert Systemctl("/image").orderings() == {}
 
 
+def test_a_pattern_of_instances_is_no_option(program: Path) -> None:
+    be(program, f'printf "%s\\n" "$@" >{program}.log')
+    Systemctl().instances("-H@.service")
+    assert Path(f"{program}.log").read_text().splitlines()[-2:] == ["--", "-H@*.service"]
+
+
 def test_the_order_is_asked_of_no_template(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "multi-user.target.wants/a.service",
