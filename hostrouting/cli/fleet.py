@@ -47,7 +47,8 @@ def fleet_text(report: FleetReport, width: int | None) -> str:
 
 def _counts(report: FleetReport) -> str:
     words = ", ".join(f"{count:,} {verdict}" for verdict, count in report.counts.items())
-    return f"{sum(report.counts.values()):,} recordings: {words}"
+    count = sum(report.counts.values())
+    return f"{count:,} recording{'s' if count != 1 else ''}: {words}"
 
 
 def _title(group: HostGroup) -> str:

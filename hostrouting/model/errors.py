@@ -101,7 +101,7 @@ class RouteError(HostRoutingError):
         named = refusals[:most]
         lines = [refusal.message for refusal in named]
         if rest := len(refusals) - len(named):
-            lines.append(f"and {rest} more")
+            lines.append(f"and {rest:,} more")
         hints = dict.fromkeys(refusal.hint for refusal in named if refusal.hint)
         return cls("\n".join(lines), hint="\n".join(hints), errno=errno)
 

@@ -17,7 +17,7 @@ def shortened(words: Sequence[str], separator: str, most: int) -> str:
     """Return at most ``most`` words, joined, and how many more there are."""
     rest = len(words) - most
     glue = " " if separator == ", " else separator
-    return separator.join(words[:most]) + (f"{glue}and {rest} more" if rest > 0 else "")
+    return separator.join(words[:most]) + (f"{glue}and {rest:,} more" if rest > 0 else "")
 
 
 # Controls, formats and surrogates; and what breaks a line on some terminals.

@@ -70,10 +70,10 @@ def test_it_shows_every_group_and_the_hosts_of_those_that_are_not_fine(page: Chr
     assert page.title == "10,000 recordings: 1,667 ok, 5,001 overlap, 3,332 unknown"
     titles = shown(page, "h2")
     assert titles[:4] == [
-        "1667 ok",
-        "1667 OVERLAP 172.16.0.0/16 by ib0-ib7",
-        "1667 BLACKHOLE 10.96.0.0/12",
-        "1667 OVERLAP 10.96.0.0/12 by ib7",
+        "1,667 ok",
+        "1,667 OVERLAP 172.16.0.0/16 by ib0-ib7",
+        "1,667 BLACKHOLE 10.96.0.0/12",
+        "1,667 OVERLAP 10.96.0.0/12 by ib7",
     ]
     assert [title.split(":")[1] for title in titles[4:]] == [" no-default-route", " no-recording"]
     assert len(shown(page, "li")) == 10_000 - 1667

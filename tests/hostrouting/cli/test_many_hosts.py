@@ -71,6 +71,10 @@ def test_the_page_has_a_row_for_each_group_with_the_fix_and_the_hosts(judge: Any
     )
 
 
+def test_one_recording_is_one(judge: Any, folder: Path) -> None:
+    assert judge([], folder / "node-00000.json")[1].startswith("1 recording: 1 ok, ")
+
+
 def why_not_json(path: Path) -> str:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads(path.read_text())
