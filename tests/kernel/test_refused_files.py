@@ -81,10 +81,13 @@ def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: i
     (tmp_path / "scratch").mkdir()
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG))
+    environment = {"SCRATCH": str(tmp_path / "scratch"), "PYTHON": sys.executable, "SYSTEMCTL": SYSTEMCTL}
+    # All parts go through sets in the same order.
+    environment["PYTHONHASHSEED"] = "0"
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + RUN, "bash"]
         + [str(word) for word in (PROGRAM, config, command, by_day(3, by_night=0), part, PARTS)],
-        env=os.environ | {"SCRATCH": str(tmp_path / "scratch"), "PYTHON": sys.executable, "SYSTEMCTL": SYSTEMCTL},
+        env=os.environ | environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

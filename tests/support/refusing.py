@@ -42,7 +42,7 @@ TRACE = Path("/run/trace")
 # It answers as one that finds hostrouting, in a tenth of the time.
 ANY_PYTHON = "/bin/true"
 OURS = ("proto", "217")
-SAID_WITHIN, POLL_SECONDS = 5.0, 0.005
+SAID_WITHIN, ENDED_WITHIN, POLL_SECONDS = 5.0, 0.3, 0.005
 # What a file's calls may meet, and a socket's.
 LOOK, CHANGE = ("EIO", "ENAMETOOLONG", "ENOMEM"), ("EIO", "ENOSPC", "EROFS")
 REFUSALS = {
@@ -224,7 +224,10 @@ def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bo
 def end(begun: Begun, is_endless: bool = False) -> Run:
     until = time.monotonic() + SAID_WITHIN
     status: int | None = None
-    while is_endless and status is None and time.monotonic() < until and not has_looked():
+    while is_endless and status is None and time.monotonic() < until:
+        if has_looked():
+            # What ends it by itself, as it tells of its look, does so now.
+            until = min(until, time.monotonic() + ENDED_WITHIN)
         time.sleep(POLL_SECONDS)
         gone, found = os.waitpid(begun.pid, os.WNOHANG)
         status = found if gone else None
@@ -242,6 +245,11 @@ def end(begun: Begun, is_endless: bool = False) -> Run:
 def has_looked() -> bool:
     """Return whether a watcher has come to a verdict."""
     return any(marker.exists() for marker in MARKERS)
+
+
+def forget_looks() -> None:
+    for marker in MARKERS:
+        marker.unlink(missing_ok=True)
 
 
 def import_what_runs(story: Story) -> None:
@@ -317,8 +325,7 @@ def main(config: str, command: str, count: int, part: int, parts: int) -> None:
     nothing = State()
     for words in story.before:
         run_well(Story(words))
-    for marker in MARKERS:
-        marker.unlink(missing_ok=True)
+    forget_looks()
     before = State()
     if not story.is_started:
         import_what_runs(story)
@@ -328,7 +335,8 @@ def main(config: str, command: str, count: int, part: int, parts: int) -> None:
     met = [*refusals(TRACE.read_text(), begin, is_sampled=story.is_started)]
     after, healed = State(), list[Any]()
     sys.stdout.write(f"{len(met)}\n")
-    for refusal in met[len(met) // (2 * count) :: len(met) // count] if count else met[part::parts]:
+    of_part = [refusal for refusal in met if refusal.number % parts == part]
+    for refusal in met[len(met) // (2 * count) :: len(met) // count] if count else of_part:
         before.restore()
         begun = time.monotonic()
         run = story.run(("-e", f"inject={refusal.call}:error={refusal.error}:when={refusal.number}"))
@@ -364,6 +372,7 @@ def wrong(
     # What is confirmed, or put back, can't be confirmed once more.
     if story.words[0] != "confirm" and (found := (state.files, state.run, state.routes)) not in healed:
         healed.append(found)
+        forget_looks()
         again = story.run()
         if again.code != 0 or (state := State()) != after or state.litter:
             yield f"isn't healed: {again.code} {again.said}"
