@@ -22,7 +22,7 @@ from hostrouting.config.schema import each
 from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Address, Hardware, Link
-from hostrouting.model.parsing import parse_address, parse_any_address
+from hostrouting.model.parsing import parse_address, parse_any_address, split_prefix
 from hostrouting.model.routes import (
     BY_DEVICE,
     DEFAULT_DESTINATION,
@@ -45,6 +45,7 @@ _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,
 
 _NAME_MAX = 15  # IFNAMSIZ has room for its end
 _SPACE = re.compile(r"[ \t\n\v\f\r]")
+_NAME = re.compile(r"[^ \t\n\v\f\r/:]+")
 
 # --- words -------------------------------------------------------------------------------------------------------
 
@@ -81,9 +82,9 @@ def _text(value: object) -> str:
 
 def _interface(value: object) -> str:
     """Read the name of an interface as the kernel allows it (dev_valid_name), 15 bytes at most."""
-    name = _text(value)
-    if name in (".", "..") or "/" in name or ":" in name or len(name.encode("utf-8", "surrogateescape")) > _NAME_MAX:
-        raise ValueError(f"{shown(name)} is not the name of an interface")
+    name = value if isinstance(value, str) and _NAME.fullmatch(value) else ""
+    if name in ("", ".", "..") or len(name.encode("utf-8", "surrogateescape")) > _NAME_MAX:
+        raise ValueError(f"{shown(value)} is not the name of an interface")
     return name
 
 
@@ -186,14 +187,11 @@ def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
 
 
 def _destination(value: object) -> IPv4Network:
-    text = _text(value)
-    if text == "default":
+    if value == "default":
         return DEFAULT_DESTINATION
-    # Of an address IPv4Network would make a text, and read that.
-    if "/" not in text:
-        return IPv4Network(int(parse_address(text)))
-    address, _, length = text.partition("/")
-    return IPv4Network((int(parse_address(address)), _length(length)))
+    if isinstance(value, str) and "/" not in value:
+        return IPv4Network((int(parse_address(value)), 32))
+    return IPv4Network(split_prefix(value))
 
 
 def _show_via(gateway: IPv6Address) -> dict[str, str]:

@@ -193,9 +193,15 @@ def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IPv4Add
         devs: names of interfaces.
         sources: that it may name.
     """
-    is_plain = route.type is RouteType.UNICAST and route.tos == 0 and route.scope < Scope.LINK and not route.encap
-    is_own = route.source is None or route.source in sources
-    return is_plain and is_own and bool(route.devs) and set(route.devs) <= set(devs)
+    return (
+        route.type is RouteType.UNICAST
+        and route.tos == 0
+        and route.scope < Scope.LINK
+        and bool(by := route.devs)
+        and set(by) <= set(devs)
+        and not route.encap
+        and (route.source is None or route.source in sources)
+    )
 
 
 def matters(table: int, prefix: Prefix, inside: PrefixSet) -> bool:

@@ -163,7 +163,8 @@ class SnapshotBackend(WholeTables):
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """Return the entries of a table, in the kernel's order; of every table, if none is named."""
-        return tuple(route for route in self.snapshot.routes if table is None or route.table == table)
+        routes = self.snapshot.routes
+        return routes if table is None else tuple(route for route in routes if route.table == table)
 
     def default_routes(self) -> tuple[Route, ...]:
         """Return the entries of table main for 0.0.0.0/0, in the kernel's order.

@@ -15,6 +15,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
+from hostrouting.model.prefixes import Prefix
+
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
     """Return whether the name of an interface is like one of some shell patterns."""
@@ -86,5 +88,10 @@ class Address:
     @property
     def network(self) -> IPv4Network:
         """The connected network: the peer's, where there is one."""
-        # Of an address IPv4Network would make a text, and read that.
-        return IPv4Network((int(self.peer or self.local), self.prefix_length), strict=False)
+        return IPv4Network(self.prefix)
+
+    @property
+    def prefix(self) -> Prefix:
+        """Return the connected network as numbers."""
+        host_bits = 32 - self.prefix_length
+        return int(self.peer or self.local) >> host_bits << host_bits, self.prefix_length

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6
 from socket import AF_INET, inet_pton
 from typing import TypeVar
 
-from hostrouting.model.prefixes import numbers
+from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
 # RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4): the kernel accepts routes for all of
@@ -84,8 +84,12 @@ def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
     return address
 
 
-def _split(value: object) -> tuple[int, int]:
-    """Return the number of a prefix's address, and its length."""
+def split_prefix(value: object) -> Prefix:
+    """Read a prefix in strict CIDR form, host bits and all.
+
+    Raises:
+        ValueError: it is anything else, with the reason in words.
+    """
     text = _text(value, "an IPv4 prefix")
     quad, _, bits = text.partition("/")
     try:
@@ -113,7 +117,7 @@ def parse_prefix(value: str | IPv4Network) -> IPv4Network:
     Raises:
         ValueError: it is anything else; for host bits the message names the masked form.
     """
-    number, length = numbers(value) if isinstance(value, IPv4Network) else _split(value)
+    number, length = numbers(value) if isinstance(value, IPv4Network) else split_prefix(value)
     if number & (0xFFFFFFFF >> length):
         masked = IPv4Network((number, length), strict=False)
         raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
@@ -136,7 +140,7 @@ def parse_cidr(value: str | IPv4Network) -> IPv4Network:
         ValueError: it is anything else, with the reason in words.
     """
     if not isinstance(value, IPv4Network):
-        value = IPv4Network(_split(value), strict=False)
+        value = IPv4Network(split_prefix(value), strict=False)
     return _refuse_reserved(value)
 
 

@@ -115,10 +115,13 @@ class Coverage:
 
     def _is_plain(self, route: Route) -> bool:
         """Return whether a route does what is expected wherever it wins."""
-        if route.type is not RouteType.UNICAST or route.encap:
-            return False
-        is_own = route.source is None or route.source in self._sources
-        return is_own and bool(devs := route.devs) and self._devs.issuperset(devs)
+        return (
+            route.type is RouteType.UNICAST
+            and bool(devs := route.devs)
+            and self._devs.issuperset(devs)
+            and not route.encap
+            and (route.source is None or route.source in self._sources)
+        )
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:

@@ -143,7 +143,7 @@ class Remedies:
                 outcome, known = found[question][0], self._outcomes.get(question)
                 if known is None or outcome.is_failure or not known.is_failure:
                     self._outcomes[question] = outcome
-                subnet = self._subnet_of(IPv4Network(question))
+                subnet = self._subnet_of((question, 32))
                 by = default.devs if subnet is None else (self._own_subnets[subnet],)
                 if not expected.allows_all(by):
                     self._elsewhere[question] = expected, by
@@ -256,7 +256,7 @@ class Remedies:
         for dev in devs:
             if (route := self._gateways.get((address, dev))) is not None:
                 return Obstacle(f"it is the gateway of {route}: move that gateway, or remove the route")
-        subnet = self._subnet_of(IPv4Network(address))
+        subnet = self._subnet_of((int(address), 32))
         if subnet is None:
             return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
         dev = self._own_subnets[subnet]
@@ -315,14 +315,14 @@ class Remedies:
             return f"{reason}; change them, or first add an entry to it alone: {entry}"
         return ""
 
-    def _subnet_of(self, network: IPv4Network) -> Prefix | None:
-        """Return the innermost subnet of the uplinks that a network lies in."""
-        return next(self._nested_subnets.around(numbers(network)), None)
+    def _subnet_of(self, prefix: Prefix) -> Prefix | None:
+        """Return the innermost subnet of the uplinks that a prefix lies in."""
+        return next(self._nested_subnets.around(prefix), None)
 
     # --- the entries -------------------------------------------------------------------------------------------
 
     def _entry(self, network: IPv4Network) -> StaticRoute:
-        subnet, default = self._subnet_of(network), self._default
+        subnet, default = self._subnet_of(numbers(network)), self._default
         if self._has_lost_source:
             # What names gateway and device inherits nothing, so no src.
             if subnet is not None:
@@ -380,7 +380,7 @@ class Remedies:
         by = ",".join(self._default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}
         for address in reading.addresses:
-            if address.dev not in reading.uplinks and address.network.prefixlen < 32:
+            if address.dev not in reading.uplinks and address.prefix_length < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
             if parts := [str(IPv4Network(entry)) for entry in self._mending(entries, subnet)]:

@@ -139,10 +139,9 @@ class _Sorter(dict[int, "tuple[Outcome, ...]"]):
         if outcomes[0].is_own:
             return outcomes
         # Datagrams that aren't connected go elsewhere, and TCP doesn't connect at all (tcp_v4_connect).
-        is_refused = _refuses_tcp(answers)
         return [
             outcome._replace(kind=FindingKind.BLACKHOLE, devs=())
-            if outcome.kind is NoteKind.BROADCAST or (is_refused and outcome.is_sent_to_many)
+            if outcome.kind is NoteKind.BROADCAST or (outcome.is_sent_to_many and _refuses_tcp(answers))
             else outcome
             for outcome in outcomes
         ]

@@ -184,8 +184,8 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
         # Where connections would go once all is mended only whole tables tell.
         return tables._replace(routes=tuple(dict.fromkeys((*defaults, *backend.routes()))))
     # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
-    connected = [numbers(address.network) for address in tables.addresses if address.dev not in devs]
-    single = [(end, 32) for each in tables.addresses for end in (int(each.local), ends(numbers(each.network))[1])]
+    connected = [address.prefix for address in tables.addresses if address.dev not in devs]
+    single = [(end, 32) for each in tables.addresses for end in (int(each.local), ends(each.prefix)[1])]
     foretold = _coverage(overlap, tables._replace(rules=KERNEL_RULES), (*connected, *single)).suspects(())
     own = {address.local for address in tables.addresses}
     routes = backend.routes_except(devs, inside=foretold, sources=own)
@@ -331,7 +331,7 @@ def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefi
         None that is a single address: no other host is in it.
     """
     own = (address for address in addresses if address.dev in devs and address.prefix_length < 32)
-    return {numbers(address.network): address.dev for address in own}
+    return {address.prefix: address.dev for address in own}
 
 
 def rival_defaults(reading: Reading) -> list[Route]:
