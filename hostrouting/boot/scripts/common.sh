@@ -44,9 +44,9 @@ look_at_time() {
 # give 217 any name), behind NEXTHOPS, the nexthop objects, as a sysctl has it
 # hide the hops of routes by them. Or fails and sets MESSAGE.
 list() {
-  local left status answers error=''
+  local left status error=''
   for ((left = ATTEMPTS; left; left--)); do
-    answers=$(exec ip -4 -N -o -batch - <<<"$1" 2>"$ERRORS")
+    LISTED=$(exec ip -4 -N -o -batch - <<<"$1" 2>"$ERRORS")
     status=$?
     read -r -d '' error <"$ERRORS"
     [[ $error != *'Dump was interrupted'* ]] || continue
@@ -54,8 +54,7 @@ list() {
     [ -n "$error" ] || MESSAGE+="is there room in $RUN_DIR, and may it be written?"
     [ "$status" -eq 0 ] || return
     NEXTHOPS=''
-    [[ $answers != *' nhid '* ]] || NEXTHOPS=$(exec ip -N -o nexthop show 2>/dev/null)$'\n'
-    LISTED=$NEXTHOPS$answers
+    [[ $LISTED != *' nhid '* ]] || NEXTHOPS=$(exec ip -N -o nexthop show 2>/dev/null)$'\n' LISTED=$NEXTHOPS$LISTED
     return
   done
   MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later"
