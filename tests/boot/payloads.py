@@ -69,8 +69,6 @@ class Payload:
 
     def starts(self) -> list[float]:
         """When it started in this boot (off: in the last one), each time, in seconds since 1970."""
-        if not self.machine.exists(self.log):
-            return []
         return [float(line.split()[0]) for line in self.machine.read(self.log).splitlines()]
 
     def has_run(self) -> bool:
@@ -94,10 +92,8 @@ class Payload:
         branch = self.machine.show(self.unit, "ControlGroup")["ControlGroup"]
         if not branch:
             return []
-        script = """cat $(find "/sys/fs/cgroup$1" -name cgroup.procs) | while read -r pid; do
-            tr '\\0' ' ' <"/proc/$pid/cmdline"; echo; done"""
-        lines = self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.splitlines()
-        return [line.rstrip() for line in lines]
+        script = 'ps --no-headers -o args -p "$(cat $(find "/sys/fs/cgroup$1" -name cgroup.procs) | paste -sd,)"'
+        return self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.splitlines()
 
     def main_pid(self) -> int:
         """The main process of its unit; another one means that it was bounced."""
