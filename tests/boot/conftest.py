@@ -38,8 +38,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_for_the_night(item: pytest.Item) -> bool:
-    """Whether by day a test runs on the other release alone; which one that is differs from test to test."""
-    if not isinstance(item, pytest.Function) or item.get_closest_marker("one_release") is None:
+    """Return whether by day a test runs on the other release alone; which one that is differs from test to test."""
+    if not isinstance(item, pytest.Function) or "suite" not in item.fixturenames:
+        return False
+    if item.get_closest_marker("each_release") is not None:
         return False
     suite = item.callspec.params["suite"]
     name = item.name.replace(str(suite), "")
@@ -66,7 +68,7 @@ def _bootable() -> None:
 
 @pytest.fixture(scope="session", params=list(trees.SUITES))
 def suite(request: pytest.FixtureRequest) -> str:
-    """A Debian release; a test that uses a machine runs once for each."""
+    """A Debian release; by night a test that uses a machine runs once for each."""
     name: str = request.param
     return name
 

@@ -179,7 +179,6 @@ def live(node: Machine, agent: Agent, first: str, second: str) -> None:
     assert node.exists(GATE)
 
 
-@pytest.mark.one_release
 def test_a_held_start_that_ends_is_tried_again_as_the_agents_drop_in_asks(node: Machine, agent: Agent) -> None:
     write_config(node)
     assert node.python("apply", check=False).returncode == 1

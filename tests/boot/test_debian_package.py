@@ -60,6 +60,7 @@ def routes(node: Machine) -> str:
     return " ".join(node.ip("-N", "route").split())
 
 
+@pytest.mark.each_release
 def test_it_installs_applies_survives_a_reboot_and_an_upgrade_is_removed_and_purged(
     node: Machine, release: Path
 ) -> None:

@@ -107,6 +107,7 @@ LIVE = [
 ]
 
 
+@pytest.mark.each_release
 def test_what_only_a_running_system_tells_is_found_and_a_mended_node_is_healthy_again(
     node: Machine, by_turns: Any
 ) -> None:
@@ -130,7 +131,6 @@ def test_what_only_a_running_system_tells_is_found_and_a_mended_node_is_healthy_
     assert doctor(node, "--strict")[0] == 1
 
 
-@pytest.mark.one_release
 def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -> None:
     payload = healthy(node)
     node.run_offline("ln", "-sfn", "/dev/null", f"{UNITS}/static-routes.service")
@@ -156,7 +156,6 @@ def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -
     assert doctor(node) == (0, [])
 
 
-@pytest.mark.one_release
 def test_a_watcher_that_can_not_run_and_a_consumer_that_nobody_has_are_found(node: Machine) -> None:
     metrics = "/var/lib/metrics/hostrouting.prom"
     installed(node, MENDED, consumer="kubelt.service", watch={"enabled": True, "textfile": metrics})

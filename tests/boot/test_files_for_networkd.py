@@ -102,6 +102,7 @@ def test_netplan_makes_of_our_file_what_we_write_for_networkd_ourselves(machine:
         assert sections(machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")) == sections(text)
 
 
+@pytest.mark.each_release
 def test_a_netplan_file_mends_at_boot(cabled: Machine) -> None:
     cabled.write("/etc/netplan/01-node.yaml", NETPLAN, mode=0o600)
     cabled.boot()
@@ -114,6 +115,7 @@ def test_a_netplan_file_mends_at_boot(cabled: Machine) -> None:
     assert is_mended(cabled)
 
 
+@pytest.mark.each_release
 def test_drop_ins_mend_with_a_reload_and_lie_beside_files_in_any_folder(cabled: Machine) -> None:
     for dev, address in (("eth0", f"{OWN}/24\nGateway={GATEWAY}"), ("ib0", "172.16.0.10/16")):
         cabled.write(

@@ -54,6 +54,7 @@ LATECOMERS = [
 ]
 
 
+@pytest.mark.each_release
 def test_what_systemd_fails_with_itself_is_tried_again_as_without_the_gate(node: Machine, trying: Payload) -> None:
     """As an ``ExecCondition=`` without "-" it would be a unit that is skipped: no error, no ``Restart=``, never up."""
     beside = add_kubelet(node, "beside", enabled=False)
@@ -85,6 +86,7 @@ SPOILERS = [
 ]
 
 
+@pytest.mark.each_release
 def test_a_gate_that_is_missing_or_cut_off_is_closed_and_the_mend_opens_it(
     node: Machine, trying: Payload, by_turns: Any
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_gate_that_is_missing_or_cut_off_is_closed_and_the_mend_opens_it(
     assert start(node, trying)
 
 
+@pytest.mark.each_release
 def test_a_gate_that_is_killed_or_ended_by_the_time_out_is_closed_and_tried_again(
     node: Machine, trying: Payload
 ) -> None:
@@ -138,6 +141,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.each_release
 def test_no_change_of_somebody_elses_lines_opens_it_or_closes_it(node: Machine, trying: Payload, by_turns: Any) -> None:
     own = f"{UNITS}/kubelet.service"
     text = node.read(own)
@@ -169,6 +173,7 @@ sleep 0.1
 """
 
 
+@pytest.mark.each_release
 def test_a_step_that_writes_its_own_drop_in_anew_and_reloads_neither_opens_it_nor_closes_it(
     node: Machine, trying: Payload
 ) -> None:
@@ -198,7 +203,6 @@ def test_what_changes_after_the_first_look_is_seen_by_the_last(node: Machine, tr
     assert not trying.has_run()
 
 
-@pytest.mark.one_release
 def test_ten_instances_start_at_once_beside_a_large_table(node: Machine) -> None:
     payload = installed(node, MENDED, add=add_kubelet, consumer="node@.service")
     node.write(f"{UNITS}/node@.service", "[Service]\nExecStart=/usr/local/bin/payload /var/lib/payload/%i\n")

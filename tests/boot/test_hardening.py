@@ -6,6 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from boot.payloads import add_nested_machine
 from boot.test_gate import MARKERS, MENDED, boot_held, installed, marker
 from boot.test_load_balancer_probe import PINNED, UNIT, change, listing
@@ -25,6 +27,7 @@ def exposure(node: Machine, unit: str) -> float:
     return float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)[0])
 
 
+@pytest.mark.each_release
 def test_confined_units_install_and_judge(node: Machine) -> None:
     payload = installed(node, MENDED, watch={"enabled": True})
     node.boot()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
-
 from boot.payloads import Payload, add_kubelet, add_nested_machine
 from boot.rig import ROOT
 from boot.test_gate import MENDED, TEMPLATE, UNITS, files, install_into_image, start, write_config
@@ -116,7 +114,6 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
         assert listing(node) == wanted, f"after {verb} of {unit}"
 
 
-@pytest.mark.one_release
 def test_a_flush_beside_a_running_probe_is_waited_for(node: Machine) -> None:
     """A unit that runs already isn't ordered after a flush that comes then, so the machine itself has to be."""
     payload = add_nested_machine(node, enabled=False)
@@ -159,12 +156,12 @@ def test_no_change_bounces_a_running_machine(node: Machine) -> None:
     assert (listing(node), node.run(*PINNED).stdout) == ("none\n", "")
 
 
-@pytest.mark.one_release
 def test_what_fails_at_boot_is_tried_again(node: Machine) -> None:
     """And the node starts meanwhile; without nft the flush, which machines require, is skipped."""
     payload = add_nested_machine(node)
     add_flusher(node)
     change(node, "none0")
+    node.write(f"{UNITS}/{UNIT}.d/soon.conf", "[Service]\nRestartSec=500ms\n")
     node.run_offline("mv", NFT, AWAY)
     node.boot(wait=False)
     payload.wait_until_it_ran()
@@ -182,7 +179,6 @@ def test_what_fails_at_boot_is_tried_again(node: Machine) -> None:
     assert node.state("nftables.service") == "inactive/dead"
 
 
-@pytest.mark.one_release
 def test_a_plain_consumer_waits_too(node: Machine) -> None:
     payload = add_kubelet(node)
     change(node, "eth0", "kubelet.service")

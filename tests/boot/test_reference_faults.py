@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from boot.rig import Machine
 
-pytestmark = pytest.mark.one_release
-
 TEMPLATE = "systemd-nspawn@.service"
 ROUTES, CHECK = "static-routes.service", "check-route-overlap.service"
 ROUTES_SCRIPT, CHECK_SCRIPT = "/etc/aks-flex-node/static-routes.sh", "/etc/aks-flex-node/check-route-overlap.sh"

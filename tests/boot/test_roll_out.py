@@ -138,7 +138,6 @@ def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[i
 
 
 @pytest.mark.timeout(by_day(900, by_night=3600), func_only=True)
-@pytest.mark.one_release
 def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_mended(
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
@@ -173,7 +172,6 @@ def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_m
     assert str(len(AGENT)) in [stat.rpartition(" ")[2] for stat in stats]
 
 
-@pytest.mark.one_release
 def test_a_batch_that_turns_sick_while_it_bakes_is_put_back_at_once(
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
@@ -187,7 +185,6 @@ def test_a_batch_that_turns_sick_while_it_bakes_is_put_back_at_once(
     assert fleet.states() == ["put back", "put back"], said
 
 
-@pytest.mark.one_release
 def test_a_node_that_its_trial_cuts_off_stops_the_batch(
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
@@ -200,7 +197,6 @@ def test_a_node_that_its_trial_cuts_off_stops_the_batch(
     assert fleet.states() == ["put back", "put back"], said
 
 
-@pytest.mark.one_release
 def test_check_mode_is_a_plan_strict_fails_with_its_findings_and_a_recording_comes_here(
     new_fleet: Callable[[int, Collection[int]], Fleet], tmp_path: Path
 ) -> None:

@@ -148,12 +148,14 @@ def test_a_folder_in_the_cache_that_isnt_ours_stops_the_builder(cache: Path) -> 
     assert folder.exists()
 
 
+@pytest.mark.each_release
 def test_its_python_is_compiled_in_it(tree: Path) -> None:
     """A machine's own Python adds no file later, and nothing of this checkout's environment is in there."""
     assert [*(tree / "usr/share/python3/debpython/__pycache__").glob("files.*.pyc")]
     assert not (tree / Path(__file__).parents[2].relative_to("/")).exists()
 
 
+@pytest.mark.each_release
 def test_it_boots_the_systemd_of_the_release(suite: str, machine: Machine) -> None:
     machine.boot()
     assert machine.systemd_version == SUITES[suite]

@@ -64,6 +64,7 @@ def outcome(node: Machine, before: str) -> str:
     return f"{ours(node)}; /etc as before: {is_as_before}; plans {planned}"
 
 
+@pytest.mark.each_release
 def test_the_routes_come_back_in_time_unless_they_are_confirmed(node: Machine, running: Payload) -> None:
     pid, before = running.main_pid(), files(node)
     said = json.loads(node.python("apply", "--try", "3", "--output", "json", TRIED).stdout)
@@ -144,7 +145,6 @@ def test_one_whose_timer_is_lost_is_found_and_ended_by_the_oneshot(node: Machine
     assert running.is_running()
 
 
-@pytest.mark.one_release
 def test_the_watcher_rests_meanwhile(node: Machine, running: Payload) -> None:
     write_config(node, MENDED, watch={"enabled": True})
     node.python("apply")
@@ -180,7 +180,6 @@ def stage(node: Machine) -> str:
     return "before the trial"
 
 
-@pytest.mark.one_release
 def test_whoever_is_killed_the_routes_are_put_back_or_confirmed_whole(node: Machine, running: Payload) -> None:
     chance = random.Random(18)
     pid = running.main_pid()
@@ -199,7 +198,6 @@ def test_whoever_is_killed_the_routes_are_put_back_or_confirmed_whole(node: Mach
     print(seen)  # noqa: T201 - the figures, with --capture=no
 
 
-@pytest.mark.one_release
 def test_a_confirm_that_is_killed_is_done_when_the_time_is_over(node: Machine, running: Payload) -> None:
     """The moments that chance hardly meets: each in the midst of the confirm."""
     chance = random.Random(19)
@@ -214,7 +212,6 @@ def test_a_confirm_that_is_killed_is_done_when_the_time_is_over(node: Machine, r
     assert running.is_running()
 
 
-@pytest.mark.one_release
 def test_the_script_is_run_anew_where_somebody_kills_it(node: Machine, running: Payload) -> None:
     before = files(node)
     node.python("apply", "--try", "2", TRIED)
@@ -228,7 +225,6 @@ def test_the_script_is_run_anew_where_somebody_kills_it(node: Machine, running: 
     assert running.is_running()
 
 
-@pytest.mark.one_release
 def test_a_reboot_needs_no_way_back(node: Machine, running: Payload) -> None:
     chance = random.Random(20)
     before = files(node)

@@ -99,6 +99,7 @@ def settle(node: Machine) -> None:
     node.wait_until(lambda: "configured" in shown(node).split(), "configured")
 
 
+@pytest.mark.each_release
 def test_what_networkd_takes_away_is_back_in_time_and_stays_lost_without_the_watcher(machine: Machine) -> None:
     machine.add_nic("eth0")
     machine.add_nic("ib0", "172.16.0.10/16")
@@ -194,7 +195,6 @@ def test_an_infiniband_address_that_comes_late_is_told_everywhere_and_the_machin
     assert watched.is_running()
 
 
-@pytest.mark.one_release
 def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: Machine, watched: Payload) -> None:
     pid = watched.main_pid()
     take_three_times(node)
@@ -223,7 +223,6 @@ def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: 
     assert watched.main_pid() == pid
 
 
-@pytest.mark.one_release
 def test_a_python_that_has_moved_breaks_neither_boot_nor_machine(node: Machine) -> None:
     payload = installed(node, MENDED, watch=WATCH)
     node.remove(FOUND)
