@@ -133,11 +133,7 @@ class Note(JsonObject):
     """Something worth knowing that is no failure.
 
     Args:
-        kind: ``LOCAL`` and ``BROADCAST`` addresses of this host; ``CONTAINER`` and ``ALLOWED`` interfaces;
-            ``CNI-DISCARD`` a CNI's own block; ``PENDING`` an InfiniBand interface without an address; ``FORESEEN`` a
-            prefix that would overlap; ``RULE`` policy rules that weren't judged; ``NETNS`` another network namespace;
-            ``CONTESTED`` default routes by several interfaces; ``NODE-IP`` an address that the config's document gives
-            node or DNS, and that doesn't fit.
+        kind: what it is about; docs/reference/report.md has a row for each.
         message: one line for a person.
         cidr: the expected CIDR that it is about, masked; null: all of them.
         devs: the interfaces that it is about, sorted.

@@ -96,7 +96,10 @@ textfiles = mostly(
 )
 
 
-def objects(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def objects(cls: type, **values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    # hostNetworking's consumer is hostRouting's.
+    undrawn = {field.name for field in attrs.fields(cls)} - values.keys() - {"consumer"}
+    assert not undrawn, f"draw {cls.__name__}'s {undrawn} too"
     return st.fixed_dictionaries({}, optional={json_key(name): value for name, value in values.items()})
 
 
@@ -110,8 +113,10 @@ routes = st.fixed_dictionaries(
 )
 expected = st.fixed_dictionaries({"cidr": cidrs}, optional={"devs": st.lists(patterns, min_size=1, max_size=2)})
 sections = objects(
+    Config,
     static_routes=st.fixed_dictionaries({"enabled": st.just(True)}, optional={"routes": st.lists(routes, max_size=3)}),
     route_overlap=objects(
+        RouteOverlap,
         expected_cidrs=st.lists(cidrs | expected, max_size=3),
         mode=mostly(["warn", "Strict", "STRICT", ""], st.just("STRICTER")),
         container_devs=st.lists(patterns, max_size=2),
@@ -122,12 +127,13 @@ sections = objects(
     wait_seconds=seconds,
     uplinks=st.lists(patterns, min_size=1, max_size=2),
     consumer=units,
-    watch=objects(enabled=st.booleans(), textfile=textfiles),
+    watch=objects(Watch, enabled=st.booleans(), textfile=textfiles),
 )
 
 
 pods = mostly(["10.241.0.0/16", "fd00:1::/64"], cidrs | st.just("fd00:1::1/64"))
 networking = objects(
+    HostNetworking,
     load_balancer_probe=st.fixed_dictionaries(
         {"enabled": st.just(True)},
         optional={
