@@ -27,7 +27,8 @@ to change its world; ``pair`` makes a kernel of the two::
     TestMyBackend = conformance_test(my_backend)
 
 How many examples of how many steps are run is up to the Hypothesis profile in force when the class is made, or to
-``settings``. Compared are the refusals of every call (by errno), and after every step the links (without their
+``settings``. Hypothesis leaves other steps out of each example (swarm testing), so that what one step always undoes
+shows too. Compared are the refusals of every call (by errno), and after every step the links (without their
 numbers), addresses, rules, the dump of all tables in order with all flags, that of some tables by themselves (one
 of which never exists), and the answers to look-ups.
 """
