@@ -43,6 +43,9 @@ _AT_ONCE, _UNDER_WAY = 16, 64
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
 
+# A thread's stack (8 MiB), and the addresses that glibc reserves for its arena: twice 64 MiB until it is aligned.
+_THREAD_BYTES = 136 << 20
+
 
 @attrs.frozen
 class GroupFailure(JsonObject):
@@ -162,9 +165,9 @@ def _processes(count: int, work: _Work) -> Iterator[Executor]:
     from multiprocessing import Pipe
 
     ended, lifeline = Pipe(duplex=False)
-    # A worker begins with the address space of this process.
+    # A worker begins with the address space of this process, and has one thread more.
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    bytes_max = pages * resource.getpagesize() + (work.max_mib << 20) * _MEMORY_A_BYTE
+    bytes_max = pages * resource.getpagesize() + _THREAD_BYTES + (work.max_mib << 20) * _MEMORY_A_BYTE
     with (
         ended,
         lifeline,
