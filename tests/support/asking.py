@@ -1,21 +1,32 @@
-"""What a check says of a host, live or recorded."""
+"""What a check says of a host, live, recorded and at boot, and what sockets do there."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from leaving import Leaving
+from scripts import Sandbox, awk_or_skip, awks_for, told_by
 
 import phases
 from hostrouting import Config, ExpectedCidr
-from hostrouting.kernel.recording import take_snapshot
+from hostrouting.boot.render import render_check
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.errors import RouteError
 from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.explanation import explain
+from hostrouting.overlap.findings import NoteKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
     from ipaddress import IPv4Network
 
     from hostrouting import OverlapReport
@@ -76,3 +87,141 @@ def _record(commands: str, shell: str, ip: str) -> Snapshot:
         path = Path(folder) / "node.json"
         path.write_text(re.sub(r"iproute2-[0-9.]+", ip, path.read_text()))
         return Snapshot.load(path)
+
+
+# --- hosts that are made by commands of ip ---------------------------------------------------------------------------
+
+Told = tuple[tuple[str, str, str, str], ...]
+
+
+def veths(*names: str) -> str:
+    """Return the commands that make interfaces which send without asking for neighbours (ARP).
+
+    Args:
+        names: of each interface, which may be followed by its number; the far ends are p0, p1 and so on.
+    """
+    made = []
+    for number, words in enumerate(names):
+        dev, _, index = words.partition(" ")
+        made.append(f"link add {dev} {index and f'index {index}'} type veth peer name p{number}")
+        made += [f"link set p{number} up", f"link set {dev} up arp off"]
+    return "\n".join(made)
+
+
+# eth0 has the default route, ib0 is a second interface.
+ETH0 = f"{veths('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0"
+NODE = f"{ETH0}\naddr add 10.2.0.4/24 dev ib0"
+DEFAULT = "route add default via 10.1.0.1 dev eth0 proto dhcp"
+
+
+@attrs.frozen
+class Case:
+    """What is done to a node, what sockets do then, and what is to be said.
+
+    Args:
+        does: commands of ip, after those of ``node`` and ``default``.
+        told: of each failure the kind, the interfaces, the first address and the source.
+        seen: the interfaces by which packets to ``address`` leave; None among them: a socket fails; empty: not tried.
+        unknown: why the host can't be judged; empty: it can.
+        recorded: why our own recording can't be, if the host can.
+        by_ip: why a recording by ip can't be, if the host can.
+        notes: the kinds of those on addresses that are this host's own or broadcast; None: any.
+        cidr: what is expected.
+        address: inside of it.
+        ip: the release that is put in the place of ip's own.
+        node: commands of ip that make its interfaces.
+        default: the one that makes its default route.
+        sysctl: settings of net/ipv4 that are set to 1 before all else.
+        shell: done after ``node``.
+    """
+
+    does: str
+    told: Told = ()
+    seen: AbstractSet[str | None] = frozenset()
+    unknown: str = ""
+    recorded: str = ""
+    by_ip: str = ""
+    notes: str | None = ""
+    cidr: Any = "10.5.0.0/16"
+    address: str = "10.5.0.9"
+    ip: str = "iproute2-9999.0"
+    node: str = NODE
+    default: str = DEFAULT
+    sysctl: tuple[str, ...] = ()
+    shell: str = ""
+
+    @property
+    def config(self) -> Config:
+        overlap = {"expectedCidrs": [self.cidr], "mode": "STRICT"}
+        return Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+
+    def build(self) -> None:
+        # So that ports decide about the hop, and a few of them try all hops.
+        for name in ("fib_multipath_hash_policy", *self.sysctl):
+            Path("/proc/sys/net/ipv4", name).write_text("1")
+        run_ip(self.node)
+        if self.shell:
+            subprocess.run(["bash", "-euc", self.shell], check=True, timeout=20)
+        run_ip(f"{self.default}\n{self.does}")
+
+
+def run_ip(commands: str) -> None:
+    lines = "\n".join(filter(None, map(str.strip, commands.splitlines())))
+    subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+
+
+def told(report: OverlapReport) -> Told:
+    return tuple((str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings)
+
+
+def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
+    """Tell whether ``explain`` finds that all is well; None: it can't."""
+    try:
+        return explain(IPv4Address(case.address), case.config, backend, phases.CancelScope()).is_as_expected
+    except RouteError:
+        return None
+
+
+def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
+    """Return the interfaces by which packets to an address leave, tried on so many ports.
+
+    An empty one: something else left, or nothing; None: a socket failed.
+    """
+    with Leaving() as seen:
+        ways = (seen.by_tcp, seen.by_connected_datagram, seen.by_datagram)
+        return frozenset(way(IPv4Address(address), 9 + port) for way in ways for port in range(count))
+
+
+def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
+    """Have the library, both recordings and the boot script judge; the reports of those that can."""
+    live, reports = NetlinkBackend(), []
+    by_ip = SnapshotBackend(recorded_by(BY_HAND, ip=case.ip))
+    for backend, why in ((live, ""), (SnapshotBackend(recorded(live)), case.recorded), (by_ip, case.by_ip)):
+        report = check_overlap(case.config, backend, phases.CancelScope())
+        if unknown := case.unknown or why:
+            assert (report.verdict, report.reason_kind) == ("unknown", unknown), report
+        else:
+            assert (report.verdict, told(report)) == ("overlap" if case.told else "ok", case.told), report.reason
+            kinds = {note.kind for note in report.notes} & {NoteKind.LOCAL, NoteKind.BROADCAST}
+            assert case.notes in (None, " ".join(sorted(kinds)))
+            reports.append(report)
+        if case.seen:
+            # One address may be known where not all are.
+            may_be = (None,) if case.unknown else (None, not case.told)
+            assert is_explained_as_expected(backend, case) in may_be
+    # By day one of the awks.
+    for name in awks_for(repr(case)):
+        root = tmp_path / name
+        root.mkdir()
+        sandbox = Sandbox(root, awk_or_skip(name))
+        done = sandbox.run(render_check(case.config))
+        assert done.returncode == bool(case.told or case.unknown), done.stderr
+        marker = sandbox.root / "run/aks-flex-node" / f"route-overlap.{'detected' if done.returncode else 'ok'}"
+        lines = marker.read_text().splitlines()
+        if case.unknown:
+            assert lines[0].startswith(f"{case.unknown}: ")
+            continue
+        assert told_by(lines) == case.told
+        for line, finding in zip(lines, reports[0].findings, strict=True):
+            assert f" {','.join(finding.expected_devs)}" in line.partition("; by ")[0]
+    return reports

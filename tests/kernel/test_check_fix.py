@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tempfile
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asking
 import attrs
 import pytest
+from asking import DEFAULT, ETH0, NODE, Case, leaving, run_ip, veths
 from brute_force import Judge, Sort, default_route, fewest_prefixes, judged, live, sort_all
 from hypothesis import HealthCheck, given, settings
 from mending import changed, covered, failing, found, install
 from nightly import IS_NIGHTLY, by_day
 from node import build_node
 from scenario import play
-from test_exact_coverage import checked
 from worlds import (
     BLACKHOLED_GATEWAY,
     CLAIMED_GATEWAY,
@@ -24,22 +26,25 @@ from worlds import (
     LOST_GATEWAY,
     ODD_NAME,
     PASSED_DISCARD,
+    STANDARD_RULES,
     UDP_REFUSED,
     Question,
     World,
     questions,
 )
 
-from hostrouting import RouteError, RouteOverlap, StaticRoute
+import phases
+from hostrouting import ExpectedCidr, RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
+from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Remedy
+from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from ipaddress import IPv4Address
 
     from hostrouting import OverlapReport
     from hostrouting.kernel.port import Kernel
@@ -72,7 +77,8 @@ class Patient:
     root: Path
 
     def check(self) -> OverlapReport:
-        return checked(self.kernel, self.question)[1]
+        question = self.question
+        return asking.checked(self.kernel, question.cidrs, question.allowed, question.foreseen)[1]
 
     def sorts(self) -> dict[IPv4Address, Sort]:
         """By brute force what each expected address is."""
@@ -339,3 +345,176 @@ def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path)
     (part,) = patient.check().remedy.unmendable
     assert part.reason.startswith("throw 10.9.0.7 proto static ")
     mend(patient, few=not IS_NIGHTLY)
+
+
+# --- on Linux --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.kernel
+def test_no_entry_is_proposed_that_the_kernel_refuses_where_a_rule_is_for_vrfs(kernel: NamespaceKernel) -> None:
+    """The rule stays when the last VRF is gone, and changes nothing then."""
+    run_ip(f"{NODE}\naddr add 10.5.0.1/24 dev ib0\n{DEFAULT}\nrule add pref 1000 l3mdev")
+    run_ip("rule add pref 20 not to 10.5.0.0/16 unreachable")
+    report = asking.checked(kernel, [IPv4Network("10.5.0.0/24")])[1]
+    assert (report.verdict, report.remedy.routes) == ("overlap", ())
+    assert [str(each.ranges[0]) for each in report.remedy.unmendable] == ["10.5.0.0/32"]
+    refused = subprocess.run(["ip", "route", "add", "10.5.0.0/25", "via", "10.1.0.1"], check=False)
+    assert refused.returncode != 0
+
+
+METRICS = "route add 10.5.0.0/24 via 10.2.0.1 dev ib0 metric 100\nroute add 10.5.7.7/32 via 10.2.0.1 dev ib0 metric 100"
+HALVES = ["10.5.0.0/25", "10.5.0.128/25"]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("does", "cidr", "fix", "left"),
+    [
+        (METRICS, "10.5.0.0/24", ["10.5.0.0/24"], []),
+        (METRICS, "10.5.7.7/32", ["10.5.7.7/32"], []),
+        ("addr add 10.5.0.1/24 dev ib0 metric 50", "10.5.0.0/24", HALVES, []),
+        ("route add local 10.5.0.0/24 dev lo table local", "10.5.0.0/24", HALVES, []),
+        ("route add local 10.5.0.0/24 dev lo table local\nrule add lookup 7", "10.5.0.0/24", [], ["10.5.0.0/24"]),
+    ],
+)
+def test_a_fix_is_as_short_as_the_kernel_lets_it_be(
+    does: str, cidr: str, fix: list[str], left: list[str], kernel: NamespaceKernel
+) -> None:
+    run_ip(f"{NODE}\n{DEFAULT}\n{does}")
+    remedy = asking.checked(kernel, [IPv4Network(cidr)])[1].remedy
+    assert [str(entry.destination) for entry in remedy.routes] == fix
+    assert [str(network) for each in remedy.unmendable for network in each.ranges][:1] == left
+    run_ip("\n".join(f"route add {destination} via 10.1.0.1" for destination in fix))
+    if not left:
+        assert asking.checked(kernel, [IPv4Network(cidr)])[1].verdict == "ok"
+        assert leaving(str(IPv4Network(cidr)[-1] - (cidr != "10.5.7.7/32"))) == {"eth0"}
+
+
+@pytest.mark.kernel
+def test_what_any_source_of_a_fix_may_meet_is_told(kernel: NamespaceKernel) -> None:
+    """An interface without an address takes that of the one that was registered first, which nothing shows."""
+    run_ip(f"""{veths("z0 90", "a0 60", "up0 70")}
+        addr add 10.9.0.4/24 dev z0
+        addr add 10.5.0.1/24 dev a0 metric 50
+        route add default dev up0
+        rule add from 10.9.0.4 to 10.5.0.0/24 blackhole
+    """)
+    remedy = asking.checked(kernel, [IPv4Network("10.5.0.0/25")])[1].remedy
+    assert remedy.routes
+    assert any(IPv4Address("10.5.0.9") in network for each in remedy.unmendable for network in each.ranges)
+    run_ip("\n".join(f"route add {entry.destination} dev up0" for entry in remedy.routes))
+    assert leaving("10.5.0.9") == {None, "up0"}
+
+
+@pytest.mark.kernel
+def test_a_fix_has_no_source_that_left_the_host(kernel: NamespaceKernel) -> None:
+    lost = "route add local 10.7.7.7 dev lo\nroute add default via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
+    case = Case(f"addr add 10.5.0.1/24 dev ib0\n{lost}", cidr="10.5.0.0/24", node=ETH0, default="")
+    case.build()
+    remedy = check_overlap(case.config, kernel, phases.CancelScope()).remedy
+    main = kernel.routes(Table.MAIN)
+    routes, missing = resolve(remedy.routes, kernel.links(), kernel.addresses(), main, None)
+    assert (remedy.unmendable, missing, kernel.add(routes)) == ((), None, ())
+    assert check_overlap(case.config, kernel, phases.CancelScope()).verdict == "ok"
+
+
+# --- what has no fix -------------------------------------------------------------------------------------------------
+
+
+def on_node(scenario: str) -> FakeKernel:
+    """Return the node in memory on which a scenario was played."""
+    kernel = FakeKernel()
+    build_node(kernel)
+    play(kernel, scenario)
+    return kernel
+
+
+def remedy_of(kernel: Kernel, *expected: ExpectedCidr) -> Remedy:
+    report = asking.checked(kernel, expected)[1]
+    assert report.findings
+    return report.remedy
+
+
+def test_where_the_default_route_is_not_expected_no_route_by_it_is_proposed() -> None:
+    remedy = remedy_of(on_node("route add 10.9.0.0/17 dev eth1"), ExpectedCidr("10.9.0.0/16", ["eth1"]))
+    (left,) = remedy.unmendable
+    assert (remedy.routes, left.ranges) == ((), (IPv4Network("10.9.128.0/17"),))
+    assert "10.9.0.0/16 by eth1 is expected" in left.reason
+
+
+def test_where_two_entries_ask_for_different_interfaces_no_fix_serves_one_at_the_others_cost() -> None:
+    both = ExpectedCidr("10.2.0.0/16"), ExpectedCidr("10.2.0.0/24", ["eth1"])
+    remedy = remedy_of(on_node(""), *both)
+    (left,) = remedy.unmendable
+    assert (remedy.routes, left.devs) == ((), ("eth1",))
+    assert "10.2.0.0/24 by eth1 is expected" in left.reason
+
+
+def test_a_command_to_paste_quotes_the_name_of_an_interface() -> None:
+    kernel = on_node(
+        """
+        link add ;reboot
+        addr add 10.7.0.4/24 dev ;reboot
+        route add default via 10.7.0.1 dev ;reboot proto dhcp
+        route add default via 10.2.0.1 dev eth1 table 100
+        rule add 100 lookup 100
+        """
+    )
+    (left,) = remedy_of(kernel, ExpectedCidr("10.9.0.0/16")).unmendable
+    assert "dev ';reboot'" in left.reason
+    assert "dev ;reboot" not in left.reason
+
+
+@pytest.mark.parametrize("kind", ["unreachable", "blackhole"])
+def test_what_is_discarded_gets_a_source_with_its_mend_and_may_meet_a_rule_then(kind: str) -> None:
+    kernel = on_node(
+        f"""
+        route add {kind} 10.9.0.0/16
+        route add default via 10.2.0.1 dev eth1 table 100
+        rule add 100 from 10.1.0.4/32 lookup 100
+        """
+    )
+    remedy = remedy_of(kernel, ExpectedCidr("10.9.0.0/16"))
+    assert remedy.routes
+    (left,) = remedy.unmendable
+    assert (left.ranges, left.obstacle.preference, left.obstacle.table) == ((IPv4Network("10.9.0.0/16"),), 100, 100)
+
+
+def test_what_tcp_does_behind_a_rule_for_datagrams_is_told_though_its_table_leads_by_a_default_interface() -> None:
+    kernel = on_node(
+        """
+        route del default via 10.1.0.1 dev eth0 proto dhcp metric 100
+        addr del 172.16.0.10/16 dev ib0
+        addr add 172.16.0.10/22 dev ib0
+        route add default proto dhcp nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1
+        route add 128.0.0.0/1 via 10.2.0.1 dev eth1 table 101
+        rule add 100 to 172.16.2.0/23 ipproto 17 lookup 101
+        """
+    )
+    parts = remedy_of(kernel, ExpectedCidr("172.16.0.0/22")).unmendable
+    (left,) = [left for left in parts if IPv4Network("172.16.2.0/24") in left.ranges]
+    assert left.devs == ("ib0",)
+    assert "TCP" in left.reason
+
+
+@pytest.mark.parametrize(("gone", "entries"), [(STANDARD_RULES[2:], 2), (STANDARD_RULES[1:], 0)])
+def test_a_rule_that_passes_over_short_routes_makes_no_more_entries_than_anybody_wants(
+    gone: tuple[Rule, ...], entries: int
+) -> None:
+    kernel = on_node(
+        """
+        route add 8.0.0.0/6 dev ib0 proto static
+        route add 8.0.0.0/6 dev ib0 proto static table 100
+        addr del 10.1.0.4/24 dev eth0
+        addr del 10.2.0.4/24 dev eth1
+        addr add 192.168.1.4/24 dev eth0
+        route add default via 192.168.1.1 dev eth0 proto dhcp
+        rule add 100 suppress 22 lookup main
+        rule add 32767 lookup 100
+        """
+    )
+    for rule in gone:
+        kernel.del_rule(rule)
+    remedy = remedy_of(kernel, ExpectedCidr("8.0.0.0/6"))
+    assert len(remedy.routes) == entries
+    assert bool(remedy.unmendable) is not bool(entries)

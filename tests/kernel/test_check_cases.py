@@ -1,0 +1,659 @@
+"""Hosts on which a verdict was once wrong: sockets, library, recordings and boot script say the same, and it is right."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from asking import ETH0, Case, Told, all_say, leaving, run_ip, veths
+
+import phases
+from hostrouting.model.routes import Table
+from hostrouting.model.rules import Rule
+from hostrouting.overlap.explanation import explain
+
+if TYPE_CHECKING:
+    from hostrouting.kernel.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+
+def overlap(devs: str, probe: str = "10.5.0.0", source: str = "") -> Told:
+    return (("OVERLAP", devs, probe, source),)
+
+
+SHUT = (("BLACKHOLE", "", "10.5.0.0", ""),)
+# Table 100 leads by ib0.
+AWAY = "route add default via 10.2.0.1 dev ib0 table 100"
+
+FROM_ETH0 = "rule add pref 100 from 10.1.0.4 lookup 100"
+# IPv6 leaves by ib0.
+WRAPPED = "addr add fd00:2::4/64 dev ib0 nodad\nroute add fc00::/16 dev ib0"
+# As long as the first gateway's neighbour isn't known to be reachable, the kernel takes them by turns.
+BY_TURNS = """
+    link set eth0 arp on
+    route add default via 10.1.0.1 metric 1024 table {table}
+    route append default via 10.2.0.1 metric 1024 table {table}
+    neigh replace 10.1.0.1 dev eth0 lladdr 02:00:00:00:00:01 nud stale
+    neigh replace 10.2.0.1 dev ib0 lladdr 02:00:00:00:00:02 nud permanent
+"""
+GROUP = "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 via 10.1.0.1 table 100"
+BEHIND = "rule add pref 100 lookup main suppress_ifgroup {group}\nrule add pref 200 lookup 100"
+WAYS = (
+    "encap ip id 1 dst 192.0.2.1",
+    "encap ip id 1 dst 192.0.2.1 tos 4",
+    "encap ip id 1 dst 192.0.2.1 ttl 9 tos 4 csum",
+    "encap ip6 id 1 dst 2001:db8::1 tc 4",
+    "encap ip id 1 dst 192.0.2.1 tos 4 nexthop",
+)
+TUNNELS = "".join(
+    f"{veths(f't{n}').replace('p0', f'u{n}')}\nroute add 10.5.{n}.0/24 {way} dev t{n}\n"
+    for n, way in enumerate(WAYS, 1)
+)
+CALICO = f"{veths('cali1').replace('p0', 'q0')}\nroute add 10.5.7.0/24 dev cali1"
+RENAMED_LOOPBACK = "link set lo down\nlink set lo name loop\nlink set loop up"
+# Where main isn't asked, half of the CIDR has a route.
+ONLY_HALF = """
+    route add 10.5.0.0/17 via 10.1.0.1 table 100
+    rule add pref 200 lookup 100
+    rule del pref 32766
+    rule del pref 32767
+"""
+LOCAL_AROUND = """
+    route add local 10.5.0.0/16 dev lo table local
+    route add 10.5.1.0/24 via 10.1.0.1
+    route add 10.5.2.0/24 dev ib0
+"""
+# Table local's turn comes behind main's, but for connections from 10.1.0.4.
+LOCAL_LAST = """
+    rule add pref 200 lookup local
+    rule add pref 100 not from 10.1.0.4 lookup main
+    rule del pref 0
+    addr add 10.5.5.1/24 dev eth0 noprefixroute
+"""
+WAS_LOCAL = "route add local 10.7.7.7 dev lo\nroute add {} via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
+# Interfaces that are registered in another order than numbered.
+UNORDERED = veths("eth1 50", "ib0 60", "eth2 40", "tun0 70")
+BY_TUN0 = "addr add 10.1.0.4/24 dev eth1\naddr add 10.9.0.1/24 dev eth2\nroute add default dev tun0"
+BY_IB0 = "route add default dev ib0 table 100"
+MOVED = """
+unshare -n sleep 100 & other=$!
+while [ /proc/$other/ns/net -ef /proc/self/ns/net ]; do sleep .02; done
+ip link set eth1 netns $other
+nsenter -t $other -n ip link set eth1 netns $$
+ip link set eth1 arp off up
+kill $other
+"""
+TWO_ADDRESSES = f"{veths('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0 scope link\naddr add 10.1.7.4/24 dev eth0"
+MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.0.0/17 via 10.1.0.1"
+
+CASES = {
+    # rules
+    "a rule for the source that connections get": Case(
+        f"{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
+    ),
+    "one for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100", seen={"eth0"}),
+    "one for another source, and datagrams go wrong": Case(
+        f"{AWAY}\nroute add 10.5.0.0/16 dev ib0\nrule add from 10.2.0.4 lookup 100", overlap("ib0"), {"ib0"}
+    ),
+    "one for the source and a part of the CIDR": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 to 10.5.9.0/24 lookup 100", overlap("ib0", "10.5.9.0", "10.1.0.4")
+    ),
+    "one for the source and another CIDR": Case(f"{AWAY}\nrule add from 10.1.0.4 to 10.9.0.0/16 lookup 100"),
+    "one for the source and a protocol of no socket": Case(f"{AWAY}\nrule add from 10.1.0.4 ipproto icmp lookup 100"),
+    "one for the source of a longer route": Case(
+        f"{AWAY}\naddr add 10.1.0.9/24 dev eth0\nroute add 10.5.9.0/24 via 10.1.0.1 src 10.1.0.9\n"
+        "rule add from 10.1.0.9 lookup 100",
+        overlap("ib0", "10.5.9.0", "10.1.0.9"),
+    ),
+    "one that connections don't meet, and datagrams do": Case(
+        f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", overlap("ib0"), {"ib0"}
+    ),
+    "what TCP's first look-up fails as is told once": Case(
+        "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\nrule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole",
+        SHUT,
+    ),
+    "a rule to a prefix with host bits": Case(
+        f"{AWAY}\naddr add 10.5.1.255/32 dev eth0\nrule add to 10.5.1.255/24 lookup 100",
+        overlap("ib0", "10.5.1.0"),
+        notes="LOCAL",
+    ),
+    "an interface with a hostile name": Case(
+        "link add secondary type veth peer name q3\nlink set secondary up\naddr add 10.3.0.4/24 dev secondary\n"
+        "route replace default dev secondary\nroute add unreachable default table 100\nrule add from 10.3.0.4 lookup 100",
+        (("BLACKHOLE", "", "10.5.0.0", "10.3.0.4"),),
+    ),
+    "what is discarded by a rule with realms is a CNI's": Case(
+        "route add blackhole 10.5.4.0/24 table 100 proto bird\nrule add pref 5 lookup 100 realms 5/6"
+    ),
+    "TCP and datagrams are discarded otherwise": Case(
+        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", SHUT, {None}
+    ),
+    "three rules that aren't the kernel's own": Case(
+        "route add 10.5.1.0/24 via 10.1.0.1\nroute add 10.5.0.0/16 dev ib0 table 100\n"
+        "rule add pref 20 lookup 100 protocol kernel\nrule del pref 32767",
+        overlap("ib0"),
+    ),
+    "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", overlap("ib0"), {"eth0", "ib0"}),
+    "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", overlap("ib0"), {"eth0", "ib0"}),
+    "one for TCP from a source": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 ipproto tcp lookup 100", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
+    ),
+    "one for UDP from a source": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
+    ),
+    "one for TCP, which only chooses the source": Case(
+        f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100"
+    ),
+    "one for ports": Case(f"{AWAY}\nrule add ipproto tcp dport 443 lookup 100"),
+    "one for tunnels, and nothing else leads to the default route": Case(
+        f"rule add pref 100 tun_id 5 lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
+    ),
+    "one for tunnels that leads away": Case(f"{AWAY}\nrule add pref 100 tun_id 5 lookup 100", seen={"eth0"}),
+    "one for all but tunnels that leads away": Case(
+        f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", overlap("ib0"), {"ib0"}
+    ),
+    "one for tunnels that leads away, and so does main": Case(
+        "route add 10.5.0.0/24 dev ib0\nroute add default dev p1 table 100\nrule add pref 100 tun_id 5 lookup 100",
+        overlap("ib0"),
+        {"ib0"},
+    ),
+    "a connection that is discarded": Case(
+        "rule add from 10.1.0.4 to 10.5.0.0/24 blackhole", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
+    ),
+    "a connection that a rule calls unreachable": Case(
+        "rule add from 10.1.0.4 unreachable", (("NO-ROUTE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
+    ),
+    "a connection that is prohibited": Case(
+        "rule add from 10.1.0.4 prohibit", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
+    ),
+    "rules that discard": Case(
+        "rule add pref 10 to 10.5.0.0/25 unreachable\nrule add pref 11 to 10.5.0.128/25 blackhole",
+        (("NO-ROUTE", "", "10.5.0.0", ""), ("BLACKHOLE", "", "10.5.0.128", "")),
+    ),
+    "results of prefixes up to a length are passed over": Case(
+        "route add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 via 10.1.0.1 table 100\n"
+        "rule add pref 100 lookup main suppress_prefixlength 24\nrule add pref 200 lookup 100",
+        seen={"eth0"},
+    ),
+    "a renamed loopback": Case(
+        f"{AWAY}\n{RENAMED_LOOPBACK}\nrule add pref 50 iif lo lookup 101\nroute add default dev p1 table 101\n"
+        "rule add pref 100 iif loop lookup 100",
+        overlap("ib0"),
+        {"ib0"},
+    ),
+    "a renamed loopback, and nothing else leads to the default route": Case(
+        f"{RENAMED_LOOPBACK}\nrule add pref 100 iif lo lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
+    ),
+    "results over a group of interfaces are passed over": Case(f"{GROUP}\n{BEHIND.format(group=5)}", seen={"eth0"}),
+    "results over a group of interfaces are passed over, and the next rule leads away": Case(
+        "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 dev p1 table 100\n"
+        f"{BEHIND.format(group=5)}",
+        overlap("p1"),
+        cidr="10.5.0.0/24",
+    ),
+    "results over another group are passed over": Case(
+        f"{GROUP}\n{BEHIND.format(group=0)}", overlap("ib0"), {"ib0"}, cidr="10.5.0.0/24"
+    ),
+    # rules for ports
+    "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", overlap("ib0"), {"ib0"}),
+    "rules for all ports, and for some": Case(
+        f"{AWAY}\nrule add dport 1-65534 lookup 100\nrule add dport 1-8 lookup main\n"
+        "rule add ipproto udp dport 443 lookup main\nrule add ipproto tcp sport 1-9 lookup main",
+        overlap("ib0"),
+        {"ib0"},
+    ),
+    "a rule for all source ports": Case(
+        f"{AWAY}\nroute add unreachable 10.5.0.0/16\nroute add 10.5.0.0/16 dev eth0 table 100\n"
+        "rule add sport 1-65534 lookup 100",
+        seen={None, "eth0"},
+        unknown="check-failed",
+    ),
+    "a rule for all source ports that changes nothing": Case(
+        "route add default via 10.1.0.1 dev eth0 table 100\nroute add 10.5.0.0/16 dev ib0\n"
+        "rule add to 10.6.0.0/16 sport 1-65534 dport 1-65534 lookup 100",
+        overlap("ib0"),
+        {"ib0"},
+    ),
+    "a rule for all but the ports that all have": Case(f"{AWAY}\nrule add not dport 1-65534 lookup 100", seen={"eth0"}),
+    "a rule for all ports of TCP": Case(
+        f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", overlap("ib0"), {"eth0", "ib0"}
+    ),
+    "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100", seen={"eth0"}),
+    # tables local, main and default
+    "a wide local entry of table local": Case(
+        "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1",
+        overlap("lo"),
+        {"lo"},
+        by_ip="check-failed",
+    ),
+    "a wide local entry, and a longer route of main": Case(
+        MAIN_OR_LOCAL, seen={"eth0"}, by_ip="check-failed", cidr="10.5.0.0/17"
+    ),
+    "a wide local entry and a longer route, of two tables": Case(
+        f"{MAIN_OR_LOCAL}\nrule add pref 5 lookup 77", overlap("lo"), {"lo"}, cidr="10.5.0.0/17"
+    ),
+    "a wide broadcast entry of table local": Case(
+        "route add broadcast 10.5.0.0/17 dev ib0 table local", overlap("ib0"), {None}
+    ),
+    "a local and a broadcast address of table local": Case(
+        "route add local 10.5.0.9 dev lo table local\nroute add broadcast 10.5.0.7 dev ib0 table local",
+        seen={"lo"},
+        notes="BROADCAST LOCAL",
+    ),
+    "own and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
+    "table local says that a network isn't local": Case(
+        "rule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
+        overlap("lo", "10.5.1.0"),
+    ),
+    "table local calls what is local unreachable": Case(
+        "rule add pref 50 lookup 7\nrule del pref 0\nroute add unreachable 10.5.1.0/24 table local\n"
+        "route add local 10.5.1.0/24 dev lo table main",
+        overlap("lo", "10.5.1.0"),
+    ),
+    "a local route of main": Case("route add local 10.5.5.0/24 dev lo table main", overlap("lo", "10.5.5.0")),
+    "a local route of main beside rules": Case(
+        "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main", overlap("lo", "10.5.5.0")
+    ),
+    "a rule came and went": Case(
+        f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}",
+        overlap("lo"),
+        {"lo"},
+        by_ip="check-failed",
+        cidr="10.5.0.0/22",
+    ),
+    "no rule ever came": Case(
+        LOCAL_AROUND, (*overlap("lo"), *overlap("ib0", "10.5.2.0")), by_ip="check-failed", cidr="10.5.0.0/22"
+    ),
+    "only one trie or two tell what discards": Case(
+        "route add unreachable 10.5.0.0/16 table local\nroute add blackhole 10.5.1.0/24", SHUT, by_ip="check-failed"
+    ),
+    "routes of main discard before table default is asked": Case(
+        "route add blackhole 10.5.0.0/24\nroute add unreachable 10.5.1.0/24\nroute add throw 10.5.2.0/24\n"
+        "route add 10.5.0.0/16 via 10.1.0.1 table default",
+        SHUT,
+    ),
+    "a route of main discards, and table default has others": Case(
+        "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default", SHUT
+    ),
+    # routes of other kinds
+    "a broadcast and an anycast route of main": Case(
+        "route add broadcast 10.5.6.0/24 dev ib0 table main\nroute add anycast 10.5.7.0/24 dev ib0",
+        overlap("ib0", "10.5.6.0"),
+    ),
+    "an anycast route": Case(
+        f"route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY}\n{FROM_ETH0}",
+        overlap("ib0", source="10.1.0.4"),
+        {"eth0", "ib0"},
+    ),
+    "a broadcast route of table main": Case("route add broadcast 10.5.0.0/16 dev eth0 table main", SHUT, {None}),
+    "a broadcast route that no connection takes": Case(
+        f"{AWAY}\nroute add broadcast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
+        (*SHUT, *overlap("ib0", source="10.1.0.4")),
+        {None, "ib0"},
+    ),
+    "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", SHUT, {None, "eth0"}),
+    "a multicast route that no connection takes": Case(
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
+        overlap("ib0", source="10.1.0.4"),
+        {"eth0", "ib0"},
+    ),
+    "a multicast route that TCP doesn't take": Case(
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100",
+        overlap("ib0"),
+        {"eth0", "ib0"},
+    ),
+    "a multicast route, and a rule for other sources": Case(
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.2.0.4 lookup 100",
+        SHUT,
+        {None, "eth0"},
+    ),
+    # tunnels
+    "a default route for a tos": Case(
+        f"{veths('t0').replace('p0', 'q0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0",
+        overlap("ib0", "10.5.3.0"),
+    ),
+    "a default route for a tos, into a tunnel": Case(
+        "route add default tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0", seen={"eth0"}
+    ),
+    "a default route into a tunnel with a tos": Case(
+        "route replace default encap ip id 1 dst 192.0.2.1 tos 4 via 10.1.0.1 dev eth0\n"
+        "route add default via 10.2.0.1 dev ib0 metric 50"
+    ),
+    "routes into tunnels": Case(TUNNELS, tuple(("OVERLAP", f"t{n}", f"10.5.{n}.0", "") for n in range(1, 6))),
+    "routes for a tos, into tunnels": Case(
+        "route add 10.5.0.0/24 tos 0x10 encap ip id 1 dst 192.0.2.1 dev ib0\n"
+        "route add 10.5.1.0/24 tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0",
+        seen={"eth0"},
+    ),
+    "hops into tunnels": Case(
+        "route add 10.5.0.0/24 nexthop encap ip id 1 dst 192.0.2.1 dev eth0 nexthop encap ip id 2 dst 192.0.2.2 dev ib0",
+        overlap("eth0,ib0"),
+        {"eth0", "ib0"},
+    ),
+    "packets that a tunnel is given addresses for": Case(
+        "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", overlap("ib0"), {"ib0"}
+    ),
+    "packets that are wrapped in IPv6": Case(
+        f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0",
+        seen={"ib0"},
+        unknown="check-failed",
+    ),
+    "packets of a hop that are wrapped in IPv6": Case(
+        f"{WRAPPED}\nroute add 10.5.0.0/24 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0",
+        seen={"eth0", "ib0"},
+        unknown="check-failed",
+    ),
+    "packets of a nexthop object that are wrapped in IPv6": Case(
+        f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\nroute add 10.5.0.0/24 nhid 5",
+        seen={"ib0"},
+        unknown="check-failed",
+    ),
+    # several default routes
+    "two default routes of one metric": Case(
+        BY_TURNS.format(table="main"), seen={"eth0", "ib0"}, unknown="contested-default", default=""
+    ),
+    "two default routes of one metric, and the CIDR names its interfaces": Case(
+        BY_TURNS.format(table="main"),
+        overlap("ib0"),
+        {"eth0", "ib0"},
+        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
+        default="",
+    ),
+    "two default routes of one metric, and the CIDR may use both": Case(
+        BY_TURNS.format(table="main"),
+        seen={"eth0", "ib0"},
+        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "ib0"]},
+        default="",
+    ),
+    "two default routes of one metric, and another rule decides": Case(
+        f"{BY_TURNS.format(table=100)}\nrule add lookup 100", overlap("ib0"), {"eth0", "ib0"}
+    ),
+    "two default routes of one metric by one interface": Case(
+        "route append default via 10.1.0.7 dev eth0", seen={"eth0"}
+    ),
+    "two default routes of one metric, and only connections meet them": Case(
+        f"{BY_TURNS.format(table='main')}\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 table 100\n"
+        "rule add not from 10.0.0.0/8 lookup 100",
+        overlap("ib0", source="10.1.0.4"),
+        {"eth0", "ib0"},
+        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
+        default="",
+    ),
+    # sources that only the kernel knows
+    "a route's src has left the host": Case(
+        "addr add 10.1.0.7/32 dev eth0\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 src 10.1.0.7 table 100\n"
+        "rule add to 10.5.0.0/16 lookup 100\naddr del 10.1.0.7/32 dev eth0",
+        (("NO-ROUTE", "", "10.5.0.0", "10.1.0.7"),),
+        {None, "eth0"},
+    ),
+    "the src of a longer route by the default interface was local by a route": Case(
+        WAS_LOCAL.format("10.5.7.0/24"),
+        (("NO-ROUTE", "", "10.5.7.0", "10.7.7.7"),),
+        {None, "eth0"},
+        address="10.5.7.9",
+    ),
+    "the default route's src was local by a route": Case(
+        WAS_LOCAL.format("default"), (("NO-ROUTE", "", "10.5.0.0", "10.7.7.7"),), {None, "eth0"}, default=""
+    ),
+    "the default route's src is local by a route": Case(
+        WAS_LOCAL.format("default").rpartition("\n")[0], seen={"eth0"}, default=""
+    ),
+    "a source of this host, and a rule that only TCP comes by": Case(
+        "route add 10.5.0.0/24 dev ib0 src 10.2.0.4\nroute add unreachable 10.5.0.0/16 table 100\n"
+        "rule add not to 10.5.0.0/24 ipproto tcp lookup 100",
+        (*SHUT, *overlap("ib0")),
+        {None, "ib0"},
+        cidr="10.5.0.0/24",
+    ),
+    "the first interface registered has not the lowest index": Case(
+        f"{BY_TUN0}\n{BY_IB0}\n{FROM_ETH0}",
+        overlap("ib0", source="10.1.0.4"),
+        {"ib0", "tun0"},
+        by_ip="check-failed",
+        node=UNORDERED,
+        default="",
+    ),
+    "an interface was in another namespace": Case(
+        f"{BY_TUN0}\n{BY_IB0}\nrule add from 10.9.0.1 lookup 100",
+        overlap("ib0", source="10.9.0.1"),
+        {"ib0", "tun0"},
+        by_ip="check-failed",
+        node=veths("eth1", "ib0", "eth2", "tun0"),
+        shell=MOVED,
+        default="",
+    ),
+    "a rule takes what comes from an own address before table local is asked": Case(
+        f"addr add 10.5.0.9/32 dev ib0\nrule add pref 500 lookup local\nrule del pref 0\n{AWAY}\n"
+        "rule add pref 100 from 10.5.0.9 lookup 100",
+        overlap("ib0", "10.5.0.9", "10.5.0.9"),
+        {"ib0", "lo"},
+        notes="LOCAL",
+    ),
+    "route_localnet lets an address of scope host be chosen": Case(
+        "addr add 10.1.0.4/32 dev eth0 scope host\naddr add 10.1.7.5/24 dev eth0\n"
+        f"route add default dev eth0 scope link\n{BY_IB0}\n{FROM_ETH0}",
+        overlap("ib0", source="10.1.0.4"),
+        {"eth0", "ib0"},
+        by_ip="check-failed",
+        node=veths("eth0", "ib0"),
+        default="",
+        sysctl=("conf/all/route_localnet",),
+    ),
+    "an IPv6 gateway is taken for four bytes of IPv4": Case(
+        "addr add 32.1.13.4/16 dev eth0\naddr add 2001:db8::4/64 dev eth0 nodad\n"
+        f"route add 0.0.0.0/0 via inet6 2001:db8::1 dev eth0 onlink\n{BY_IB0}\nrule add from 32.1.13.4 lookup 100",
+        overlap("ib0", source="32.1.13.4"),
+        {"eth0", "ib0"},
+        default="",
+    ),
+    "routes of two scopes share a nexthop object": Case(
+        "nexthop add id 1 dev eth0\nroute add default nhid 1 scope global\n"
+        f"route add 10.6.0.0/16 nhid 1 scope link\n{BY_IB0}\n{FROM_ETH0}",
+        overlap("ib0", source="10.1.0.4"),
+        {"eth0", "ib0"},
+        by_ip="check-failed",
+        node=TWO_ADDRESSES,
+        default="",
+    ),
+    "a nexthop object has a source before a route uses it": Case(
+        f"nexthop add id 1 dev eth0\nroute add default nhid 1\n{BY_IB0}\n{FROM_ETH0}",
+        overlap("ib0", source="10.1.0.4"),
+        {"eth0", "ib0"},
+        by_ip="check-failed",
+        node=TWO_ADDRESSES,
+        default="",
+    ),
+    "two hops by one interface have two sources": Case(
+        f"addr add 10.1.7.4/24 dev eth0\n{BY_IB0}\nrule add from 10.1.7.4 lookup 100",
+        overlap("ib0", source="10.1.7.4"),
+        {"eth0", "ib0"},
+        node=ETH0,
+        default="route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink",
+    ),
+    "only connections meet an address of this host": Case(
+        LOCAL_LAST, (), {"eth0", "lo"}, notes="LOCAL", cidr="10.5.5.0/25", address="10.5.5.1"
+    ),
+    "only connections meet a broadcast address": Case(
+        LOCAL_LAST,
+        (("BLACKHOLE", "", "10.5.5.255", "10.1.0.4"),),
+        {None, "eth0"},
+        cidr="10.5.5.128/25",
+        address="10.5.5.255",
+    ),
+    "connections to a broadcast address leave elsewhere": Case(
+        f"addr add 10.5.5.1/24 dev eth0 brd +\nrule add pref 10 lookup local\nrule add pref 5 from 10.5.5.1 lookup 100\n"
+        f"{BY_IB0}\nrule del pref 0",
+        overlap("ib0", "10.5.5.128", "10.5.5.1"),
+        {"ib0", None},
+        notes="BROADCAST",
+        cidr="10.5.5.128/25",
+        address="10.5.5.255",
+    ),
+    # interfaces
+    "an interface with commas in its name": Case(
+        f"{veths('eth0,eth0').replace('p0', 'q0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
+        overlap("eth0,eth0"),
+        {"eth0,eth0"},
+        notes="BROADCAST LOCAL",
+        cidr="10.5.0.0/24",
+    ),
+    "an interface that took a node's CIDR": Case(
+        CALICO, overlap("cali1", "10.5.7.0"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}
+    ),
+    "an interface of many that may carry a CIDR": Case(CALICO, cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "cal*"]}),
+    "the same where pods may": Case(CALICO),
+    "wg0": Case(f"{veths('wg0').replace('p0', 'q0')}\nroute add 10.5.0.0/16 dev wg0", overlap("wg0"), {"wg0"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_all_say_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    case.build()
+    all_say(case, tmp_path)
+    if case.seen:
+        assert leaving(case.address, count=16) == case.seen
+
+
+# --- what no command of ip makes -------------------------------------------------------------------------------------
+
+
+def settled(kernel: NamespaceKernel, dev: str, state: str) -> None:
+    """Wait until each hop by an interface is in a state: routes hear of a lost carrier after the link."""
+    scope = phases.CancelScope(timeout=10)
+    while not all(getattr(hop, state) for route in kernel.routes(Table.MAIN) for hop in route.hops if hop.dev == dev):
+        kernel.wait_for_change(scope)
+
+
+def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    case = Case(
+        """
+        addr add 10.3.0.4/24 dev ib0
+        nexthop add id 7 dev ib0
+        nexthop add id 8 via 10.3.0.1 dev ib0
+        route add 10.5.0.0/24 nhid 7
+        route add 10.5.0.0/24 via 10.1.0.1 metric 10
+        route add 10.5.1.0/24 nhid 8
+        route add 10.5.0.0/16 dev p0
+        """,
+        overlap("p0", "10.5.1.0"),
+        node=ETH0,
+        sysctl=("conf/all/ignore_routes_with_linkdown",),
+    )
+    case.build()
+    run_ip("link set p1 down")
+    settled(kernel, "ib0", "is_dead")
+    all_say(case, tmp_path)
+
+
+def test_a_rule_that_passes_over_results_of_less_than_no_length_passes_over_none(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    """The kernel takes the number for a negative one, and so does ip show it."""
+    case = Case(
+        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100",
+        overlap("ib0"),
+    )
+    case.build()
+    kernel.add_rule(Rule(100, suppress_prefix_length=3_000_000_000))
+    all_say(case, tmp_path)
+
+
+LEGS = "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0"
+MEMBERS = """
+    nexthop add id 1 via 10.1.0.1 dev eth0
+    nexthop add id 2 via 10.2.0.1 dev ib0
+    nexthop add id 3 group 1/2
+    route add 10.5.0.0/16 nhid 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "ends", "by"),
+    [
+        (LEGS, "link set p1 down", {"eth0", "ib0"}),  # which drops them, having no carrier
+        (LEGS, "link set ib0 down", {"eth0"}),
+        (MEMBERS, "link set p1 down", {"eth0"}),
+    ],
+)
+def test_a_leg_that_a_late_sysctl_shows_as_dead_keeps_its_share(
+    does: str, ends: str, by: set[str], kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    case = Case(does, overlap("eth0,ib0") if len(by) > 1 else ())
+    case.build()
+    run_ip(ends)
+    # The connected route goes with the link, and is marked with the carrier.
+    settled(kernel, "ib0", "is_linkdown")
+    Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
+    all_say(case, tmp_path)
+    assert leaving(case.address, count=16) == by
+
+
+DSCP, DSCP_MASK = 25, 30
+OLD_IP = "iproute2-6.1.0"
+BY_A_MASK = ((DSCP, b"\x00"), (DSCP_MASK, b"\x03"))
+
+
+def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
+    """Add a rule of preference 50 that selects by what ip has no words for."""
+    given = ((6, struct.pack("=I", 50)), *attributes)
+    body = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, table, 0, 0, 1, 0)
+    body += b"".join(struct.pack("=HH", 4 + len(value), kind) + value.ljust(4, b"\0") for kind, value in given)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.send(struct.pack("=IHHII", 16 + len(body), 32, 0x605, 1, 0) + body)
+        (errno,) = struct.unpack_from("=i", kernel.recv(4096), 16)
+    if errno:
+        pytest.skip("this kernel knows no such selector")
+
+
+@pytest.mark.parametrize(
+    ("case", "selectors"),
+    [
+        (
+            Case(
+                "route add 10.5.0.0/16 dev ib0\nroute add default via 10.1.0.1 table 100",
+                overlap("ib0"),
+                {"ib0"},
+                by_ip="check-failed",
+                ip=OLD_IP,
+            ),
+            ((DSCP, b"\x05"),),
+        ),
+        (
+            Case(AWAY, overlap("ib0"), {"ib0"}, recorded="check-failed", by_ip="check-failed", ip=OLD_IP),
+            BY_A_MASK,
+        ),
+        (
+            Case(
+                "route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100",
+                overlap("ib0"),
+                {"ib0"},
+                ip=OLD_IP,
+            ),
+            BY_A_MASK,
+        ),
+    ],
+    ids=["ip may not print it", "a recording does not tell whether it matches", "it may not matter"],
+)
+def test_a_rule_by_an_unknown_selector(
+    case: Case, selectors: tuple[tuple[int, bytes], ...], kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    case.build()
+    add_rule(100, *selectors)
+    all_say(case, tmp_path)
+    assert leaving(case.address) == case.seen
+
+
+def test_an_explanation_asks_whether_two_tables_are_one(kernel: NamespaceKernel) -> None:
+    """A rule that came and went has split tables local and main."""
+    case = Case(
+        "rule add pref 5 lookup 77\nrule del pref 5\n"
+        "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.1.0/24 dev ib0"
+    )
+    case.build()
+    found = explain(IPv4Address("10.5.1.9"), case.config, kernel, phases.CancelScope())
+    assert [way.is_modelled for way in found.lookups] == [True]

@@ -1,0 +1,303 @@
+"""The check of random hosts, held to brute force for every address, to real sockets, and to what ip says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING
+
+import asking
+import attrs
+import connecting
+import pytest
+from brute_force import Judge, disagreements, disagreements_at, judged, sort_all
+from connecting import A_SOURCE_A_HOP, CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES, built, seen_leaving
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from leaving import Leaving
+from nightly import by_day
+from worlds import SELDOM, SPACE, Question, questions
+
+import phases
+from hostrouting import Config, RouteOverlap
+from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
+from hostrouting.model.routes import RouteType
+from hostrouting.overlap.explanation import explain
+from hostrouting.overlap.findings import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostrouting import OverlapReport
+    from hostrouting.kernel.port import Kernel
+    from hostrouting.overlap.explanation import Explanation, LookupWay
+
+_SETTINGS = settings(
+    max_examples=by_day(4, by_night=5000),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+_FEWER = settings(_SETTINGS, max_examples=_SETTINGS.max_examples // 2)
+
+
+def checked(kernel: Kernel, question: Question) -> tuple[Config, OverlapReport]:
+    return asking.checked(kernel, question.cidrs, question.allowed, question.foreseen)
+
+
+def compare(kernel: Kernel, question: Question) -> None:
+    """Hold the check of a host to brute force."""
+    question.world.build(kernel)
+    config, report = checked(kernel, question)
+    judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
+    if judge.default is None:
+        assert report.verdict == "unknown"
+        return
+    sorts = {cidr: sort_all(kernel, judge, judged(cidr)) for cidr in question.cidrs}
+    _see(disagreements(report, judge, sorts), kernel)
+
+
+def _see(wrong: list[str], kernel: Kernel) -> None:
+    if wrong:
+        entries = "\n  ".join(map(str, (*kernel.routes(), *kernel.rules())))
+        raise AssertionError("\n".join(wrong[:20]) + f"\n\n  {entries}")
+
+
+@settings(_SETTINGS)
+@given(question=questions())
+def test_in_memory_each_address_is_judged_as_brute_force_does(question: Question) -> None:
+    compare(FakeKernel(), question)
+
+
+@pytest.mark.parametrize("question", SELDOM)
+def test_in_memory_hosts_that_chance_seldom_makes_are_judged_as_brute_force_does(question: Question) -> None:
+    compare(FakeKernel(), question)
+
+
+@pytest.mark.kernel
+@settings(_SETTINGS)
+@given(question=questions(has_objects=True))
+def test_on_linux_each_address_is_judged_as_brute_force_does(question: Question) -> None:
+    enter_namespace()
+    compare(NamespaceKernel(), question)
+
+
+# --- CIDRs that are too wide for brute force: all of the part that is cut, and a few addresses elsewhere -----------
+
+_ELSEWHERE = (
+    "1.0.0.0",
+    "7.255.255.255",
+    "8.0.0.0",
+    "10.0.16.0",
+    "10.1.0.0",
+    "126.255.255.255",
+    "128.0.0.0",
+    "192.0.2.4",
+)
+_WIDE = ("0.0.0.0/0", "8.0.0.0/5", "10.0.0.0/16", "10.0.0.0/19", "128.0.0.0/1")
+
+
+def compare_wide(kernel: Kernel, question: Question, wide: list[str]) -> None:
+    question = attrs.evolve(question, cidrs=tuple(map(IPv4Network, wide)))
+    question.world.build(kernel)
+    config, report = checked(kernel, question)
+    judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
+    if judge.default is None:
+        return
+    sorts = sort_all(kernel, judge, [*SPACE, *map(IPv4Address, _ELSEWHERE)])
+    for cidr in question.cidrs:
+        _see(disagreements_at(report, cidr, {a: sort for a, sort in sorts.items() if a in cidr}), kernel)
+    ranges = [part for item in (*report.findings, *report.notes) for part in item.ranges]  # type: ignore[attr-defined]
+    reserved = map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3"))
+    assert not [part for block in reserved for part in ranges if part.overlaps(block)]
+
+
+@settings(_FEWER)
+@given(question=questions(), wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True))
+def test_in_memory_wide_cidrs_are_judged_as_brute_force_does(question: Question, wide: list[str]) -> None:
+    compare_wide(FakeKernel(), question, wide)
+
+
+@pytest.mark.kernel
+@settings(_FEWER)
+@given(
+    question=questions(has_objects=True),
+    wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True),
+)
+def test_on_linux_wide_cidrs_are_judged_as_brute_force_does(question: Question, wide: list[str]) -> None:
+    enter_namespace()
+    compare_wide(NamespaceKernel(), question, wide)
+
+
+# --- real sockets ------------------------------------------------------------------------------------------------
+
+_GOT = re.compile(r"(?:\w+ )?(?P<address>[\d.]+) (?:from [\d.]+ )?(?:via (?:inet6 )?\S+ )?dev (?P<dev>\S+) ")
+
+
+def _dev_told_by_ip(way: LookupWay) -> str | None:
+    """The interface that ``ip route get`` names; None: an error."""
+    words = ["ip", "-4", "-oneline", "route", "get", str(way.outcome.answer.lookup.address)]
+    words += ["from", str(way.outcome.answer.source)] if way.outcome.answer.source else []
+    words += ["ipproto", "tcp"] if way.outcome.answer.is_tcp else []
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        return None
+    found = _GOT.match(ran.stdout)
+    assert found is not None, ran.stdout
+    return found["dev"]
+
+
+def _ends(way: LookupWay) -> set[str | None]:
+    """Where a look-up may end, as ip says it: what is local leaves by lo."""
+    route = way.outcome.route
+    if route is None or route.type.is_discard or not route.hops:
+        return {None}
+    if route.type is RouteType.BROADCAST:
+        return {*route.devs, None}  # a socket has to ask for leave to send there (SO_BROADCAST)
+    return {"lo"} if route.type is RouteType.LOCAL else {*route.devs}
+
+
+def _of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
+    """Where a socket's packets may leave by what is told."""
+    of_protocol = [way for way in found.lookups if way.outcome.answer.is_tcp is is_tcp] or found.lookups
+    chosen = [way for way in of_protocol if way.outcome.answer.source is not None]
+    return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
+
+
+def _told_by_ip() -> str:
+    shown = [f"-4 {words}" for words in ("address", "rule", "route show table all")]
+    return "\n".join(
+        subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=True).stdout for words in shown
+    )
+
+
+@pytest.mark.kernel
+@settings(max_examples=by_day(4, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
+@given(question=connecting.questions())
+@example(question=CHOSEN_BY_AN_EXPECTED_ROUTE)
+@example(question=TCP_ONLY_CHOOSES)
+@example(question=A_SOURCE_A_HOP)
+def test_a_finding_is_what_a_socket_does_and_what_no_socket_does_is_none(question: connecting.Question) -> None:
+    """And ``explain`` tells where the packets leave."""
+    kernel = built(question)
+    backends = kernel, SnapshotBackend(take_snapshot(kernel))
+    live, recorded = (asking.checked(backend, question.expected, question.allowed)[1] for backend in backends)
+    assert live.verdict is not Verdict.UNKNOWN
+    seen = seen_leaving(question)
+    wrong = connecting.disagreements(live, question, seen)
+    wrong += [f"recorded: {line}" for line in connecting.disagreements(recorded, question, seen)]
+    if wrong:
+        raise AssertionError("\n".join((*wrong, _told_by_ip())))
+    config = Config(route_overlap=RouteOverlap(question.expected, allowed_devs=question.allowed))
+    with Leaving(*question.world.devs) as leaving:
+        for address in question.addresses[:: by_day(8, by_night=2)]:
+            found, again = (explain(address, config, backend, phases.CancelScope()) for backend in backends)
+            assert found == again
+            for way in found.lookups:
+                _see_where_it_ends(way)
+            assert leaving.by_datagram(address, 9) in _of(found, is_tcp=False, connects=False)
+            assert leaving.by_connected_datagram(address, 9) in _of(found, is_tcp=False, connects=True)
+            assert leaving.by_tcp(address, 9) in _of(found, is_tcp=True, connects=True)
+
+
+def _see_where_it_ends(way: LookupWay) -> None:
+    assert way.is_modelled
+    decides = [step for step in way.steps if step.passed is None]
+    # A rule that says unreachable decides too, and to the kernel that is no route.
+    is_decided = way.outcome.route or way.outcome.answer.lookup.discarded_by or way.steps[-1].passed is None
+    assert decides == ([way.steps[-1]] if is_decided else [])
+    assert _dev_told_by_ip(way) in _ends(way)
+
+
+# --- hosts, as ip(8) is told to make them ------------------------------------------------------------------------
+
+SOURCE_DEVICES = ("eth0", "eth1", "ib0")
+_SCOPES = ("",) * 6 + (" scope link", " scope host", " scope 100", " scope 220")
+
+
+@st.composite
+def _address_commands(draw: st.DrawFn) -> str:
+    dev = draw(st.sampled_from((*SOURCE_DEVICES, *SOURCE_DEVICES, "lo")))
+    local = f"10.{draw(st.integers(1, 3))}.{draw(st.integers(0, 1))}.{draw(st.sampled_from((1, 2, 3, 129)))}"
+    peer = f" peer 10.4.0.{draw(st.sampled_from((1, 2, 129)))}" if draw(st.integers(0, 5)) == 0 else ""
+    length = draw(st.sampled_from((24, 24, 24, 25, 25, 16, 31, 32)))
+    return f"address add {local}{peer}/{length} dev {dev}{draw(st.sampled_from(_SCOPES))}"
+
+
+@st.composite
+def _hop_words(draw: st.DrawFn) -> str:
+    gateway = draw(
+        st.sampled_from(
+            (
+                "",
+                "",
+                "via inet6 fe80::9 ",
+                *(f"via 10.{net}.{host} " for net in ("1.0", "2.0", "3.1", "4.0") for host in (1, 9, 200)),
+            )
+        )
+    )
+    onlink = " onlink" if "via" in gateway and draw(st.booleans()) else ""
+    return f"{gateway}dev {draw(st.sampled_from(SOURCE_DEVICES))}{onlink}"
+
+
+@st.composite
+def _route_commands(draw: st.DrawFn) -> str:
+    """To one of nine destinations; the last of them is everything."""
+    place = draw(st.integers(0, 8))
+    start = f"route add {'default' if place == 8 else f'192.0.2.{16 * place}/28'}"
+    if draw(st.integers(0, 3)) == 0:
+        start += f" src 10.{draw(st.integers(1, 3))}.{draw(st.integers(0, 1))}.{draw(st.sampled_from((1, 2, 3)))}"
+    if draw(st.integers(0, 3)) == 0:
+        start += f" scope {draw(st.sampled_from(('global', 'global', 'link', 'host', '100', '200')))}"
+    hops = draw(st.lists(_hop_words(), min_size=1, max_size=2 if draw(st.integers(0, 4)) == 0 else 1))
+    return f"{start} {hops[0]}" if len(hops) == 1 else f"{start} nexthop {' nexthop '.join(hops)}"
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> list[str]:
+    """Commands for ip(8), some of which the kernel refuses."""
+    addresses = draw(st.lists(_address_commands(), max_size=8))
+    routes = draw(st.lists(_route_commands(), min_size=4, max_size=14))
+    # The addresses of an interface that is down count too.
+    down = [f"link set {dev} down" for dev in draw(st.sampled_from(((), (), (), *((dev,) for dev in SOURCE_DEVICES))))]
+    gone = draw(st.sampled_from(((),) * 3 + (addresses[:1], addresses[1:2])))
+    return [*addresses, *down, *routes, *(line.replace(" add ", " del ") for line in gone)]
+
+
+ASKED = [IPv4Address(f"192.0.2.{16 * place + 1}") for place in range(9)]
+
+
+def _batch(lines: Sequence[str]) -> str:
+    command = ["ip", "-4", "-o", "-force", "-batch", "-"]
+    return subprocess.run(command, input="\n".join(lines), text=True, capture_output=True, check=False).stdout
+
+
+def chosen_by_the_kernel(addresses: Sequence[IPv4Address]) -> dict[IPv4Address, IPv4Address | None]:
+    """The source in the answer of a plain look-up of each address; None: it has none."""
+    chosen: dict[IPv4Address, IPv4Address | None] = {}
+    for line in _batch([f"route get {address}" for address in addresses]).splitlines():
+        source = re.search(r" src (\S+)", line)
+        chosen[IPv4Address(line.split()[0])] = IPv4Address(source[1]) if source else None
+    return chosen
+
+
+@settings(max_examples=by_day(4, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.kernel
+@given(commands=hosts())
+def test_the_computed_source_is_the_one_that_the_kernel_chooses(commands: list[str]) -> None:
+    enter_namespace()
+    kernel = NamespaceKernel()
+    for dev in SOURCE_DEVICES:
+        kernel.add_link(dev)
+    _batch(commands)
+    addresses, chosen = kernel.addresses(), chosen_by_the_kernel(ASKED)
+    for answer in kernel.lookup(ASKED):
+        if answer.route is None or answer.route.type is not RouteType.UNICAST:
+            continue
+        computed, source = Sources(addresses).of(answer.route), chosen[answer.address]
+        if sum(not hop.is_dead for hop in answer.route.hops) == 1:
+            assert computed == (() if source is None else (source,)), str(answer.route)
+        else:  # a plain look-up tells of one of the hops
+            assert source in (computed or (None,)), str(answer.route)
