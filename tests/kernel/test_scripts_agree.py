@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-import worlds as worlds_to_cut
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for
+from worlds import GATEWAYS, HIDDEN_HOPS, PREFIXES, SELDOM, Question, World, hosts_with_routes, questions
 
 import phases
-from hostrouting import Config, Host, Layout, RouteError
+from hostrouting import Config, Host, Layout
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.markers import marker_text, write_markers
 from hostrouting.overlap.wording import advice, summary
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
-from hostrouting.testing.strategies import NewAddress, new_addresses, policy_rules, routes, variants
+from hostrouting.testing.strategies import DEVICES, NewAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,98 +41,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.findings import OverlapReport
 
 pytestmark = pytest.mark.kernel
-
-DEVICES = ("v0", "v1", "v2")
-PREFIXES = (
-    *("10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25", "10.0.0.0/31", "10.0.0.1/32"),
-    *("10.0.0.5/32", "10.0.0.255/32", "10.0.1.0/24", "10.0.9.0/24", "10.0.9.1/32", "192.0.2.0/24", "172.16.1.0/24"),
-)
-GATEWAYS = ("10.0.0.1", "10.0.0.2", "10.0.0.5", "10.0.0.255", "10.0.1.7", "10.0.9.1", "192.0.2.1")
-
-
-@attrs.frozen
-class World:
-    """What is done to a fresh kernel before the run; a step that the kernel refuses is left out."""
-
-    addresses: tuple[tuple[str, NewAddress], ...]
-    routes: tuple[Route, ...]
-    rules: tuple[Rule, ...]
-    down: str | None
-
-    def build(self, kernel: Kernel) -> None:
-        for dev in DEVICES:
-            kernel.add_link(dev)
-        for dev, address in self.addresses:
-            _tried(lambda dev=dev, address=address: kernel.add_address(dev, **attrs.asdict(address)))  # type: ignore[misc]
-        kernel.add(self.routes)
-        for rule in self.rules:
-            _tried(lambda rule=rule: kernel.add_rule(rule))  # type: ignore[misc]
-        if self.down is not None:
-            kernel.set_link(self.down, up=False)
-
-
-def _tried(step: Callable[[], object]) -> None:
-    try:
-        step()
-    except RouteError as error:
-        if error.errno is None:
-            raise
-
-
-# --- what is drawn -----------------------------------------------------------------------------------------------
-
-_HOPS = (
-    NextHop("v0", IPv4Address("10.0.0.5")),
-    NextHop("v0", IPv4Address("10.0.0.2")),
-    NextHop("v1", IPv4Address("10.0.1.7")),
-    NextHop("v2", IPv4Address("192.0.2.1"), onlink=True),
-    NextHop("v2"),
-)
-
-
-@st.composite
-def default_routes(draw: st.DrawFn) -> Route:
-    return Route(
-        DEFAULT_DESTINATION,
-        draw(st.lists(st.sampled_from(_HOPS), min_size=1, max_size=2, unique=True).map(tuple)),
-        protocol=draw(st.sampled_from((Protocol.DHCP, Protocol.BOOT, Protocol.HOSTROUTING))),
-        metric=draw(st.sampled_from((0, 100, 100, 2**32 - 1))),
-        mtu=draw(st.sampled_from((None, None, 1400))),
-        source=draw(st.sampled_from((None, None, IPv4Address("10.0.0.1")))),
-    )
-
-
-@st.composite
-def neighbours(draw: st.DrawFn) -> Route:
-    """A route at a place where the config may want one, ours or somebody else's."""
-    discards = draw(st.sampled_from((False, False, False, True)))
-    return Route(
-        IPv4Network(draw(st.sampled_from(PREFIXES))),
-        () if discards else draw(st.lists(st.sampled_from(_HOPS), min_size=1, max_size=2, unique=True).map(tuple)),
-        RouteType.BLACKHOLE if discards else RouteType.UNICAST,
-        table=draw(st.sampled_from((Table.MAIN, Table.MAIN, Table.MAIN, 100))),
-        protocol=draw(st.sampled_from((Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.DHCP, Protocol.BIRD, 80))),
-        metric=draw(st.sampled_from((0, 0, 0, 10))),
-    )
-
-
-_CONNECTED = st.sampled_from((("v0", "10.0.0.1/24"), ("v1", "10.0.1.1/24")))
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    usual = [(dev, NewAddress(address)) for dev, address in draw(st.lists(_CONNECTED, max_size=2, unique=True))]
-    odd = draw(st.lists(st.tuples(st.sampled_from(DEVICES), new_addresses()), max_size=1))
-    entries = [
-        *draw(st.lists(default_routes(), min_size=draw(st.sampled_from((0, 1, 1, 1))), max_size=2)),
-        *draw(st.lists(st.one_of(neighbours(), neighbours(), variants(neighbours()), routes()), max_size=6)),
-    ]
-    return World(
-        tuple(usual + odd),
-        tuple(entries),
-        tuple(draw(st.lists(policy_rules(), max_size=draw(st.sampled_from((0, 0, 2)))))),
-        draw(st.sampled_from((None,) * 5 + DEVICES)),
-    )
 
 
 def entries() -> st.SearchStrategy[dict[str, object]]:
@@ -262,7 +170,7 @@ _SOME = settings(max_examples=by_day(5, by_night=2500), suppress_health_check=li
 
 
 @_SOME
-@given(world=worlds(), config=configs(), awk=st.sampled_from(AWKS))
+@given(world=hosts_with_routes(), config=configs(), awk=st.sampled_from(AWKS))
 def test_installing(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
     enter_namespace()
     kernel = NamespaceKernel()
@@ -278,7 +186,7 @@ def test_installing(world: World, config: Config, awk: str, roots: Callable[[], 
 UPLINKS_OF_QUESTIONS = st.sampled_from((None, None, None, ("eth0",), ("eth1",), ("eth*",), ("ib0", "eth1")))
 
 
-def _configs_for(question: worlds_to_cut.Question) -> st.SearchStrategy[Config]:
+def _configs_for(question: Question) -> st.SearchStrategy[Config]:
     entries = st.fixed_dictionaries(
         {
             "destination": st.sampled_from([str(cidr) for cidr in question.cidrs]),
@@ -298,11 +206,11 @@ def _configs_for(question: worlds_to_cut.Question) -> st.SearchStrategy[Config]:
 @_SOME
 @given(
     data=st.data(),
-    question=st.one_of(worlds_to_cut.questions(), worlds_to_cut.questions(has_objects=True)),
+    question=st.one_of(questions(), questions(has_objects=True)),
     awk=st.sampled_from(AWKS),
 )
 def test_installing_one_config_after_another_where_cidrs_are_cut(
-    data: st.DataObject, question: worlds_to_cut.Question, awk: str, roots: Callable[[], Path]
+    data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
 ) -> None:
     configs = (data.draw(_configs_for(question)), data.draw(_configs_for(question)))
     enter_namespace()
@@ -363,13 +271,11 @@ UDP_BLACKHOLED = World(
         Route(IPv4Network("10.0.0.0/8"), type=RouteType.BLACKHOLE, table=52),
     ),
     (Rule(0, table=52, ip_protocol=17),),
-    None,
+    links=DEVICES,
 )
 
 
-def compare_checks(
-    world: World | worlds_to_cut.World, config: Config, awk: str, roots: Callable[[], Path]
-) -> list[str]:
+def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> list[str]:
     """Hold the task in memory to the task on the kernel, and the script to its verdict.
 
     Returns:
@@ -379,7 +285,7 @@ def compare_checks(
     reports: dict[str, OverlapReport] = {}
     for name, kernel in _kernels():
         # Only a real kernel has nexthop objects.
-        if isinstance(world, World) or not world.objects or isinstance(kernel, NamespaceKernel):
+        if not world.objects or isinstance(kernel, NamespaceKernel):
             world.build(kernel)
             outcomes[name], reports[name] = _check(config, kernel, roots())
         if name == "task":
@@ -427,7 +333,7 @@ def _cidr(line: str) -> str:
 
 
 @_SOME
-@given(world=worlds(), config=checks(), awk=st.sampled_from(AWKS))
+@given(world=hosts_with_routes(), config=checks(), awk=st.sampled_from(AWKS))
 @example(
     world=UDP_BLACKHOLED,
     config=Config(route_overlap={"expectedCidrs": ["10.0.0.0/8"]}, wait_seconds=0),
@@ -439,12 +345,12 @@ def test_checking(world: World, config: Config, awk: str, roots: Callable[[], Pa
 
 @_SOME
 @given(
-    question=st.one_of(worlds_to_cut.questions(), worlds_to_cut.questions(has_objects=True)),
+    question=st.one_of(questions(), questions(has_objects=True)),
     uplinks=UPLINKS_OF_QUESTIONS,
     awk=st.sampled_from(AWKS),
 )
 def test_checking_cidrs_that_are_cut(
-    question: worlds_to_cut.Question, uplinks: tuple[str, ...] | None, awk: str, roots: Callable[[], Path]
+    question: Question, uplinks: tuple[str, ...] | None, awk: str, roots: Callable[[], Path]
 ) -> None:
     overlap = {
         "expectedCidrs": [str(cidr) for cidr in question.cidrs],
@@ -456,11 +362,9 @@ def test_checking_cidrs_that_are_cut(
 
 @pytest.mark.parametrize(
     ("question", "awk"),
-    [(question, awk) for number, question in enumerate(worlds_to_cut.SELDOM) for awk in awks_for(str(number))],
+    [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))],
 )
-def test_checking_hosts_that_chance_seldom_makes(
-    question: worlds_to_cut.Question, awk: str, roots: Callable[[], Path]
-) -> None:
+def test_checking_hosts_that_chance_seldom_makes(question: Question, awk: str, roots: Callable[[], Path]) -> None:
     overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     compare_checks(question.world, config, awk, roots)
@@ -470,7 +374,7 @@ def test_checking_hosts_that_chance_seldom_makes(
 def test_checking_routes_by_nexthop_objects_whether_the_kernel_shows_their_hops_or_not(
     awk: str, roots: Callable[[], Path]
 ) -> None:
-    question = worlds_to_cut.HIDDEN_HOPS
+    question = HIDDEN_HOPS
     overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     hidden = compare_checks(question.world, config, awk, roots)
@@ -507,7 +411,8 @@ def test_installing_beside_routes_by_nexthop_objects_whether_the_kernel_shows_th
         for who in ("task", "script"):
             enter_namespace()
             kernel = NamespaceKernel()
-            World((("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24"))), (), (), None).build(kernel)
+            addresses = (("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24")))
+            World(addresses, (), links=DEVICES).build(kernel)
             Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # of this namespace
             subprocess.run(["sh", "-euc", OBJECTS.replace("DEFAULT", str(default))], check=True)
             if who == "task":

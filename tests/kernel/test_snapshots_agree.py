@@ -14,7 +14,8 @@ from asking import BY_HAND, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from test_scripts_agree import World, checks, worlds
+from test_scripts_agree import checks
+from worlds import World, hosts_with_routes
 
 import phases
 from hostrouting import Config, Host, Layout
@@ -69,7 +70,7 @@ def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
 
 
 @settings(max_examples=by_day(6, by_night=2500), suppress_health_check=[HealthCheck.too_slow])
-@given(world=worlds(), config=checks(), shell=st.sampled_from(("sh", "bash")))
+@given(world=hosts_with_routes(), config=checks(), shell=st.sampled_from(("sh", "bash")))
 def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, config: Config, shell: str) -> None:
     enter_namespace()
     kernel = NamespaceKernel()
@@ -84,7 +85,7 @@ def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, confi
 
 
 @settings(max_examples=by_day(3, by_night=1250), suppress_health_check=[HealthCheck.too_slow])
-@given(world=worlds())
+@given(world=hosts_with_routes())
 def test_a_hand_that_forgot_details_and_numbers_records_the_same(world: World) -> None:
     enter_namespace()
     kernel = NamespaceKernel()
