@@ -9,6 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 import pytest
+from nightly import by_day
 from scripts import Sandbox
 
 from hostrouting.boot.render import ROOM, fill
@@ -33,7 +34,8 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 
 def gate(**constants: int) -> str:
-    text = fill("gate.sh")
+    """The gate, which looks ten times as often."""
+    text = fill("gate.sh").replace("\n  sleep 1\n", "\n  sleep 0.1\n")
     for name, value in ({"HOLD_SECONDS": 0} | constants).items():
         text, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
         assert count == 1
@@ -97,7 +99,7 @@ def test_a_script_that_is_cut_off_blocks(sandbox: Sandbox, text: str) -> None:
 
 def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) -> None:
     lines = gate().splitlines(keepends=True)
-    for count in range(2, len(lines), 16):
+    for count in range(2, len(lines), by_day(40, by_night=4)):
         assert run(sandbox, installed(""), text="".join(lines[:count]) + "\n").returncode != 0
 
 
@@ -249,7 +251,7 @@ def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sa
 
 
 def test_a_hold_ends_where_the_gate_is_taken_back(sandbox: Sandbox) -> None:
-    late = "(sleep 1; rm /etc/hostrouting/gate.list) &"
+    late = "(sleep 0.5; rm /etc/hostrouting/gate.list) &"
     done = run(sandbox, f"{installed(f'{ROUTES} required')}\n{late}", "hold")
     assert (done.returncode, done.stderr.count("\n")) == (0, 2)
     assert done.stderr.endswith(HELD)
@@ -259,7 +261,7 @@ def test_what_holds_a_start_before_the_check_has_it_leave_a_marker(sandbox: Sand
     """The one that is there may say that all was well."""
     check = '[ "$1" = gate ] || echo "$*" >>/run/marker'
     prepare = installed(f"{ROUTES} required\n{CHECK} required", check_route_overlap=check)
-    done = run(sandbox, f"{prepare}\n(sleep 2; rm /etc/hostrouting/gate.list) &", "hold")
+    done = run(sandbox, f"{prepare}\n(sleep 0.5; rm /etc/hostrouting/gate.list) &", "hold")
     assert (done.returncode, done.stderr.endswith(HELD)) == (0, True)
     assert (sandbox.root / "run/marker").read_text() == "unjudged check-failed: static-routes.sh holds the start\n"
 

@@ -16,7 +16,7 @@ from asking import BY_HAND, recorded_by
 from churning import churning
 from leaving import Leaving
 from nightly import by_day
-from scripts import AWKS, Sandbox, awk_or_skip
+from scripts import Sandbox, awk_or_skip, awks_for
 
 import phases
 from hostrouting import Config
@@ -127,49 +127,9 @@ def see(churn: Churn) -> None:
             assert (seen == {"eth0"}) is (churn.verdict == "ok"), step
 
 
-@pytest.fixture(params=[*RARE.values()], ids=[*RARE])
-def churn(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> Churn:
-    churn: Churn = request.param
-    do(NODE + churn.before)
-    see(churn)
-    return churn
-
-
 def is_right(report: OverlapReport, churn: Churn) -> bool:
     """Tell whether it is what every moment justifies, or unknown because of the changes."""
     return report.verdict in (churn.verdict, "unknown") and report.reason_kind in (None, "check-failed")
-
-
-def test_a_check_mixes_no_two_states(churn: Churn) -> None:
-    with churning(churn.steps):
-        reports = [checked(NetlinkBackend()) for _ in range(TRIES)]
-    assert [report for report in reports if not is_right(report, churn)] == []
-
-
-def test_a_recording_mixes_no_two_states(churn: Churn) -> None:
-    with churning(churn.steps):
-        taken = [take_snapshot(NetlinkBackend()).to_text() for _ in range(TRIES)]
-    for text in taken:
-        snapshot = Snapshot.from_document(json.loads(text))
-        report = checked(SnapshotBackend(snapshot))
-        assert is_right(report, churn)
-        assert (report.verdict == "unknown") is snapshot.is_torn
-
-
-def test_a_recording_by_ip_mixes_no_two_states(churn: Churn) -> None:
-    with churning(churn.steps):
-        taken = [recorded_by(BY_HAND) for _ in range(by_day(2, by_night=200))]
-    for snapshot in taken:
-        assert is_right(checked(SnapshotBackend(snapshot)), churn)
-
-
-@pytest.mark.parametrize("churn", [each for each in RARE.values() if len(each.asked) == 1], indirect=True)
-def test_an_explanation_mixes_no_two_states_or_says_so(churn: Churn) -> None:
-    address = IPv4Address(churn.asked[0])
-    with churning(churn.steps):
-        for _ in range(TRIES):
-            found = explain(address, CONFIG, NetlinkBackend(), phases.CancelScope())
-            assert found.is_torn or found.is_as_expected is (churn.verdict == "ok")
 
 
 def run_script(tmp_path: Path, awk: str) -> str:
@@ -186,10 +146,26 @@ def run_script(tmp_path: Path, awk: str) -> str:
     return "unknown" if text.startswith("check-failed: ") else "overlap" if text.startswith("OVERLAP: ") else text
 
 
-@pytest.mark.parametrize("awk", AWKS)
-def test_a_boot_script_mixes_no_two_states(churn: Churn, awk: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("churn", RARE.values(), ids=RARE)
+def test_nothing_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """Live, recorded, recorded by ip, explained and at boot."""
+    do(NODE + churn.before)
+    see(churn)
+    address, explained = IPv4Address(churn.asked[0]), []
     with churning(churn.steps):
-        told = {run_script(tmp_path, awk) for _ in range(by_day(1, by_night=100))}
+        reports = [checked(NetlinkBackend()) for _ in range(TRIES)]
+        taken = [take_snapshot(NetlinkBackend()).to_text() for _ in range(TRIES)]
+        by_ip = [recorded_by(BY_HAND) for _ in range(by_day(2, by_night=200))]
+        if len(churn.asked) == 1:
+            explained = [explain(address, CONFIG, NetlinkBackend(), phases.CancelScope()) for _ in range(TRIES)]
+        told = {run_script(tmp_path, awk) for awk in awks_for(repr(churn)) for _ in range(by_day(1, by_night=100))}
+    assert [report for report in reports if not is_right(report, churn)] == []
+    for snapshot in map(Snapshot.from_document, map(json.loads, taken)):
+        report = checked(SnapshotBackend(snapshot))
+        assert is_right(report, churn)
+        assert (report.verdict == "unknown") is snapshot.is_torn
+    assert all(is_right(checked(SnapshotBackend(snapshot)), churn) for snapshot in by_ip)
+    assert all(found.is_torn or found.is_as_expected is (churn.verdict == "ok") for found in explained)
     assert told <= {churn.verdict, "unknown"}
 
 
@@ -244,7 +220,7 @@ def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: Namespa
     see(churn)
     with churning(churn.steps):
         assert {checked(NetlinkBackend()).verdict for _ in range(TRIES)} == {"overlap"}
-        assert {run_script(tmp_path, awk) for awk in AWKS} == {"overlap"}
+        assert {run_script(tmp_path, awk) for awk in awks_for("elsewhere")} == {"overlap"}
         found = explain(IPv4Address("10.5.0.9"), CONFIG, NetlinkBackend(), phases.CancelScope())
     assert (found.is_torn, found.is_as_expected) == (False, False)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import ipv6_frames as frames
 import probe_world as lab
 import pytest
+from nightly import by_day
 
 import phases
 from hostrouting import Host, Layout
@@ -428,7 +429,8 @@ def test_what_leaves_elsewhere_keeps_its_address(bare: lab.World) -> None:
 
 # --- reloads --------------------------------------------------------------------------------------------------------
 
-RELOADS, PROBES, PROBERS = 100, 1500, 4
+RELOADS, PROBERS = by_day(20, by_night=100), 4
+PROBES = 15 * RELOADS
 
 # What the node may not send while the rules are there: an answer to the address that nobody has, a refusal.
 MISSES = f"""table ip6 misses {{ chain prerouting {{

@@ -86,7 +86,7 @@ def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: i
     environment["PYTHONHASHSEED"] = "0"
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + RUN, "bash"]
-        + [str(word) for word in (PROGRAM, config, command, by_day(3, by_night=0), part, PARTS)],
+        + [str(word) for word in (PROGRAM, config, command, by_day(2, by_night=0), part, PARTS)],
         env=os.environ | environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip

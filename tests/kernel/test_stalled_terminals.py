@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 from command_line import CONFIG, SETUP
+from nightly import IS_NIGHTLY
 from terminals import PATIENCE_SECONDS, Terminal, await_looks, opened
 
 if TYPE_CHECKING:
@@ -63,9 +65,11 @@ def terminal() -> Iterator[Terminal]:
         yield made
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("how", ["Ctrl-S", "full"])
-@pytest.mark.parametrize("command", list(COMMANDS))
+TRIED = [*product(COMMANDS, ("Ctrl-S", "full"), (signal.SIGTERM, signal.SIGHUP))]
+
+
+# By day each command with one stall and one signal, by turns.
+@pytest.mark.parametrize(("command", "how", "number"), TRIED if IS_NIGHTLY else TRIED[::3])
 def test_a_signal_ends_what_waits(
     tmp_path: Path, terminal: Terminal, command: str, how: str, number: signal.Signals
 ) -> None:
