@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from node import PAIR
 from scenario import play, skip_without_other_users
 
 from hostrouting.kernel.memory import FakeKernel
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
 
     MakeKernel = Callable[..., Kernel]
-
-# Two NICs as on a node with an InfiniBand fabric: eth0 is where the traffic should go.
-NODE = """
-    link add eth0
-    link add ib0
-    addr add 10.1.0.4/24 dev eth0
-    addr add 10.2.0.4/24 dev ib0
-"""
 
 
 def _in_a_namespace(**sysctls: bool) -> Kernel:
@@ -478,7 +471,7 @@ def _rows(*tables: dict[str, str]) -> list[object]:
 
 @pytest.mark.parametrize("scenario", _rows(LOOKUPS, DISCARDS, DESTINATIONS, WRITES, LIFE))
 def test_row(make_kernel: MakeKernel, scenario: str) -> None:
-    play(make_kernel(), NODE + scenario)
+    play(make_kernel(), PAIR + scenario)
 
 
 @pytest.mark.parametrize(("selector", "is_caught"), SELECTORS.items())
@@ -493,7 +486,7 @@ def test_rule_selector(make_kernel: MakeKernel, selector: str, is_caught: bool) 
         rule add 100 {selector} lookup 100
         get 8.8.8.8 -> default {way} proto hostrouting
     """
-    play(kernel, NODE + scenario)
+    play(kernel, PAIR + scenario)
 
 
 def test_promote_secondaries_keeps_them_and_the_routes(make_kernel: MakeKernel) -> None:
@@ -504,7 +497,7 @@ def test_promote_secondaries_keeps_them_and_the_routes(make_kernel: MakeKernel) 
         has 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.5
         has 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
     """
-    play(make_kernel(promote_secondaries=True), NODE + scenario)
+    play(make_kernel(promote_secondaries=True), PAIR + scenario)
 
 
 def test_ignore_routes_with_linkdown_passes_over_them(make_kernel: MakeKernel) -> None:
@@ -515,4 +508,4 @@ def test_ignore_routes_with_linkdown_passes_over_them(make_kernel: MakeKernel) -
         has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting dead linkdown
         get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 10
     """
-    play(make_kernel(ignore_routes_with_linkdown=True), NODE + scenario)
+    play(make_kernel(ignore_routes_with_linkdown=True), PAIR + scenario)

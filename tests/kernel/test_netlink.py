@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from node import GATEWAY, PAIR
 from scenario import play, route, rule, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
@@ -56,21 +57,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 ROOT = Path(__file__).parent.parent.parent
-GATEWAY = IPv4Address("10.1.0.1")
 BY_ETH0 = (NextHop("eth0", GATEWAY),)
 
 
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    play(
-        kernel,
-        """
-        link add eth0
-        link add ib0
-        addr add 10.1.0.4/24 dev eth0
-        addr add 10.2.0.4/24 dev ib0
-        """,
-    )
+    play(kernel, PAIR)
     return kernel
 
 

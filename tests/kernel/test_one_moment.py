@@ -10,9 +10,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asking
 import attrs
 import pytest
-from asking import BY_HAND, recorded_by
+from asking import BY_HAND, recorded_by, run_ip
 from churning import churning
 from leaving import Leaving
 from nightly import by_day
@@ -37,17 +38,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200)
 TRIES = by_day(8, by_night=2000)
 CIDR = "10.5.0.0/16"
 CONFIG = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR]}, "waitSeconds": 0}})
-NODE = """
-    link add eth0 type veth peer name p0
-    link add ib0 type veth peer name p1
-    link set eth0 up
-    link set p0 up
-    link set ib0 up
-    link set p1 up
-    addr add 10.1.0.4/24 dev eth0
-    addr add 10.2.0.4/24 dev ib0
-    route add default via 10.1.0.1
-"""
+NODE = f"{asking.NODE}\n{asking.DEFAULT}\n"
 
 
 @attrs.frozen
@@ -110,10 +101,6 @@ CHURNS = {
 RARE = {name: churn for name, churn in CHURNS.items() if name != "routes elsewhere"}
 
 
-def do(commands: str) -> None:
-    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
-
-
 def checked(backend: RouteBackend) -> OverlapReport:
     return check_overlap(CONFIG, backend, phases.CancelScope())
 
@@ -122,7 +109,7 @@ def see(churn: Churn) -> None:
     """Hold what is right to what sockets do after each step."""
     with Leaving("eth0", "ib0") as leaving:
         for step in ("", *churn.steps):
-            do(step)
+            run_ip(step)
             seen = {leaving.by_datagram(IPv4Address(address), 9) for address in churn.asked}
             assert (seen == {"eth0"}) is (churn.verdict == "ok"), step
 
@@ -149,7 +136,7 @@ def run_script(tmp_path: Path, awk: str) -> str:
 @pytest.mark.parametrize("churn", RARE.values(), ids=RARE)
 def test_nothing_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_path: Path) -> None:
     """Live, recorded, recorded by ip, explained and at boot."""
-    do(NODE + churn.before)
+    run_ip(NODE + churn.before)
     see(churn)
     address, explained = IPv4Address(churn.asked[0]), []
     with churning(churn.steps):
@@ -183,7 +170,7 @@ def wait_for(count: int) -> None:
 
 
 def test_a_boot_script_that_is_ended_leaves_no_listener_behind(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    do(NODE)
+    run_ip(NODE)
     script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
     sandbox = Sandbox(tmp_path)
     assert sandbox.run(script).returncode == 0
@@ -205,7 +192,7 @@ mount --bind "$ROOT/ip" "$(readlink -f "$(command -v ip)")"
 
 @pytest.mark.parametrize("does", ["exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])
 def test_a_boot_script_that_can_not_listen_judges_nothing(kernel: NamespaceKernel, tmp_path: Path, does: str) -> None:
-    do(NODE)
+    run_ip(NODE)
     script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
     script = script.replace("HEAR_SECONDS=5\n", "HEAR_SECONDS=1\n")
     done = Sandbox(tmp_path).run(script, prepare=DEAF.replace("DOES", does))
@@ -216,7 +203,7 @@ def test_a_boot_script_that_can_not_listen_judges_nothing(kernel: NamespaceKerne
 
 def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: NamespaceKernel, tmp_path: Path) -> None:
     churn = CHURNS["routes elsewhere"]
-    do(NODE + churn.before)
+    run_ip(NODE + churn.before)
     see(churn)
     with churning(churn.steps):
         assert {checked(NetlinkBackend()).verdict for _ in range(TRIES)} == {"overlap"}
@@ -226,7 +213,7 @@ def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: Namespa
 
 
 def test_interfaces_that_swap_names_are_never_one(kernel: NamespaceKernel) -> None:
-    do(NODE + "route add 10.5.0.9/32 dev ib0")
+    run_ip(NODE + "route add 10.5.0.9/32 dev ib0")
     steps = tuple(f"link set {old} name {new}" for old, new in (("eth0", "x"), ("ib0", "eth0"), ("x", "ib0")))
     if subprocess.run(["ip", "-batch", "-"], input="\n".join(steps), text=True, capture_output=True).returncode:
         pytest.skip("before Linux 6.2 no interface that is up gets another name")
@@ -237,7 +224,7 @@ def test_interfaces_that_swap_names_are_never_one(kernel: NamespaceKernel) -> No
 
 
 def test_a_torn_recording_is_not_judged(kernel: NamespaceKernel) -> None:
-    do(NODE)
+    run_ip(NODE)
     torn = attrs.evolve(take_snapshot(kernel), is_torn=True)
     backend = SnapshotBackend(Snapshot.from_document(json.loads(torn.to_text())))
     report = checked(backend)
@@ -260,7 +247,7 @@ OBJECTS = """
 def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
     kernel: NamespaceKernel, missing: int
 ) -> None:
-    do(NODE + OBJECTS)
+    run_ip(NODE + OBJECTS)
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
     with Leaving("eth0", "ib0") as leaving:
         assert {leaving.by_datagram(IPv4Address("10.5.0.0") + n, 9) for n in range(64)} == {"eth0", "ib0"}
@@ -286,8 +273,8 @@ def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
 @pytest.mark.parametrize("route", ["default", "10.5.0.0/16"])
 @pytest.mark.parametrize("recording", ["ours", "by ip"])
 def test_a_recorded_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str, recording: str) -> None:
-    do(NODE + "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
-    do("route replace default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
+    run_ip(NODE + "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
+    run_ip("route replace default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
     snapshot = take_snapshot(kernel) if recording == "ours" else recorded_by(BY_HAND)
     document = snapshot.to_document()
     (item,) = (each for each in document["routes"] if each["dst"] == route)

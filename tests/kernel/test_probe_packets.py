@@ -534,7 +534,7 @@ def test_whatever_the_default_route_does_the_rules_stay(bare: lab.World, host: H
         assert bare.is_lost()
         assert configure(host).changed
         change()
-        for _ in "before and after another run":
+        for _ in range(2):  # before and after another run
             assert bare.probe() == lab.ANSWER
             assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
             examined = examine(host=host, checks=examinations.CHECKS)

@@ -14,6 +14,7 @@ from asking import BY_HAND, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from node import build_node
 from test_scripts_agree import checks
 from worlds import World, hosts_with_routes
 
@@ -214,8 +215,7 @@ def test_infiniband_is_known_by_its_number_and_its_name() -> None:
 
 def test_the_kernel_in_memory_is_recorded_and_judged_like_the_live_one(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24")
+    build_node(kernel)
     snapshot = Snapshot.from_document(json.loads(take_snapshot(kernel).to_text()))
     recorded = SnapshotBackend(snapshot)
     assert (recorded.links(), recorded.addresses()) == (kernel.links(), kernel.addresses())

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from node import GATEWAY, PAIR
 from scenario import play
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
@@ -34,22 +35,13 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.port import RouteBackend
 
-GATEWAY = IPv4Address("10.1.0.1")
 BY_ETH0 = (NextHop("eth0", GATEWAY),)
 BY_NOBODY = (NextHop("eth0", IPv4Address("10.9.0.1")),)  # refused: no such neighbour
-
-NODE = """
-    link add eth0
-    link add ib0
-    addr add 10.1.0.4/24 dev eth0
-    addr add 10.2.0.4/24 dev ib0
-    route add default via 10.1.0.1 dev eth0
-"""
 
 
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    play(kernel, NODE)
+    play(kernel, f"{PAIR}\nroute add default via 10.1.0.1 dev eth0")
     return kernel
 
 

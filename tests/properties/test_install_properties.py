@@ -13,6 +13,7 @@ from backends import FailingBackend, RecordingBackend
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from node import build_node
 from planning import install_for_boot, plan_boot, wanted_probe
 
 import phases
@@ -35,7 +36,7 @@ from hostrouting.boot.parts import is_watched
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
@@ -78,11 +79,8 @@ tables = st.lists(there, max_size=6)
 
 def node(table: list[Route]) -> FakeKernel:
     kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.2.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    default = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAYS[0]),), protocol=Protocol.DHCP, metric=100)
-    kernel.add([default, *table])
+    build_node(kernel)
+    kernel.add(table)
     return kernel
 
 

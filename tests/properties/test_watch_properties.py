@@ -16,6 +16,7 @@ from backends import RecordingBackend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from node import build_links
 
 from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.config.routing import OverlapMode
@@ -161,9 +162,7 @@ def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_loo
     story: list[tuple[float, tuple[Any, ...]]],
 ) -> None:
     kernel, clock = FakeKernel(), FakeClock()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
+    build_links(kernel)
     kernel.add([defaults(GATEWAYS[0])])
     now = 1.0
     for seconds, (change, *arguments) in story:

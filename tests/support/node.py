@@ -20,6 +20,15 @@ SECOND_GATEWAY = IPv4Address("10.2.0.1")
 OWN = IPv4Address("10.1.0.4")
 API_SERVER = IPv4Address("172.16.1.9")
 PORT = 6443
+
+PAIR = """
+    link add eth0
+    link add ib0
+    addr add 10.1.0.4/24 dev eth0
+    addr add 10.2.0.4/24 dev ib0
+"""
+"""A scenario: two NICs, without routes of anybody's."""
+
 PATIENCE_SECONDS = 5.0
 LOST_AFTER_SECONDS = 0.2
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from jsonschema import Draft202012Validator
+from node import build_links
 
 import phases
 from hostrouting import Config, Host, Layout, OverlapMode, OverlapReport, StaticRoute
@@ -44,9 +45,7 @@ def host_with_everything() -> FakeKernel:
     """A host with something of every kind, but for a network namespace that isn't the host's."""
     kernel = FakeKernel()
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16"), ("eth1", "10.2.0.4/24")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
+    build_links(kernel)
     kernel.add_link("cali1")
     routes = [
         Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP),
