@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
+import subprocess
+from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
 from backends import FailingBackend, RecordingBackend
-from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
+from nightly import by_day
+from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route
+from scripts import AWKS, Sandbox, awk_or_skip, awks_for
 
 import phases
 from hostrouting import (
@@ -27,6 +33,7 @@ from hostrouting import (
     RoutesReport,
 )
 from hostrouting.boot.locks import locked
+from hostrouting.boot.render import render_static_routes_script
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import FileError
@@ -36,7 +43,7 @@ from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from hostrouting.kernel.port import Kernel
@@ -114,56 +121,213 @@ def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
     return route
 
 
+# --- by the task on Linux and in memory, and by the boot script ------------------------------------------------------
+
+
+class Refused(Exception):
+    """An installation that failed, with what was said of it."""
+
+
+@attrs.frozen
+class Installer:
+    """The node, and what installs static routes on it.
+
+    Args:
+        kernel: of the node.
+        root: where the files are.
+        sandbox: where the boot script runs; None: it is the task.
+    """
+
+    kernel: Kernel
+    root: Path
+    sandbox: Sandbox | None
+
+    def __call__(self, *routes: str | dict[str, Any]) -> list[str]:
+        """Install these routes and no others, and return what was done for it, as ``add 172.16.1.0/24``."""
+        wanted = [{"destination": route} if isinstance(route, str) else route for route in routes]
+        if self.sandbox is not None:
+            done = self.sandbox.run(render_static_routes_script(wanted, wait_seconds=0))
+            if done.returncode:
+                raise Refused(done.stderr.rstrip("\n"))
+            assert done.stderr == ""
+            lines = [line.split() for line in done.stdout.splitlines() if line.startswith("route ")]
+            return [f"{verb.replace('del', 'delete')} {destination}" for _, verb, destination, *_ in lines]
+        recording = RecordingBackend(self.kernel)
+        try:
+            configure(recording, Layout(self.root), config(*wanted) if wanted else NOTHING)
+        except RouteError as error:
+            raise Refused(str(error)) from error
+        return [f"{verb} {route.destination}" for verb, route in recording.written]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("linux", marks=pytest.mark.kernel),
+        "memory",
+        *(pytest.param(number, marks=pytest.mark.kernel) for number in range(by_day(1, by_night=len(AWKS)))),
+    ],
+    ids=lambda param: str(param) if isinstance(param, str) else f"script{param}",
+)
+def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
+    kernel = FakeKernel() if request.param == "memory" else _linux()
+    build_node(kernel)
+    if isinstance(request.param, str):
+        return Installer(kernel, tmp_path, None)
+    awk = awks_for(request.function.__name__)[request.param]
+    return Installer(kernel, tmp_path, Sandbox(tmp_path, awk_or_skip(awk)))
+
+
+@contextmanager
+def heard(kernel: Kernel) -> Iterator[list[str]]:
+    """Listen to what the kernel tells of its routes; in memory it tells nothing."""
+    events: list[str] = []
+
+    def mark(verb: str, address: str) -> None:
+        subprocess.run(["ip", "route", verb, "blackhole", address], check=True)
+
+    if isinstance(kernel, FakeKernel):
+        yield events
+        return
+    with subprocess.Popen(["ip", "-4", "monitor", "route"], stdout=subprocess.PIPE, text=True) as monitor:
+        assert monitor.stdout is not None
+        try:
+            mark("add", "198.51.100.1")
+            while not select.select([monitor.stdout], [], [], 0.05)[0]:
+                mark("del", "198.51.100.1")  # it wasn't listening yet
+                mark("add", "198.51.100.1")
+            yield events
+            mark("add", "198.51.100.2")
+            lines = iter(monitor.stdout.readline, "")
+            events += takewhile(lambda line: "198.51.100.2" not in line, lines)
+            mark("del", "198.51.100.1")
+            mark("del", "198.51.100.2")
+        finally:
+            monitor.kill()
+    events[:] = [event.rstrip() for event in events if "198.51.100." not in event]
+
+
+def test_a_route_is_added_with_the_inherited_next_hop_and_wins(install: Installer) -> None:
+    assert install(str(DESTINATION)) == [f"add {DESTINATION}"]
+    assert route_of(install.kernel) == Route(DESTINATION, (NextHop("eth0", GATEWAY),))
+    (answer,) = install.kernel.lookup([DESTINATION.network_address])
+    assert answer.route == route_of(install.kernel)
+
+
+def test_a_second_run_makes_no_write_and_touches_no_file(install: Installer) -> None:
+    install("172.16.1.0/24", "172.16.2.0/24")
+    before, files = table(install.kernel), times(install.root)
+    with heard(install.kernel) as events:
+        assert install("172.16.1.0/24", "172.16.2.0/24") == []
+    assert (table(install.kernel), times(install.root), events) == (before, files, [])
+
+
+def test_a_changed_config_adds_replaces_and_removes_without_a_gap(install: Installer) -> None:
+    install("172.16.1.0/24", "172.16.2.0/24")
+    with heard(install.kernel) as events:
+        changed = install({"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}, "172.16.3.0/24")
+    assert changed == ["add 172.16.3.0/24", "replace 172.16.1.0/24", "delete 172.16.2.0/24"]
+    told = [event.partition(" via ")[0] for event in events]
+    assert told in ([], ["172.16.3.0/24", "172.16.1.0/24", "Deleted 172.16.2.0/24"])
+    assert bool(told) is not isinstance(install.kernel, FakeKernel)
+    assert route_of(install.kernel).devs == ("eth1",)
+
+
+def test_routes_emptied_in_the_config_are_removed(install: Installer) -> None:
+    before = table(install.kernel)
+    install("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 2**32 - 1})
+    ours_for_a_tos = Route(IPv4Network("172.16.3.0/24"), (NextHop("eth0", GATEWAY),), tos=0x10)
+    assert install.kernel.add([ours_for_a_tos]) == ()
+    assert install() == [f"delete 172.16.{n}.0/24" for n in (1, 2, 3)]
+    assert table(install.kernel) == before
+    assert install.sandbox is not None or snapshot(install.root) == {}
+
+
+@pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
+def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> None:
+    """``ip route replace`` of the reference takes over a DHCP route of the same destination and metric, silently."""
+    same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
+    other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
+    assert install.kernel.add([same, other]) == ()
+    before = table(install.kernel)
+    assert install(str(DESTINATION)) == []
+    with pytest.raises(Refused, match=r"can't install 172\.16\.2\.0/24.* via 10\.2\.0\.1"):
+        install("172.16.2.0/24")
+    assert table(install.kernel) == before
+
+
+def test_a_connected_route_is_refused_and_stays(install: Installer) -> None:
+    """The reference replaces ib0's own 172.16.0.0/16, and InfiniBand is cut off."""
+    before = table(install.kernel)
+    with pytest.raises(Refused, match=r"172\.16\.0\.0/16.* connected network"):
+        install("172.16.0.0/16")
+    assert table(install.kernel) == before
+    install("172.16.0.0/17", "172.16.128.0/17")
+    assert set(before) < set(table(install.kernel))
+    (answer,) = install.kernel.lookup([IPv4Address("172.16.200.1")])
+    assert answer.route == route_of(install.kernel, "172.16.128.0/17")
+
+
+def test_our_protocol_in_another_table_is_not_ours_to_remove(install: Installer) -> None:
+    elsewhere = Route(DESTINATION, (NextHop("eth0", GATEWAY),), table=100)
+    assert install.kernel.add([elsewhere]) == ()
+    install(str(DESTINATION))
+    install()
+    assert install.kernel.routes(100) == (elsewhere,)
+
+
+def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(install: Installer) -> None:
+    install("172.16.2.0/24", "172.16.3.0/24")
+    before, files = table(install.kernel), snapshot(install.root)
+    entries = entries_of(1000, bad=499)
+    with pytest.raises(Refused) as caught:
+        install(*entries)
+    said = str(caught.value)
+    assert f"add {entries[499]['destination']} via 10.1.0.255 dev eth0" in said
+    assert "Nexthop has invalid gateway" in said
+    assert len(said.splitlines()) == 1
+    assert table(install.kernel) == before
+    assert install.sandbox is not None or snapshot(install.root) == files
+
+
+def beaten_by_a_rule(kernel: Kernel) -> Route:
+    kernel.add_rule(Rule(5270, table=52))
+    return Route(IPv4Network("172.0.0.0/8"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+
+
+def beaten_by_a_lower_metric(_: Kernel) -> Route:
+    return Route(DESTINATION, (NextHop("ib0"),), protocol=Protocol.STATIC)
+
+
+def beaten_by_table_local(kernel: Kernel) -> Route:
+    """Once there was a rule, the kernel asks table local first, and a shorter prefix there is enough."""
+    kernel.add_rule(Rule(5270, table=52))
+    kernel.del_rule(Rule(5270, table=52))
+    return Route(IPv4Network("172.16.0.0/12"), (NextHop("lo"),), type=RouteType.LOCAL, table=Table.LOCAL)
+
+
+@pytest.mark.parametrize("beat", [beaten_by_a_rule, beaten_by_a_lower_metric, beaten_by_table_local])
+@pytest.mark.parametrize("more", [0, 60])
+def test_a_route_that_is_beaten_is_an_error_that_names_the_winner_and_is_taken_back(
+    install: Installer, beat: Callable[[Kernel], Route], more: int
+) -> None:
+    winner = beat(install.kernel)
+    assert install.kernel.add([winner]) == ()
+    before = table(install.kernel)
+    with pytest.raises(Refused, match=rf"172\.16\.1\.0/24.* doesn't win.*\b{winner.destination} dev {winner.devs[0]}"):
+        install({"destination": str(DESTINATION), "metric": 9}, *(f"10.200.{n}.0/24" for n in range(more)))
+    assert table(install.kernel) == before
+
+
+def test_a_route_that_longer_prefixes_cover_is_fine_only_if_they_are_ours(install: Installer) -> None:
+    halves = [*map(str, DESTINATION.subnets())]
+    install(str(DESTINATION), *halves)
+    theirs = [Route(IPv4Network(half), (NextHop("ib0"),), protocol=Protocol.STATIC, metric=9) for half in halves]
+    assert install.kernel.add(theirs) == ()
+    with pytest.raises(Refused, match=r"172\.16\.1\.0/24.*longer prefixes cover all of it"):
+        install(str(DESTINATION))
+
+
 # --- 5.1 to 5.3: resolved, added, replaced, left alone, refused ----------------------------------------------------
-
-
-def test_a_route_is_added_with_the_inherited_next_hop_and_wins(node: Kernel, layout: Layout) -> None:
-    report = configure(node, layout)
-    route = route_of(node)
-    assert report.plan.add == (route,)
-    assert route.hops == (NextHop("eth0", GATEWAY),)
-    assert route.protocol == 217
-    (answer,) = node.lookup([DESTINATION.network_address])
-    assert answer.route == route
-
-
-def test_a_second_run_makes_no_write_and_touches_no_file(node: Kernel, layout: Layout) -> None:
-    configure(node, layout)
-    before, files = table(node), times(layout.root)
-    recording = RecordingBackend(node)
-    report = configure(recording, layout)
-    assert recording.written == []
-    assert not report.plan.changes
-    assert (table(node), times(layout.root)) == (before, files)
-
-
-def test_a_changed_config_adds_replaces_and_removes_without_a_gap(node: Kernel, layout: Layout) -> None:
-    configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
-    recording = RecordingBackend(node)
-    report = configure(
-        recording,
-        layout,
-        config(
-            {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}, {"destination": "172.16.3.0/24"}
-        ),
-    )
-    assert [name for name, _ in recording.written] == ["add", "replace", "delete"]
-    assert [
-        str(r.destination) for r in (*report.plan.add, *(item.new for item in report.plan.replace), *report.plan.remove)
-    ] == [
-        "172.16.3.0/24",
-        "172.16.1.0/24",
-        "172.16.2.0/24",
-    ]
-    assert route_of(node).devs == ("eth1",)
-
-
-def test_routes_emptied_in_the_config_are_removed(node: Kernel, layout: Layout) -> None:
-    before = table(node)
-    configure(node, layout)
-    assert len(configure(node, layout, NOTHING).plan.remove) == 1
-    assert table(node) == before
-    assert snapshot(layout.root) == {}
 
 
 def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Kernel, layout: Layout) -> None:
@@ -172,32 +336,6 @@ def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Ker
     assert phases.run(RemoveHostRouting(host=host_of(recording, layout))) == RoutesReport()
     assert recording.written == []
     assert list(layout.root.iterdir()) == []
-
-
-@pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
-def test_a_foreign_route_is_never_changed(node: Kernel, layout: Layout, protocol: int) -> None:
-    """``ip route replace`` of the reference takes over a DHCP route of the same destination and metric, silently."""
-    same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
-    other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
-    assert node.add([same, other]) == ()
-    before = table(node)
-    report = configure(node, layout)
-    assert report.plan.foreign == (same,)
-    assert not report.plan.changes
-    with pytest.raises(RouteError, match=r"can't install 172\.16\.2\.0/24 .*172\.16\.2\.0/24 via 10\.2\.0\.1 dev eth1"):
-        configure(node, layout, config({"destination": "172.16.2.0/24"}))
-    assert table(node) == before
-
-
-def test_a_connected_route_is_refused_and_stays(node: Kernel, layout: Layout) -> None:
-    """The reference replaces ib0's own 172.16.0.0/16, and InfiniBand is cut off."""
-    before = table(node)
-    with pytest.raises(RouteError, match=r"connected network of ib0.*172\.16\.0\.0/17 and 172\.16\.128\.0/17"):
-        configure(node, layout, config({"destination": "172.16.0.0/16"}))
-    assert table(node) == before
-    configure(node, layout, config({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}))
-    assert set(before) < set(table(node))
-    assert node.lookup([IPv4Address("172.16.200.1")])[0].route == route_of(node, "172.16.128.0/17")
 
 
 def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
@@ -211,20 +349,12 @@ def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
     assert snapshot(layout.root) == {}
 
 
-def test_our_protocol_in_another_table_is_not_ours_to_remove(node: Kernel, layout: Layout) -> None:
-    elsewhere = Route(DESTINATION, (NextHop("eth0", GATEWAY),), table=100)
-    assert node.add([elsewhere]) == ()
-    configure(node, layout)
-    phases.run(RemoveHostRouting(host=host_of(node, layout)))
-    assert node.routes(100) == (elsewhere,)
-
-
 # --- 5.5: all or nothing -----------------------------------------------------------------------------------------
 
 
-def many(count: int, bad: int | None = None) -> Config:
+def entries_of(count: int, bad: int | None = None) -> list[dict[str, Any]]:
     """Routes of which one has a gateway that only the kernel refuses: the broadcast address of its subnet."""
-    entries: list[dict[str, Any]] = [
+    return [
         {
             "destination": f"172.17.{number // 64}.{number % 64 * 4}/30",
             "dev": "eth0",
@@ -232,19 +362,10 @@ def many(count: int, bad: int | None = None) -> Config:
         }
         for number in range(count)
     ]
-    return config(*entries)
 
 
-def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(node: Kernel, layout: Layout) -> None:
-    configure(node, layout, config({"destination": "172.16.2.0/24"}, {"destination": "172.16.3.0/24"}))
-    before, files = table(node), snapshot(layout.root)
-    with pytest.raises(RouteError) as caught:
-        configure(node, layout, many(1000, bad=499))
-    bad = many(1000).static_routes.routes[499].destination
-    assert f"can't add {bad} via 10.1.0.255 dev eth0" in str(caught.value)
-    assert "kernel: Nexthop has invalid gateway" in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-    assert (table(node), snapshot(layout.root)) == (before, files)
+def many(count: int, bad: int | None = None) -> Config:
+    return config(*entries_of(count, bad))
 
 
 class Interrupting:
@@ -378,37 +499,6 @@ def test_a_higher_metric_of_the_same_destination_stands_by(node: Kernel, layout:
 # --- 5.6: seen to win --------------------------------------------------------------------------------------------
 
 
-def test_a_route_that_a_rule_beats_is_an_error_that_names_the_winner_and_is_taken_back(
-    node: Kernel, layout: Layout
-) -> None:
-    winner = Route(IPv4Network("172.0.0.0/8"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
-    assert node.add([winner]) == ()
-    node.add_rule(Rule(5270, table=52))
-    before = table(node)
-    with pytest.raises(RouteError, match=r"doesn't win.*172\.0\.0\.0/8 dev ib0 table 52"):
-        configure(node, layout)
-    assert table(node) == before
-
-
-def test_a_route_that_a_lower_metric_beats_is_an_error_that_names_the_winner(node: Kernel, layout: Layout) -> None:
-    assert node.add([Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.STATIC)]) == ()
-    with pytest.raises(RouteError, match=r"doesn't win.*172\.16\.1\.0/24 via 10\.2\.0\.1 dev eth1 proto static"):
-        configure(node, layout, config({"destination": str(DESTINATION), "metric": 5}))
-
-
-def test_a_route_that_a_shorter_one_of_table_local_beats_is_an_error_once_there_was_a_rule(
-    node: Kernel, layout: Layout
-) -> None:
-    winner = Route(IPv4Network("172.16.0.0/16"), (NextHop("lo"),), RouteType.LOCAL, table=Table.LOCAL)
-    assert node.add([winner]) == ()
-    node.add_rule(Rule(5270, table=52))
-    node.del_rule(Rule(5270, table=52))
-    before = table(node)
-    with pytest.raises(RouteError, match=r"doesn't win.*local 172\.16\.0\.0/16 dev lo table local"):
-        configure(node, layout)
-    assert table(node) == before
-
-
 def test_a_route_to_an_own_address_is_an_error_since_table_local_is_asked_first(node: Kernel, layout: Layout) -> None:
     with pytest.raises(RouteError, match=r"doesn't win.*local 172\.16\.0\.10"):
         configure(node, layout, config({"destination": "172.16.0.10/32"}))
@@ -417,21 +507,6 @@ def test_a_route_to_an_own_address_is_an_error_since_table_local_is_asked_first(
 def test_longer_prefixes_inside_a_wanted_one_do_not_confuse_the_proof(node: Kernel, layout: Layout) -> None:
     assert node.add([Route(IPv4Network("172.16.1.0/25"), (NextHop("ib0"),), protocol=Protocol.STATIC)]) == ()
     configure(node, layout, config({"destination": str(DESTINATION)}, {"destination": "172.16.0.0/20"}))
-
-
-def test_a_route_that_longer_prefixes_of_others_cover_wholly_is_an_error(node: Kernel, layout: Layout) -> None:
-    halves = [Route(half, (NextHop("ib0"),), protocol=Protocol.STATIC) for half in DESTINATION.subnets()]
-    assert node.add(halves) == ()
-    with pytest.raises(RouteError, match=r"never wins: longer prefixes cover all of it, for example 172\.16\.1\.0/25"):
-        configure(node, layout)
-
-
-def test_a_route_that_our_own_longer_prefixes_cover_wholly_is_fine(node: Kernel, layout: Layout) -> None:
-    configure(
-        node,
-        layout,
-        config({"destination": "172.16.1.0/24"}, {"destination": "172.16.1.0/25"}, {"destination": "172.16.1.128/25"}),
-    )
 
 
 # --- 5.8 and two at once -----------------------------------------------------------------------------------------
@@ -592,40 +667,11 @@ def test_a_check_that_can_not_ask_is_unknown_with_the_reason(
     assert markers() == {"route-overlap.detected": f"{report.reason}\n"}
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.STATIC), "BLACKHOLE"),
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC), "BLACKHOLE"),
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.PROHIBIT, protocol=Protocol.STATIC), "BLACKHOLE"),
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.THROW, protocol=Protocol.STATIC), "NO-ROUTE"),
-        (Route(IPv4Network("10.96.0.0/12"), (NextHop("eth1", SECOND_GATEWAY),)), "OVERLAP"),
-    ],
-)
-def test_each_way_of_failing_is_told_from_the_others(node: Kernel, layout: Layout, answer: Route, kind: str) -> None:
-    assert node.add([answer]) == ()
-    wanted = config(cidrs=["10.96.0.0/12"], mode="WARN")
-    (finding,) = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout))).findings
-    assert finding.kind == kind
-    assert finding.route == (None if kind == "NO-ROUTE" else answer)
-
-
 def test_a_shadow_anywhere_in_a_cidr_is_found(node: Kernel, layout: Layout) -> None:
     wanted = config(cidrs=["172.0.0.0/8"], mode="WARN")
     (finding,) = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout))).findings
     assert (finding.devs, finding.probe) == (("ib0",), IPv4Address("172.16.0.0"))
     assert [str(entry.destination) for entry in finding.fix] == ["172.16.0.0/17", "172.16.128.0/17"]
-
-
-def test_own_and_broadcast_addresses_are_notes(node: Kernel, layout: Layout) -> None:
-    wanted = config(cidrs=["172.16.0.10/32", "172.16.255.255/32", f"{OWN}/32"])
-    report = phases.run(CheckRouteOverlap(wanted, host=host_of(node, layout)))
-    assert report.verdict == "ok"
-    assert [(note.kind, note.devs) for note in report.notes] == [
-        ("LOCAL", ("ib0",)),
-        ("BROADCAST", ("ib0",)),
-        ("LOCAL", ("eth0",)),
-    ]
 
 
 def test_routes_only_writes_no_file_but_the_locks(node: Kernel, layout: Layout) -> None:
