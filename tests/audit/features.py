@@ -14,7 +14,8 @@ from audit.hosts import Audited, commands
 if TYPE_CHECKING:
     import random
 
-    import connecting
+    from worlds import sources
+
 
 _AWAY = "ip route add default dev ib0 table 104"
 
@@ -45,7 +46,7 @@ _MANY = (
 )
 
 
-def with_features(question: connecting.Question, chance: random.Random) -> Audited:
+def with_features(question: sources.Question, chance: random.Random) -> Audited:
     """Give a host one or two features, or let it change all the time.
 
     Args:

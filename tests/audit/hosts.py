@@ -8,9 +8,9 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
 import attrs
-import connecting
 import worlds
 from hypothesis import strategies as st
+from worlds import cut, sources
 
 from hostrouting import ExpectedCidr
 from hostrouting.model.rules import Rule, RuleAction
@@ -44,7 +44,7 @@ class Audited:
     expected: tuple[ExpectedCidr, ...]
     allowed: tuple[str, ...] = ()
     foreseen: tuple[IPv4Network, ...] = ()
-    connecting: connecting.Question | None = None
+    connecting: sources.Question | None = None
     is_odd: bool = False
     cycle: tuple[str, ...] = ()
     is_seen: bool = False
@@ -294,13 +294,13 @@ def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
         is_odd: whether it must have what a recording may not hold.
     """
     if draw(st.booleans()):
-        question = draw(connecting.questions())
+        question = draw(sources.questions())
         expected = {each.cidr: each for each in reversed(question.expected)}
         question = attrs.evolve(question, expected=tuple(expected.values()))
         audited = Audited((), question.expected, question.allowed, connecting=question)
         world = question.world
     else:
-        asked = draw(worlds.questions(has_objects=True))
+        asked = draw(cut.questions(has_objects=True))
         wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
         world = asked.world
         # Where all short prefixes are suppressed, a mend would need a route for each of millions of long ones.

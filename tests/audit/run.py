@@ -12,8 +12,8 @@ from itertools import count
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
-import connecting
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from worlds import sources
 
 from audit.examine import Examination
 from audit.features import with_features
@@ -126,7 +126,7 @@ def _give_up(*_: object) -> None:
 def for_sockets(name: str, most: int) -> list[Audited]:
     """Return as many random hosts that sockets judge, always the same ones of one name."""
     chance = random.Random(name)
-    return [with_features(question, chance) for question in drawn(name, most, connecting.questions())]
+    return [with_features(question, chance) for question in drawn(name, most, sources.questions())]
 
 
 def drawn(name: str, most: int, strategy: SearchStrategy[T]) -> list[T]:

@@ -19,17 +19,16 @@ from mending import changed, covered, failing, found, install
 from nightly import IS_NIGHTLY, by_day
 from node import build_node
 from scenario import play
-from worlds import (
+from worlds import STANDARD_RULES, World
+from worlds.cut import (
     BLACKHOLED_GATEWAY,
     CLAIMED_GATEWAY,
     EXPECTED_LOST_GATEWAY,
     LOST_GATEWAY,
     ODD_NAME,
     PASSED_DISCARD,
-    STANDARD_RULES,
     UDP_REFUSED,
     Question,
-    World,
     questions,
 )
 

@@ -12,12 +12,14 @@ import attrs
 import connecting
 import pytest
 from brute_force import Judge, disagreements, disagreements_at, judged, sort_all
-from connecting import A_SOURCE_A_HOP, CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES, built, seen_leaving
+from connecting import built, seen_leaving
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from leaving import Leaving
 from nightly import by_day
-from worlds import SELDOM, SPACE, Question, questions
+from worlds import sources
+from worlds.cut import SELDOM, SPACE, Question, questions
+from worlds.sources import A_SOURCE_A_HOP, CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES, hosts_with_scopes
 
 import phases
 from hostrouting import Config, RouteOverlap
@@ -175,11 +177,11 @@ def _told_by_ip() -> str:
 
 @pytest.mark.kernel
 @settings(max_examples=by_day(4, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
-@given(question=connecting.questions())
+@given(question=sources.questions())
 @example(question=CHOSEN_BY_AN_EXPECTED_ROUTE)
 @example(question=TCP_ONLY_CHOOSES)
 @example(question=A_SOURCE_A_HOP)
-def test_a_finding_is_what_a_socket_does_and_what_no_socket_does_is_none(question: connecting.Question) -> None:
+def test_a_finding_is_what_a_socket_does_and_what_no_socket_does_is_none(question: sources.Question) -> None:
     """And ``explain`` tells where the packets leave."""
     kernel = built(question)
     backends = kernel, SnapshotBackend(take_snapshot(kernel))
@@ -211,61 +213,6 @@ def _see_where_it_ends(way: LookupWay) -> None:
     assert _dev_told_by_ip(way) in _ends(way)
 
 
-# --- hosts, as ip(8) is told to make them ------------------------------------------------------------------------
-
-SOURCE_DEVICES = ("eth0", "eth1", "ib0")
-_SCOPES = ("",) * 6 + (" scope link", " scope host", " scope 100", " scope 220")
-
-
-@st.composite
-def _address_commands(draw: st.DrawFn) -> str:
-    dev = draw(st.sampled_from((*SOURCE_DEVICES, *SOURCE_DEVICES, "lo")))
-    local = f"10.{draw(st.integers(1, 3))}.{draw(st.integers(0, 1))}.{draw(st.sampled_from((1, 2, 3, 129)))}"
-    peer = f" peer 10.4.0.{draw(st.sampled_from((1, 2, 129)))}" if draw(st.integers(0, 5)) == 0 else ""
-    length = draw(st.sampled_from((24, 24, 24, 25, 25, 16, 31, 32)))
-    return f"address add {local}{peer}/{length} dev {dev}{draw(st.sampled_from(_SCOPES))}"
-
-
-@st.composite
-def _hop_words(draw: st.DrawFn) -> str:
-    gateway = draw(
-        st.sampled_from(
-            (
-                "",
-                "",
-                "via inet6 fe80::9 ",
-                *(f"via 10.{net}.{host} " for net in ("1.0", "2.0", "3.1", "4.0") for host in (1, 9, 200)),
-            )
-        )
-    )
-    onlink = " onlink" if "via" in gateway and draw(st.booleans()) else ""
-    return f"{gateway}dev {draw(st.sampled_from(SOURCE_DEVICES))}{onlink}"
-
-
-@st.composite
-def _route_commands(draw: st.DrawFn) -> str:
-    """To one of nine destinations; the last of them is everything."""
-    place = draw(st.integers(0, 8))
-    start = f"route add {'default' if place == 8 else f'192.0.2.{16 * place}/28'}"
-    if draw(st.integers(0, 3)) == 0:
-        start += f" src 10.{draw(st.integers(1, 3))}.{draw(st.integers(0, 1))}.{draw(st.sampled_from((1, 2, 3)))}"
-    if draw(st.integers(0, 3)) == 0:
-        start += f" scope {draw(st.sampled_from(('global', 'global', 'link', 'host', '100', '200')))}"
-    hops = draw(st.lists(_hop_words(), min_size=1, max_size=2 if draw(st.integers(0, 4)) == 0 else 1))
-    return f"{start} {hops[0]}" if len(hops) == 1 else f"{start} nexthop {' nexthop '.join(hops)}"
-
-
-@st.composite
-def hosts(draw: st.DrawFn) -> list[str]:
-    """Commands for ip(8), some of which the kernel refuses."""
-    addresses = draw(st.lists(_address_commands(), max_size=8))
-    routes = draw(st.lists(_route_commands(), min_size=4, max_size=14))
-    # The addresses of an interface that is down count too.
-    down = [f"link set {dev} down" for dev in draw(st.sampled_from(((), (), (), *((dev,) for dev in SOURCE_DEVICES))))]
-    gone = draw(st.sampled_from(((),) * 3 + (addresses[:1], addresses[1:2])))
-    return [*addresses, *down, *routes, *(line.replace(" add ", " del ") for line in gone)]
-
-
 ASKED = [IPv4Address(f"192.0.2.{16 * place + 1}") for place in range(9)]
 
 
@@ -285,11 +232,11 @@ def chosen_by_the_kernel(addresses: Sequence[IPv4Address]) -> dict[IPv4Address, 
 
 @settings(max_examples=by_day(4, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.kernel
-@given(commands=hosts())
+@given(commands=hosts_with_scopes())
 def test_the_computed_source_is_the_one_that_the_kernel_chooses(commands: list[str]) -> None:
     enter_namespace()
     kernel = NamespaceKernel()
-    for dev in SOURCE_DEVICES:
+    for dev in sources.DEVICES:
         kernel.add_link(dev)
     _batch(commands)
     addresses, chosen = kernel.addresses(), chosen_by_the_kernel(ASKED)

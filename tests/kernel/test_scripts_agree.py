@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for
-from worlds import GATEWAYS, HIDDEN_HOPS, PREFIXES, SELDOM, Question, World, hosts_with_routes, questions
+from worlds import World
+from worlds.cut import HIDDEN_HOPS, SELDOM, Question, questions
+from worlds.routes import GATEWAYS, PREFIXES, hosts_with_routes
 
 import phases
 from hostrouting import Config, Host, Layout

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from nightly import by_day
 from node import build_node
 from test_scripts_agree import checks
-from worlds import World, hosts_with_routes
+from worlds import World
+from worlds.routes import hosts_with_routes
 
 import phases
 from hostrouting import Config, Host, Layout

@@ -10,14 +10,17 @@ import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from worlds import World
+from worlds.cut import Question
 
 import phases
-from hostrouting import Config, Host, Layout, RouteError, RouteOverlap, StaticRoute
+from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.overlap._cover import Piece, fewest_prefixes
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
+from hostrouting.testing.strategies import NewAddress
 
 SPACE = IPv4Network("10.0.0.0/27")
 ADDRESSES = tuple(SPACE)
@@ -109,39 +112,12 @@ def test_no_fewer_prefixes_would_do(puzzle: Puzzle) -> None:
 # --- hosts ---------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class World:
-    """A host whose default route is by eth0, and which may use eth1 too.
-
-    Args:
-        addresses: by interface; a second address of the same subnet is refused, and left out.
-        routes: of table main.
-        cidrs: the expected ones.
-    """
-
-    addresses: tuple[tuple[str, str], ...]
-    routes: tuple[Route, ...]
-    cidrs: tuple[IPv4Network, ...]
-
-    def build(self) -> FakeKernel:
-        kernel = FakeKernel()
-        for dev in ("eth0", "eth1", "ib0", "ib1"):
-            kernel.add_link(dev)
-        for dev, address in (("eth0", "192.0.2.4/24"), *self.addresses):
-            try:
-                kernel.add_address(dev, address)
-            except RouteError:
-                continue
-        kernel.add([DEFAULT, *self.routes])
-        return kernel
-
-
 DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("192.0.2.1")),), protocol=Protocol.DHCP)
 _NOWHERE = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.THROW)
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def questions(draw: st.DrawFn) -> Question:
     around = tuple(SPACE.supernet(new_prefix=length) for length in (8, 20, 26, 27))
     prefixes = st.one_of(st.sampled_from(PREFIXES), st.sampled_from(PREFIXES[:15]), st.sampled_from(around))
 
@@ -161,7 +137,26 @@ def worlds(draw: st.DrawFn) -> World:
     addresses = draw(st.lists(address, max_size=3))
     routes = [route() for _ in range(draw(st.integers(1, 9)))]
     cidrs = draw(st.lists(st.sampled_from((SPACE, SPACE, *PREFIXES[:15])), min_size=1, max_size=2))
-    return World(tuple(addresses), tuple(routes), tuple(cidrs))
+    return host_of(tuple(addresses), tuple(routes), tuple(cidrs))
+
+
+def host_of(
+    addresses: tuple[tuple[str, str], ...], routes: tuple[Route, ...], cidrs: tuple[IPv4Network, ...] = (SPACE,)
+) -> Question:
+    """Return a host whose default route is by eth0, and which may use eth1 too."""
+    all_addresses = (("eth0", "192.0.2.4/24"), *addresses)
+    world = World(
+        tuple((dev, NewAddress(address)) for dev, address in all_addresses),
+        (DEFAULT, *routes),
+        links=("eth0", "eth1", "ib0", "ib1"),
+    )
+    return Question(world, cidrs, allowed=("eth1",))
+
+
+def kernel_of(question: Question) -> FakeKernel:
+    kernel = FakeKernel()
+    question.world.build(kernel)
+    return kernel
 
 
 class Judge:
@@ -230,13 +225,13 @@ def static_route(prefix: str, dev: str) -> Route:
     return Route(IPv4Network(prefix), (NextHop(dev),), protocol=Protocol.STATIC)
 
 
-TWO_FINE = World(
+TWO_FINE = host_of(
     (("ib0", "10.0.0.9/26"),),
     (static_route("10.0.0.4/30", "eth0"), static_route("10.0.0.18/31", "eth0")),
     (SPACE,),
 )
-NESTED = World((("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "ib1"),), (SPACE,))
-WITH_METRICS = World(
+NESTED = host_of((("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "ib1"),), (SPACE,))
+WITH_METRICS = host_of(
     (),
     tuple(
         attrs.evolve(static_route(prefix, "ib0"), metric=10)
@@ -247,18 +242,18 @@ WITH_METRICS = World(
 
 
 @_SETTINGS
-@given(world=worlds())
-@example(world=TWO_FINE)
-@example(world=NESTED)
-@example(world=WITH_METRICS)
-def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(world: World) -> None:
-    kernel = world.build()
+@given(question=questions())
+@example(question=TWO_FINE)
+@example(question=NESTED)
+@example(question=WITH_METRICS)
+def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(question: Question) -> None:
+    kernel = kernel_of(question)
     config = Config(
-        route_overlap=RouteOverlap([str(cidr) for cidr in world.cidrs], allowed_devs=["eth1"], container_devs=[])
+        route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs], allowed_devs=["eth1"], container_devs=[])
     )
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(Path("/nonexistent")))
     report = check_overlap(config, host.routes, phases.CancelScope())
-    judge = Judge(kernel, world.cidrs)
+    judge = Judge(kernel, question.cidrs)
     assert {a for finding in report.findings for part in finding.ranges for a in part} == judge.failing
     event(f"{len(report.remedy.routes)} entries")
     left = hold(judge, judge.failing, report.remedy.routes)
@@ -270,14 +265,14 @@ def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(world: Wo
 
 
 @pytest.mark.parametrize(
-    ("world", "networks"),
+    ("question", "networks"),
     [
         (TWO_FINE, ["10.0.0.0/27"]),
         (NESTED, ["10.0.0.0/27", "10.0.0.4/31", "10.0.0.6/31"]),
         (WITH_METRICS, ["10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28"]),
     ],
 )
-def test_an_entry_may_cover_what_a_longer_route_holds(world: World, networks: list[str]) -> None:
-    config = Config(route_overlap=RouteOverlap([str(cidr) for cidr in world.cidrs]))
-    report = check_overlap(config, world.build(), phases.CancelScope())
+def test_an_entry_may_cover_what_a_longer_route_holds(question: Question, networks: list[str]) -> None:
+    config = Config(route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs]))
+    report = check_overlap(config, kernel_of(question), phases.CancelScope())
     assert [str(static.destination) for static in report.remedy.routes] == networks

@@ -1,4 +1,4 @@
-"""Random hosts whose rules ask for sources, and what ordinary sockets do there beside what a check says.
+"""What ordinary sockets do on a random host, beside what a check says.
 
 A connection and two datagrams are begun to many addresses, and their first packets are seen leaving.
 """
@@ -10,206 +10,20 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
-from hypothesis import strategies as st
 from leaving import Leaving
-from worlds import World
 
 from hostrouting import ExpectedCidr
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
-from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import FindingKind
 from hostrouting.report import NoteKind
-from hostrouting.testing.strategies import NewAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from worlds.sources import Question
+
     from hostrouting import OverlapReport
     from hostrouting.report import Finding
-
-# --- what is drawn -----------------------------------------------------------------------------------------------
-
-SPACE = IPv4Network("172.16.0.0/22")
-"""What is cut; every wider prefix that is drawn holds all of it."""
-
-_WIDE = tuple(map(IPv4Network, ("172.16.0.0/16", "172.16.0.0/12", "128.0.0.0/1", "0.0.0.0/0")))
-_OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
-
-_HOME = NewAddress("10.1.0.4/24")
-_ADDRESSES = {
-    "eth0": (NewAddress("10.1.0.5/24"), NewAddress("10.1.9.4/25"), NewAddress("172.16.3.4/32")),
-    "eth1": (
-        *(NewAddress("10.2.0.4/24"), NewAddress("10.2.0.5/24"), NewAddress("10.2.9.4/25")),
-        *(NewAddress("172.16.0.9/24"), NewAddress("172.16.1.9/25", metric=50)),
-    ),
-    "ib0": (
-        *(NewAddress("10.3.0.4/24"), NewAddress("10.3.0.7/24", peer="10.3.7.7"), NewAddress("172.16.0.10/22")),
-        NewAddress("172.16.2.10/24", prefix_route=False),
-    ),
-}
-_GATEWAYS = {
-    "eth0": ("10.1.0.1", "10.1.0.1", "10.1.9.1"),
-    "eth1": ("10.2.0.1", "10.2.0.1", "10.2.9.1", "172.16.0.1"),
-    "ib0": ("10.3.0.1", "10.3.7.8", "172.16.0.2"),
-}
-_TABLES = (Table.MAIN, Table.MAIN, Table.MAIN, 100, 100, 101, 102)
-_DISCARDS = (RouteType.UNREACHABLE, RouteType.BLACKHOLE, RouteType.PROHIBIT, RouteType.THROW)
-_devs = st.sampled_from(("eth0", "eth0", "eth1", "eth1", "ib0"))
-
-
-@st.composite
-def _prefixes(draw: st.DrawFn) -> IPv4Network:
-    """In the space, or around it."""
-    if draw(st.integers(0, 4)) == 0:
-        return draw(st.sampled_from(_WIDE))
-    address = SPACE[draw(st.sampled_from(_OFFSETS))]
-    return IPv4Network((address, draw(st.sampled_from((22, 23, 24, 24, 25, 26, 28, 32)))), strict=False)
-
-
-@st.composite
-def _hops(draw: st.DrawFn, dev: str) -> NextHop:
-    gateway = draw(st.sampled_from((*_GATEWAYS[dev], None)))
-    if gateway is None:
-        return NextHop(dev)
-    return NextHop(dev, IPv4Address(gateway), onlink=draw(st.booleans()))
-
-
-def _sources(addresses: tuple[tuple[str, NewAddress], ...]) -> st.SearchStrategy[IPv4Address]:
-    """Of this host: most often the ones that the kernel chooses."""
-    return st.sampled_from([IPv4Address(address.address.partition("/")[0]) for _, address in addresses])
-
-
-def _preferred(sources: st.SearchStrategy[IPv4Address]) -> st.SearchStrategy[IPv4Address | None]:
-    return st.one_of(st.none(), st.none(), sources)
-
-
-@st.composite
-def _routes(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address]) -> Route:
-    destination, table = draw(_prefixes()), draw(st.sampled_from(_TABLES))
-    if draw(st.integers(0, 9)) == 0:
-        kind = draw(st.sampled_from(_DISCARDS))
-        return Route(destination, type=kind, table=table, protocol=Protocol.STATIC)
-    devs = draw(st.lists(_devs, min_size=1, max_size=2 if draw(st.integers(0, 7)) == 0 else 1, unique=True))
-    return Route(
-        destination,
-        tuple(draw(_hops(dev)) for dev in devs),
-        table=table,
-        protocol=Protocol.STATIC,
-        metric=draw(st.sampled_from((0, 0, 20))),
-        source=draw(_preferred(sources)),
-    )
-
-
-@st.composite
-def _rules(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address]) -> Rule:
-    """A preference of its own is given to each later."""
-    selectors = draw(st.sampled_from(("from", "from", "from", "from to", "to", "", "suppress")))
-    networks = st.one_of(
-        sources.map(IPv4Network),
-        sources.map(IPv4Network),
-        sources.map(lambda source: IPv4Network((source, 24), strict=False)),
-        st.just(IPv4Network("10.0.0.0/8")),
-    )
-    rule = Rule(
-        0,
-        table=draw(st.sampled_from((100, 100, 101, 102, Table.MAIN))),
-        source=draw(networks) if "from" in selectors else None,
-        destination=draw(_prefixes()) if "to" in selectors else None,
-        ip_protocol=draw(st.sampled_from((0, 0, 0, 6, 17) if selectors else (6, 17))),
-        is_inverted=draw(st.sampled_from((False, False, False, True))),
-    )
-    if selectors == "suppress":
-        return Rule(0, suppress_prefix_length=draw(st.sampled_from((0, 16, 24))))
-    if draw(st.integers(0, 9)) == 0:
-        discards = (RuleAction.UNREACHABLE, RuleAction.BLACKHOLE, RuleAction.PROHIBIT)
-        rule = attrs.evolve(rule, action=draw(st.sampled_from(discards)), table=Table.MAIN)
-    return rule
-
-
-@attrs.frozen
-class Question:
-    """A host, and what is asked about it."""
-
-    world: World
-    expected: tuple[ExpectedCidr, ...]
-    allowed: tuple[str, ...] = ()
-
-    @property
-    def addresses(self) -> list[IPv4Address]:
-        """Those of the CIDRs at which something begins or ends, and some beside."""
-        cidrs = [expected.cidr for expected in self.expected]
-        cut = [*cidrs, *(route.destination for route in self.world.routes)]
-        cut += [rule.destination for rule in self.world.rules if rule.destination is not None]
-        numbers = {int(SPACE[offset]) for offset in _OFFSETS}
-        for prefix in cut:
-            first, last = int(prefix.network_address), int(prefix.broadcast_address)
-            numbers.update((first - 1, first, last, last + 1))
-        asked = [IPv4Address(number) for number in sorted(numbers) if 0 <= number < 2**32]
-        return [address for address in asked if any(address in cidr for cidr in cidrs)]
-
-    @property
-    def tries(self) -> int:
-        """On how many ports: which of several hops one takes is a matter of chance."""
-        return 32 if any(len(route.hops) > 1 for route in self.world.routes) else 1
-
-
-@st.composite
-def questions(draw: st.DrawFn) -> Question:
-    """A random host with a default route by eth0, and expected CIDRs that meet its tables."""
-    devs = draw(st.sampled_from((("eth0", "eth1"), ("eth0", "eth1", "ib0"))))
-    more = st.sampled_from([(dev, address) for dev in devs for address in _ADDRESSES[dev]])
-    # Without the first, the default route's interface has no address, as a rule: the source is another interface's.
-    home = [("eth0", _HOME)] if draw(st.integers(0, 7)) else [("lo", NewAddress("10.9.0.4/32"))]
-    addresses = tuple(draw(st.permutations([*home, *draw(st.lists(more, max_size=5, unique=True))])))
-    sources = _sources(addresses)
-    gateway = draw(st.sampled_from(("10.1.0.1",) * 5 + (None,)))
-    hops = [NextHop("eth0", IPv4Address(gateway) if gateway else None, onlink=gateway is not None)]
-    if draw(st.integers(0, 9)) == 0:
-        hops.append(NextHop("eth1", IPv4Address("10.2.0.1"), onlink=True))
-    default = Route(
-        DEFAULT_DESTINATION, tuple(hops), protocol=Protocol.DHCP, metric=100, source=draw(_preferred(sources))
-    )
-    routes = draw(st.lists(_routes(sources), min_size=2, max_size=8))
-    fewest, most = draw(st.sampled_from(((0, 1), (1, 3), (1, 3), (2, 4))))
-    rules = draw(st.lists(_rules(sources), min_size=fewest, max_size=most))
-    preferences = draw(st.lists(st.integers(1, 99), min_size=len(rules), max_size=len(rules), unique=True))
-    placed = (attrs.evolve(rule, preference=at) for rule, at in zip(rules, preferences, strict=True))
-    cidrs = st.sampled_from(("172.16.0.0/22", "172.16.0.0/22", "172.16.0.0/23", "172.16.1.0/25", "172.16.0.0/16"))
-    patterns = st.sampled_from((None,) * 6 + (("eth[0]",), ("ib0", "eth1"), ("*0",)))
-    expected = st.builds(ExpectedCidr, cidrs.map(IPv4Network), patterns)
-    return Question(
-        World(addresses, (default, *routes), tuple(placed)),
-        tuple(draw(st.lists(expected, min_size=1, max_size=2, unique=True))),
-        draw(st.sampled_from(((),) * 5 + (("ib0",),))),
-    )
-
-
-def _seldom(*rules: Rule, more: tuple[Route, ...] = ()) -> Question:
-    """Table main leads by eth0, table 100 by eth1."""
-    home, away = (Route(DEFAULT_DESTINATION, (NextHop(dev, gateway),), table=table) for dev, gateway, table in _LEADS)
-    addresses = (("eth0", _HOME), ("eth0", NewAddress("10.1.9.4/25")), ("eth1", NewAddress("10.2.0.4/24")))
-    return Question(World(addresses, (home, away, *more), rules), (ExpectedCidr("172.16.0.0/16"),))
-
-
-_LEADS = (("eth0", IPv4Address("10.1.0.1"), Table.MAIN), ("eth1", IPv4Address("10.2.0.1"), 100))
-_INSIDE = IPv4Network("172.16.1.0/24")
-
-CHOSEN_BY_AN_EXPECTED_ROUTE = _seldom(
-    Rule(5, source=IPv4Network("10.1.9.4/32"), table=100),
-    more=(Route(_INSIDE, (NextHop("eth0", IPv4Address("10.1.9.1")),)),),
-)
-"""A route that leads where it should gives another source than the default route does, and a rule asks for that one."""
-
-TCP_ONLY_CHOOSES = _seldom(Rule(5, source=IPv4Network("10.2.0.4/32")), Rule(6, table=100, ip_protocol=6))
-"""TCP's first look-up ends at eth1, and the second, from the source that it gives, at eth0: no packet goes wrong."""
-
-A_SOURCE_A_HOP = _seldom(
-    Rule(5, source=IPv4Network("10.1.9.4/32"), table=100),
-    more=(Route(_INSIDE, (NextHop("eth0", IPv4Address("10.1.0.1")), NextHop("eth0", IPv4Address("10.1.9.1")))),),
-)
-"""Of two hops by eth0 one gives a source from which a connection leaves by eth1."""
 
 # --- what is seen, and what is said ------------------------------------------------------------------------------
 

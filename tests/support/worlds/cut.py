@@ -2,110 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 from hypothesis import strategies as st
 
-from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.testing import strategies
 from hostrouting.testing.strategies import NewAddress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hostrouting.kernel.port import Kernel
+from worlds import DEVICES, World
 
 SPACE = IPv4Network("10.0.0.0/20")
 """What is cut; every wider prefix that is drawn holds all of it."""
 
 WIDE = tuple(map(IPv4Network, ("10.0.0.0/19", "10.0.0.0/16", "10.0.0.0/8", "8.0.0.0/5", "0.0.0.0/1")))
-
-# The default route's, a second NIC, one that shadows, one that gets advice, and two of containers.
-DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
-
-STANDARD_RULES = (
-    Rule(0, table=Table.LOCAL, protocol=Protocol.KERNEL),
-    Rule(32766, table=Table.MAIN, protocol=Protocol.KERNEL),
-    Rule(32767, table=Table.DEFAULT, protocol=Protocol.KERNEL),
-)
-
-
-@attrs.frozen
-class World:
-    """What is done to a fresh kernel; a step that the kernel refuses is left out.
-
-    Args:
-        addresses: by interface.
-        routes: in the order in which they are added; those with a ``nexthop_id`` come after the objects.
-        rules: likewise.
-        without: preferences of the rules of the kernel's own that are deleted.
-        objects: the words behind ``ip nexthop add``; only where the kernel is a real one.
-        down: interfaces that are set down in the end.
-        unplugged: interfaces that lose their carrier in the end.
-        hides_hops: whether the kernel shows no hops of routes by objects.
-        links: interfaces that are there even if nothing is said of them.
-    """
-
-    addresses: tuple[tuple[str, NewAddress], ...]
-    routes: tuple[Route, ...]
-    rules: tuple[Rule, ...] = ()
-    without: tuple[int, ...] = ()
-    objects: tuple[str, ...] = ()
-    down: tuple[str, ...] = ()
-    unplugged: tuple[str, ...] = ()
-    hides_hops: bool = False
-    links: tuple[str, ...] = ("eth0",)
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether the rules were ever touched: from then on the kernel takes another path."""
-        return bool(self.rules or self.without)
-
-    @property
-    def devs(self) -> tuple[str, ...]:
-        """The interfaces that are there."""
-        named = {dev for dev, _ in self.addresses} | {hop.dev for route in self.routes for hop in route.hops}
-        named |= {word for words in self.objects for word in words.split()}
-        return (*self.links, *(dev for dev in (*DEVICES, "e$th") if dev in named and dev not in self.links))
-
-    def build(self, kernel: Kernel) -> None:
-        for dev in self.devs:
-            kernel.add_link(dev)
-        for dev, address in self.addresses:
-            _tried(lambda dev=dev, address=address: kernel.add_address(dev, **attrs.asdict(address)))  # type: ignore[misc]
-        if self.objects and isinstance(kernel, NamespaceKernel):
-            if self.hides_hops:
-                Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of the kernel's namespace
-            _ip("".join(f"nexthop add {words}\n" for words in self.objects))
-        kernel.add(self.routes)
-        for rule in self.rules:
-            _tried(lambda rule=rule: kernel.add_rule(rule))  # type: ignore[misc]
-        for rule in filter(lambda rule: rule.preference in self.without, STANDARD_RULES):
-            kernel.del_rule(rule)
-        for dev in set(self.devs).intersection(self.down):
-            kernel.set_link(dev, up=False)
-        for dev in set(self.devs).intersection(self.unplugged):
-            kernel.set_link(dev, carrier=False)
-
-
-def _ip(batch: str) -> None:
-    subprocess.run(["ip", "-batch", "-", "-force"], input=batch, text=True, capture_output=True, check=False)
-
-
-def _tried(step: Callable[[], object]) -> None:
-    try:
-        step()
-    except RouteError as error:
-        if error.errno is None:
-            raise
-
 
 # --- what is drawn -----------------------------------------------------------------------------------------------
 
@@ -342,73 +253,6 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
         tuple(draw(st.lists(expected, min_size=1, max_size=3))),
         draw(st.sampled_from(((), (), ("eth1",), ("eth1", "docker0")))),
         tuple(draw(st.lists(meeting, max_size=draw(st.sampled_from((0, 2)))))),
-    )
-
-
-# --- hosts around what a config may install -----------------------------------------------------------------------
-
-PREFIXES = (
-    *("10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25", "10.0.0.0/31", "10.0.0.1/32"),
-    *("10.0.0.5/32", "10.0.0.255/32", "10.0.1.0/24", "10.0.9.0/24", "10.0.9.1/32", "192.0.2.0/24", "172.16.1.0/24"),
-)
-GATEWAYS = ("10.0.0.1", "10.0.0.2", "10.0.0.5", "10.0.0.255", "10.0.1.7", "10.0.9.1", "192.0.2.1")
-
-_ROUTE_HOPS = (
-    NextHop("v0", IPv4Address("10.0.0.5")),
-    NextHop("v0", IPv4Address("10.0.0.2")),
-    NextHop("v1", IPv4Address("10.0.1.7")),
-    NextHop("v2", IPv4Address("192.0.2.1"), onlink=True),
-    NextHop("v2"),
-)
-
-
-@st.composite
-def _default_routes(draw: st.DrawFn) -> Route:
-    return Route(
-        DEFAULT_DESTINATION,
-        draw(st.lists(st.sampled_from(_ROUTE_HOPS), min_size=1, max_size=2, unique=True).map(tuple)),
-        protocol=draw(st.sampled_from((Protocol.DHCP, Protocol.BOOT, Protocol.HOSTROUTING))),
-        metric=draw(st.sampled_from((0, 100, 100, 2**32 - 1))),
-        mtu=draw(st.sampled_from((None, None, 1400))),
-        source=draw(st.sampled_from((None, None, IPv4Address("10.0.0.1")))),
-    )
-
-
-@st.composite
-def _places(draw: st.DrawFn) -> Route:
-    """A route at a place where the config may want one, ours or somebody else's."""
-    discards = draw(st.sampled_from((False, False, False, True)))
-    return Route(
-        IPv4Network(draw(st.sampled_from(PREFIXES))),
-        ()
-        if discards
-        else draw(st.lists(st.sampled_from(_ROUTE_HOPS), min_size=1, max_size=2, unique=True).map(tuple)),
-        RouteType.BLACKHOLE if discards else RouteType.UNICAST,
-        table=draw(st.sampled_from((Table.MAIN, Table.MAIN, Table.MAIN, 100))),
-        protocol=draw(st.sampled_from((Protocol.HOSTROUTING, Protocol.HOSTROUTING, Protocol.DHCP, Protocol.BIRD, 80))),
-        metric=draw(st.sampled_from((0, 0, 0, 10))),
-    )
-
-
-_CONNECTED = st.sampled_from((("v0", "10.0.0.1/24"), ("v1", "10.0.1.1/24")))
-
-
-@st.composite
-def hosts_with_routes(draw: st.DrawFn) -> World:
-    usual = [(dev, NewAddress(address)) for dev, address in draw(st.lists(_CONNECTED, max_size=2, unique=True))]
-    odd = draw(st.lists(st.tuples(st.sampled_from(strategies.DEVICES), strategies.new_addresses()), max_size=1))
-    entries = [
-        *draw(st.lists(_default_routes(), min_size=draw(st.sampled_from((0, 1, 1, 1))), max_size=2)),
-        *draw(
-            st.lists(st.one_of(_places(), _places(), strategies.variants(_places()), strategies.routes()), max_size=6)
-        ),
-    ]
-    return World(
-        tuple(usual + odd),
-        tuple(entries),
-        tuple(draw(st.lists(strategies.policy_rules(), max_size=draw(st.sampled_from((0, 0, 2)))))),
-        down=draw(st.sampled_from(((),) * 5 + tuple((dev,) for dev in strategies.DEVICES))),
-        links=strategies.DEVICES,
     )
 
 
