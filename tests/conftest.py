@@ -25,7 +25,7 @@ from boot import keeper, trees
 from building import build
 from hypothesis import settings
 from nightly import IS_NIGHTLY, by_day
-from node import build_node
+from node import build_node, on_linux
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, end_what_is_left
 
 from hostrouting import cli
@@ -37,6 +37,7 @@ from hostrouting.kernel._namespaces import this_namespace
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import is_read, runs
+from hostrouting.testing import FakeKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -197,8 +198,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture
 def kernel() -> NamespaceKernel:
     """A real kernel in a fresh network namespace: only ``lo`` is there."""
-    enter_namespace()
-    return NamespaceKernel()
+    return on_linux()
+
+
+@pytest.fixture(params=[pytest.param("linux", marks=pytest.mark.kernel), "memory"])
+def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
+    """A real kernel in a fresh network namespace, and the one in memory."""
+    return on_linux() if request.param == "linux" else FakeKernel()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from brute_force import Judge, Sort, default_route, fewest_prefixes, judged, liv
 from hypothesis import HealthCheck, given, settings
 from mending import changed, covered, failing, found, install
 from nightly import IS_NIGHTLY, by_day
-from node import build_node
+from node import build_node, on_linux
 from scenario import play
 from worlds import STANDARD_RULES, World
 from worlds.cut import (
@@ -35,7 +35,7 @@ from worlds.cut import (
 import phases
 from hostrouting import ExpectedCidr, RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
@@ -211,8 +211,7 @@ def test_in_memory_the_remedy_mends_all_that_it_says_and_nothing_else(question: 
 @settings(_SETTINGS)
 @given(question=questions(has_objects=True))
 def test_on_linux_the_remedy_mends_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     question.world.build(kernel)
     mend(Patient(kernel, question, root), few=True)
 
@@ -274,8 +273,7 @@ def test_what_main_discards_is_mended_where_a_rule_would_pass_over_a_route_and_m
 
 def kernels() -> Iterator[Kernel]:
     yield FakeKernel()
-    enter_namespace()
-    yield NamespaceKernel()
+    yield on_linux()
 
 
 @pytest.mark.kernel

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from leaving import Leaving
 from nightly import by_day
+from node import on_linux
 from worlds import sources
 from worlds.cut import SELDOM, SPACE, Question, questions
 from worlds.sources import A_SOURCE_A_HOP, CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY_CHOOSES, hosts_with_scopes
@@ -24,7 +25,6 @@ from worlds.sources import A_SOURCE_A_HOP, CHOSEN_BY_AN_EXPECTED_ROUTE, TCP_ONLY
 import phases
 from hostrouting import Config, RouteOverlap
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.model.routes import RouteType
@@ -82,8 +82,7 @@ def test_in_memory_hosts_that_chance_seldom_makes_are_judged_as_brute_force_does
 @settings(_SETTINGS)
 @given(question=questions(has_objects=True))
 def test_on_linux_each_address_is_judged_as_brute_force_does(question: Question) -> None:
-    enter_namespace()
-    compare(NamespaceKernel(), question)
+    compare(on_linux(), question)
 
 
 # --- CIDRs that are too wide for brute force: all of the part that is cut, and a few addresses elsewhere -----------
@@ -129,8 +128,7 @@ def test_in_memory_wide_cidrs_are_judged_as_brute_force_does(question: Question,
     wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True),
 )
 def test_on_linux_wide_cidrs_are_judged_as_brute_force_does(question: Question, wide: list[str]) -> None:
-    enter_namespace()
-    compare_wide(NamespaceKernel(), question, wide)
+    compare_wide(on_linux(), question, wide)
 
 
 # --- real sockets ------------------------------------------------------------------------------------------------
@@ -234,8 +232,7 @@ def chosen_by_the_kernel(addresses: Sequence[IPv4Address]) -> dict[IPv4Address, 
 @pytest.mark.kernel
 @given(commands=hosts_with_scopes())
 def test_the_computed_source_is_the_one_that_the_kernel_chooses(commands: list[str]) -> None:
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     for dev in sources.DEVICES:
         kernel.add_link(dev)
     _batch(commands)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from nightly import by_day
+from node import on_linux
 
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Route
 from hostrouting.testing.conformance import (
@@ -42,8 +43,7 @@ def _set(sysctl: str) -> None:
 
 @contextmanager
 def _linux() -> Iterator[NamespaceKernel]:
-    enter_namespace()
-    yield NamespaceKernel()
+    yield on_linux()
 
 
 @contextmanager

@@ -251,7 +251,7 @@ def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sa
 
 
 def test_a_hold_ends_where_the_gate_is_taken_back(sandbox: Sandbox) -> None:
-    late = "(sleep 0.5; rm /etc/hostrouting/gate.list) &"
+    late = "(sleep 1; rm /etc/hostrouting/gate.list) &"
     done = run(sandbox, f"{installed(f'{ROUTES} required')}\n{late}", "hold")
     assert (done.returncode, done.stderr.count("\n")) == (0, 2)
     assert done.stderr.endswith(HELD)
@@ -261,7 +261,7 @@ def test_what_holds_a_start_before_the_check_has_it_leave_a_marker(sandbox: Sand
     """The one that is there may say that all was well."""
     check = '[ "$1" = gate ] || echo "$*" >>/run/marker'
     prepare = installed(f"{ROUTES} required\n{CHECK} required", check_route_overlap=check)
-    done = run(sandbox, f"{prepare}\n(sleep 0.5; rm /etc/hostrouting/gate.list) &", "hold")
+    done = run(sandbox, f"{prepare}\n(sleep 1; rm /etc/hostrouting/gate.list) &", "hold")
     assert (done.returncode, done.stderr.endswith(HELD)) == (0, True)
     assert (sandbox.root / "run/marker").read_text() == "unjudged check-failed: static-routes.sh holds the start\n"
 

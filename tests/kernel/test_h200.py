@@ -13,8 +13,7 @@ from node import hears, listening
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, cli
-from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import Table
 from hostrouting.testing import FakeSystemd
 
@@ -69,17 +68,9 @@ MENDED = [variant for variant in VARIANTS if variant.name in EXPECTED]
 (GATEWAY_BEHIND,) = [variant for variant in VARIANTS if variant.name not in EXPECTED]
 
 
-def _linux() -> Kernel:
-    enter_namespace()
-    return NamespaceKernel()
-
-
-@pytest.fixture(
-    params=[pytest.param(_linux, marks=pytest.mark.kernel, id="linux"), pytest.param(FakeKernel, id="memory")]
-)
-def bare(request: pytest.FixtureRequest) -> Kernel:
-    made: Kernel = request.param()
-    return made
+@pytest.fixture
+def bare(each_kernel: Kernel) -> Kernel:
+    return each_kernel
 
 
 @pytest.fixture

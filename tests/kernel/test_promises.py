@@ -16,7 +16,7 @@ import attrs
 import pytest
 from backends import FailingBackend, RecordingBackend
 from nightly import by_day
-from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route
+from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route, on_linux
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for
 
 import phases
@@ -35,7 +35,6 @@ from hostrouting import (
 from hostrouting.boot.locks import locked
 from hostrouting.boot.render import render_static_routes_script
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.errors import FileError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -51,17 +50,9 @@ if TYPE_CHECKING:
 DESTINATION = IPv4Network("172.16.1.0/24")
 
 
-def _linux() -> Kernel:
-    enter_namespace()
-    return NamespaceKernel()
-
-
-@pytest.fixture(
-    params=[pytest.param(_linux, marks=pytest.mark.kernel, id="linux"), pytest.param(FakeKernel, id="memory")]
-)
-def kernel(request: pytest.FixtureRequest) -> Kernel:
-    made: Kernel = request.param()
-    return made
+@pytest.fixture
+def kernel(each_kernel: Kernel) -> Kernel:
+    return each_kernel
 
 
 @pytest.fixture
@@ -169,7 +160,7 @@ class Installer:
     ids=lambda param: str(param) if isinstance(param, str) else f"script{param}",
 )
 def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
-    kernel = FakeKernel() if request.param == "memory" else _linux()
+    kernel = FakeKernel() if request.param == "memory" else on_linux()
     build_node(kernel)
     if isinstance(request.param, str):
         return Installer(kernel, tmp_path, None)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from node import on_linux
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for
 from worlds import World
 from worlds.cut import HIDDEN_HOPS, SELDOM, Question, questions
@@ -174,8 +175,7 @@ _SOME = settings(max_examples=by_day(5, by_night=2500), suppress_health_check=li
 @_SOME
 @given(world=hosts_with_routes(), config=configs(), awk=st.sampled_from(AWKS))
 def test_installing(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> None:
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     world.build(kernel)
     script = _install_at_boot(config, Sandbox(roots(), awk_or_skip(awk)), kernel)
     others = {}
@@ -215,8 +215,7 @@ def test_installing_one_config_after_another_where_cidrs_are_cut(
     data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
 ) -> None:
     configs = (data.draw(_configs_for(question)), data.draw(_configs_for(question)))
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     question.world.build(kernel)
     scripts = [_install_at_boot(config, Sandbox(roots(), awk_or_skip(awk)), kernel) for config in configs]
     others: list[dict[str, Outcome]] = [{}, {}]
@@ -411,8 +410,7 @@ def test_installing_beside_routes_by_nexthop_objects_whether_the_kernel_shows_th
     outcomes: dict[str, Outcome] = {}
     for compat_mode in ("0", "1"):
         for who in ("task", "script"):
-            enter_namespace()
-            kernel = NamespaceKernel()
+            kernel = on_linux()
             addresses = (("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24")))
             World(addresses, (), links=DEVICES).build(kernel)
             Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # of this namespace

@@ -14,7 +14,7 @@ from asking import BY_HAND, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import build_node
+from node import build_node, on_linux
 from test_scripts_agree import checks
 from worlds import World
 from worlds.routes import hosts_with_routes
@@ -22,7 +22,7 @@ from worlds.routes import hosts_with_routes
 import phases
 from hostrouting import Config, Host, Layout
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.links import Hardware
@@ -74,8 +74,7 @@ def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
 @settings(max_examples=by_day(6, by_night=2500), suppress_health_check=[HealthCheck.too_slow])
 @given(world=hosts_with_routes(), config=checks(), shell=st.sampled_from(("sh", "bash")))
 def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, config: Config, shell: str) -> None:
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     world.build(kernel)
     live = report(config, kernel)
     ours, by_hand = recorded(kernel), recorded_by(BY_HAND, shell)
@@ -89,8 +88,7 @@ def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, confi
 @settings(max_examples=by_day(3, by_night=1250), suppress_health_check=[HealthCheck.too_slow])
 @given(world=hosts_with_routes())
 def test_a_hand_that_forgot_details_and_numbers_records_the_same(world: World) -> None:
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     world.build(kernel)
     ours = as_ip_tells(recorded(kernel), protocols=False)
     for commands in (WITHOUT_DETAILS, IN_WORDS):

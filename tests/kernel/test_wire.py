@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import GATEWAY, PAIR
+from node import GATEWAY, PAIR, on_linux
 from scenario import play
 
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
@@ -71,8 +71,7 @@ def agree(backend: NetlinkBackend) -> None:
 @settings(max_examples=by_day(3, by_night=200))
 @given(st.lists(routes(), min_size=5, max_size=40), st.lists(policy_rules(), max_size=4))
 def test_a_random_world_reads_as_by_pyroute2(wanted: list[Route], rules: list[Any]) -> None:
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     for dev, address in zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24", "10.2.0.1/31"), strict=True):
         kernel.add_link(dev)
         kernel.add_address(dev, address)

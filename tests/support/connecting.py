@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leaving import Leaving
+from node import on_linux
 
 from hostrouting import ExpectedCidr
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.overlap.findings import FindingKind
 from hostrouting.report import NoteKind
 
@@ -31,8 +32,7 @@ Seen = dict[IPv4Address, frozenset[str | None]]
 
 
 def built(question: Question) -> NamespaceKernel:
-    enter_namespace()
-    kernel = NamespaceKernel()
+    kernel = on_linux()
     question.world.build(kernel)
     # So that ports decide about the hop, and a few of them try all hops.
     Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostrouting.kernel.namespace import NamespaceKernel
     from hostrouting.kernel.port import Kernel
 
 GATEWAY = IPv4Address("10.1.0.1")
@@ -31,6 +31,12 @@ PAIR = """
 
 PATIENCE_SECONDS = 5.0
 LOST_AFTER_SECONDS = 0.2
+
+
+def on_linux() -> NamespaceKernel:
+    """Move this thread into a fresh network namespace, in which only ``lo`` is there, and return its kernel."""
+    enter_namespace()
+    return NamespaceKernel()
 
 
 def default_route(*hops: NextHop, **more: Any) -> Route:

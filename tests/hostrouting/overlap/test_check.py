@@ -22,7 +22,7 @@ import phases
 from benchmarks.recordings import HOSTS
 from hostrouting import Config, RouteOverlap
 from hostrouting.backend import NetlinkBackend
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import numbers
@@ -519,19 +519,11 @@ NODES = {
 }
 
 
-def _linux() -> Kernel:
-    enter_namespace()
-    return NamespaceKernel()
-
-
-@pytest.fixture(
-    params=[pytest.param(_linux, marks=pytest.mark.kernel, id="linux"), pytest.param(FakeKernel, id="memory")]
-)
-def node(request: pytest.FixtureRequest) -> Kernel:
+@pytest.fixture
+def node(each_kernel: Kernel) -> Kernel:
     """eth0 with 10.1.0.4/24 and the default route, eth1 with 10.2.0.4/24, ib0 with 172.16.0.10/16."""
-    made: Kernel = request.param()
-    build_node(made)
-    return made
+    build_node(each_kernel)
+    return each_kernel
 
 
 @pytest.mark.parametrize("case", NODES.values(), ids=NODES)

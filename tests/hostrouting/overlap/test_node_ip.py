@@ -80,7 +80,9 @@ def test_without_a_default_route_nothing_is_told(host: Host) -> None:
 
 # --- other shapes, and where the addresses go ------------------------------------------------------------------------
 
-words = st.text(max_size=4) | st.sampled_from(["10.1.0.4", "10.1.0.4/24", "fd00::1", "0.0.0.0", "10.1.0.4,fd00::1"])
+words = st.text("01.:/afé\n", max_size=4) | st.sampled_from(
+    ["10.1.0.4", "10.1.0.4/24", "fd00::1", "0.0.0.0", "10.1.0.4,fd00::1"]
+)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | words,
     lambda inner: (
