@@ -14,7 +14,7 @@ from asking import checked
 from brute_force import Judge, disagreements, judged, sort_all
 from mending import install
 from nightly import by_day
-from node import GATEWAY, SECOND_GATEWAY, build_node, default_route
+from node import GATEWAY, SECOND_GATEWAY, build_node, default_route, on_linux
 from scenario import play
 from worlds import STANDARD_RULES
 
@@ -22,7 +22,6 @@ import phases
 from benchmarks.recordings import HOSTS
 from hostrouting import Config, RouteOverlap
 from hostrouting.backend import NetlinkBackend
-from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import numbers
@@ -719,7 +718,8 @@ PLAIN = [by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(
 
 
 @pytest.mark.kernel
-def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) -> None:
+def test_of_a_large_table_only_what_may_decide_is_read() -> None:
+    kernel = on_linux()
     build_node(kernel)
     kernel.add([*PLAIN, by_eth0("172.16.5.0/24"), by_ib0("20.1.0.0/25")])
     config = Config(route_overlap=RouteOverlap(["172.16.0.0/16", "20.0.0.0/8"]))
@@ -731,8 +731,9 @@ def test_of_a_large_table_only_what_may_decide_is_read(kernel: NamespaceKernel) 
 
 
 @pytest.mark.kernel
-def test_of_a_large_table_the_ways_to_gateways_are_read_too(kernel: NamespaceKernel) -> None:
+def test_of_a_large_table_the_ways_to_gateways_are_read_too() -> None:
     """The default route is passed over by the rules, the subnet of its gateway isn't."""
+    kernel = on_linux()
     build_node(kernel)
     kernel.add(PLAIN)
     kernel.add_rule(Rule(10, suppress_prefix_length=23))
@@ -742,9 +743,8 @@ def test_of_a_large_table_the_ways_to_gateways_are_read_too(kernel: NamespaceKer
 
 
 @pytest.mark.kernel
-def test_connected_shadows_are_read_in_one_pass_and_others_in_two(
-    kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connected_shadows_are_read_in_one_pass_and_others_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = on_linux()
     build_node(kernel)
     passes: list[object] = []
     read = NetlinkBackend.routes_except
