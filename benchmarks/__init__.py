@@ -6,7 +6,7 @@ ratios can be relied upon, and compared between machines; the milliseconds are t
 ::
 
     __main__   goes where scripts can run without harm, and measures there
-    rows       what is compared with what; of recordings, fleet and hosts
+    rows       what is compared with what; of snapshots, fleet and hosts
     growth     pictures of how the cost grows
     ways       hostrouting's ways to install and to check, and others
     figures    what was measured, as values and as JSON

@@ -41,7 +41,7 @@ class Row(NamedTuple):
         what: hostrouting does.
         against: the other way to do the same; empty if there is none.
         most: the limit: a ratio, or seconds where there is no other way; None: only for comparison.
-        size: how many routes, CIDRs or recordings there are.
+        size: how many routes, CIDRs or snapshots there are.
         rounds: how often each side runs.
         measure: does it, with a size and a number of rounds.
         is_memory: whether figures are bytes.

@@ -1,4 +1,4 @@
-"""Many recordings: the processor time and the memory that judging takes, and how its page opens."""
+"""Many snapshots: the processor time and the memory that judging takes, and how its page opens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import attrs
 
 from benchmarks.figures import Measured
 from benchmarks.measure import Span, side_by_side, timed
-from benchmarks.recordings import CONFIG, KINDS, node, write_recordings
+from benchmarks.snapshots import CONFIG, KINDS, node, write_recordings
 from benchmarks.worlds import SCRATCH, WrongOutcomeError
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.config.routing import Config
@@ -62,7 +62,7 @@ def write_page(folder: Path, count: int) -> Path:
 
 
 def _judge(count: int) -> Span:
-    """Judge recordings in a process of its own; return its memory, once all groups are as they should be."""
+    """Judge snapshots in a process of its own; return its memory, once all groups are as they should be."""
     words = [sys.executable, "-c", _JUDGE, str(SCRATCH), str(count)]
     sizes, memory = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
     wanted = [len(range(kind, count, len(KINDS))) for kind in range(len(KINDS))[:count]]
@@ -72,13 +72,13 @@ def _judge(count: int) -> Span:
 
 
 def cpu(size: int, rounds: int) -> Measured:
-    """Measure the processor time that a recording takes."""
+    """Measure the processor time that a snapshot takes."""
     write_recordings(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: Span(timed(lambda: _judge(size))[0].cpu / size)))
 
 
 def memory(size: int, rounds: int) -> Measured:
-    """Measure the memory for all recordings beside that for a tenth."""
+    """Measure the memory for all snapshots beside that for a tenth."""
     write_recordings(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: _judge(size), lambda: _judge(size // 10)))
 

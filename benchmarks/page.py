@@ -88,7 +88,7 @@ all processes that were started. Where the machine was busy with something else,
 
 The rows of the backend, the proof and the check are measured in a Python that runs already, from values to values.
 Writing includes reading back by one dump what was written, which `ip -batch` doesn't do. The expected CIDRs are spread
-over the table. A few of them lie inside an InfiniBand interface's prefix, and a more specific route mends each. Boot
+over the table. A few of them lie inside an InfiniBand interface's prefix, and a more specific route fixes each. Boot
 scripts are measured from their start to their end, with mawk, Debian's awk, where there is one. The other side reads
 and writes files, or nothing.
 

@@ -18,12 +18,12 @@ import attrs
 from benchmarks import fleet, ways
 from benchmarks.figures import Measured, Row
 from benchmarks.measure import Contender, Span, run, side_by_side, timed
-from benchmarks.recordings import HOSTS
+from benchmarks.snapshots import HOSTS
 from benchmarks.worlds import World, WrongOutcomeError, batch_file, cidrs_of, routes_of, script
 from hostrouting.boot.render import render_static_routes_script
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.kernel.waiting import Deadline, look_until
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.overlap.check import check_overlap
@@ -105,7 +105,7 @@ def _boot_check(theirs: Check, size: int, rounds: int) -> Measured:
     found = side_by_side(rounds, ways.by_boot_check(cidrs, fib), theirs(cidrs, fib))
     path = ways.check_script(cidrs)
     with World(has_infiniband=True, fib=fib) as world:
-        world.backend.delete(World.mends[:1])
+        world.backend.delete(World.fixes[:1])
         done = subprocess.run([path], capture_output=True, text=True, check=False)
     if done.returncode != 1 or done.stderr.count("OVERLAP: ") != 1:
         raise WrongOutcomeError(f"the boot check of a shadowed CIDR ended with {done.returncode}: {done.stderr}")
@@ -116,7 +116,7 @@ def _check(size: int, rounds: int) -> Measured:
     cidrs = cidrs_of(min(1000, size), size)
     with World(has_infiniband=True, fib=routes_of(size)) as world:
         found = side_by_side(rounds, ways.by_check(world, cidrs), ways.by_ip_route_show)
-        world.backend.delete(World.mends[:1])
+        world.backend.delete(World.fixes[:1])
         report = check_overlap(ways.expecting(cidrs), world.backend, CancelScope())
     if [finding.cidr for finding in report.findings] != [cidrs[0]]:
         raise WrongOutcomeError(f"the check of a shadowed CIDR found {len(report.findings)} failures")
@@ -130,7 +130,7 @@ def _doubled(make: Callable[[int], tuple[Snapshot, RouteOverlap]], size: int, ro
 
         def contender() -> Span:
             span, report = timed(lambda: check_overlap(config, SnapshotBackend(recorded), CancelScope()))
-            told = len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable)
+            told = len(report.notes) + len(report.fix.routes) + len(report.fix.unfixable)
             if told < count:
                 raise WrongOutcomeError(f"the check of {count} told of {told}: {report.reason or report.verdict}")
             return span
@@ -250,8 +250,8 @@ ROWS = (
     Row("wait-script", "default route appears → boot script has installed 1 route", "", 0.1, 1, 11, _script_goes_on),
     Row("wait-backend", "default route appears → the backend's waiting goes on", "", 0.005, 1, 21,
         lambda _, rounds: Measured(side_by_side(rounds, _wait_of_backend))),
-    Row("judge", "judge, 10,000 recordings: processor time for each", "", 0.01, 10_000, 3, fleet.cpu),
-    Row("judge-memory", "memory of hostrouting.judge, 10,000 recordings", "the same, 1,000", 1.2, 10_000, 3,
+    Row("judge", "judge, 10,000 snapshots: processor time for each", "", 0.01, 10_000, 3, fleet.cpu),
+    Row("judge-memory", "memory of hostrouting.judge, 10,000 snapshots", "the same, 1,000", 1.2, 10_000, 3,
         fleet.memory, is_memory=True),
     Row("judge-page", "judge, its page of 10,000 hosts open in Chromium", "", 2, 10_000, 5, fleet.opening),
     Row("boot-routes-one-by-one", _SCRIPT, "one ip process a route", None, 1000, 5,

@@ -69,7 +69,7 @@ def by_backend(routes: Sequence[Route], backend: Callable[[], RouteBackend] | No
         with World() as world:
             port = world.backend if backend is None else backend()
             # The proof that they win reads them like this.
-            span, (failures, there) = timed(lambda: (port.add(routes), port.routes_by_way(Table.MAIN)))
+            span, (failures, there) = timed(lambda: (port.add(routes), port.routes_by_attributes(Table.MAIN)))
             if failures:
                 raise WrongOutcomeError(f"{len(failures)} routes failed: {failures[0]}")
             world.expect(routes, [attrs.evolve(way, destination=IPv4Network(p)) for way, ps in there for p in ps])

@@ -38,8 +38,8 @@ def routes_of(count: int) -> tuple[Route, ...]:
 def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
     """Make that many expected CIDRs, spread over the first so many routes; InfiniBand would shadow the first eight."""
     stride = max(1, routes // count) * _STRIDE
-    mended = [route.destination for route in World.mends[:count]]
-    return (*mended, *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(mended))))
+    fixed = [route.destination for route in World.fixes[:count]]
+    return (*fixed, *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(fixed))))
 
 
 def words_of(route: Route) -> str:
@@ -68,12 +68,12 @@ class World(AbstractContextManager["World"]):
     Args:
         has_default: whether the default route is there.
         has_infiniband: whether there are eight more interfaces with a connected /16 each, and more specific routes
-            that mend a /24 of each.
+            that fix a /24 of each.
         fib: routes to begin with.
     """
 
     default = Route(DEFAULT_DESTINATION, HOPS, protocol=Protocol.DHCP)
-    mends = tuple(Route(IPv4Network(f"172.{16 + number}.1.0/24"), HOPS) for number in range(_INFINIBAND))
+    fixes = tuple(Route(IPv4Network(f"172.{16 + number}.1.0/24"), HOPS) for number in range(_INFINIBAND))
 
     def __init__(self, *, has_default: bool = True, has_infiniband: bool = False, fib: Sequence[Route] = ()) -> None:
         enter_namespace()
@@ -83,7 +83,7 @@ class World(AbstractContextManager["World"]):
         self._add_link("eth0", "10.1.0.4/24")
         for number in range(_INFINIBAND if has_infiniband else 0):
             self._add_link(f"ib{number}", f"172.{16 + number}.0.4/16")
-        given = (*([self.default] if has_default else []), *(self.mends if has_infiniband else []), *fib)
+        given = (*([self.default] if has_default else []), *(self.fixes if has_infiniband else []), *fib)
         self.fill(given)
 
     def _add_link(self, name: str, address: str) -> None:

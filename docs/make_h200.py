@@ -1,6 +1,6 @@
 """Writes docs/howto/h200.md and its pictures, in the tool's own words:  ./run python docs/make_h200.py [FOLDER].
 
-Each variant is a node that can be built on any kernel; tests/kernel/test_h200.py mends every one of them on Linux.
+Each variant is a node that can be built on any kernel; tests/kernel/test_h200.py fixes every one of them on Linux.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Variant:
         eth0: the address of the default route's interface.
         gateway: of the default route.
         behind: a destination with a gateway on ib0, if there is one.
-        after: what is to be said once it is mended; Markdown.
+        after: what is to be said once it is fixed; Markdown.
     """
 
     name: str
@@ -135,7 +135,7 @@ its neighbours are fine. They stay fine, since the /24 is longer than the two ha
     ),
     Variant(
         "gateway",
-        "What no route mends: a gateway on the InfiniBand side",
+        "What no route fixes: a gateway on the InfiniBand side",
         """\
 This node reaches 192.168.100.0/24 by a router on ib0, 172.16.0.1. A route that took this one address to eth0 would cut
 off that network, so `fix` leaves the address out, names it, and exits with 1.""",
@@ -173,7 +173,7 @@ class Told:
 
 
 def tell(variant: Variant) -> Told:
-    """Build a node in memory, and have the tool check and mend it."""
+    """Build a node in memory, and have the tool check and fix it."""
     kernel = FakeKernel()
     variant.build(kernel)
     with tempfile.TemporaryDirectory() as root:
@@ -187,8 +187,8 @@ def tell(variant: Variant) -> Told:
         code, fix, remarks = _run(host, "fix", "--cidr", variant.expected)
         _, commands, _ = _run(host, "fix", "--cidr", variant.expected, "--format", "ip")
         _, merged, _ = _run(host, "fix")
-        mended = Config.from_mapping(json.loads(merged) if code == 0 else _as_warning(json.loads(merged)))
-        phases.run(Configure(mended, host=host))
+        fixed = Config.from_mapping(json.loads(merged) if code == 0 else _as_warning(json.loads(merged)))
+        phases.run(Configure(fixed, host=host))
         after, _ = _check(variant, host)
     return Told(routes, check, picture, fix, commands, tuple(remarks.splitlines()), code, after)
 
@@ -228,16 +228,16 @@ other nodes. `ip route get` for one of those addresses says `dev ib0` where it s
 
 {{contents}}
 
-For each node this page shows what is wrong and what mends it. With hostrouting on the node, ask it yourself; neither
+For each node this page shows what is wrong and what fixes it. With hostrouting on the node, ask it yourself; neither
 command changes anything:
 
 ```console
 $ hostrouting check --cidr 172.16.0.0/16   # what is shadowed, and by what
-$ hostrouting fix --cidr 172.16.0.0/16     # the routes that mend it
+$ hostrouting fix --cidr 172.16.0.0/16     # the routes that fix it
 ```
 
-Without it, [record the node with a shell and `ip`](recordings.md) and give the recording to both commands with
-`--snapshot`. To make the mend last, at once and at every boot, name what you expect in a config, and have `fix` put the
+Without it, [record the node with a shell and `ip`](snapshots.md) and give the snapshot to both commands with
+`--snapshot`. To make the fix last, at once and at every boot, name what you expect in a config, and have `fix` put the
 routes into it:
 
 ```console
@@ -290,7 +290,7 @@ def _section(number: int, variant: Variant, told: Told) -> str:
         variant.story,
         _console("ip route show", told.routes),
         _console(f"hostrouting check --cidr {variant.expected}", told.check),
-        f"![Where packets to {variant.expected} leave, and what mends it](h200-{variant.name}.svg)",
+        f"![Where packets to {variant.expected} leave, and what fixes it](h200-{variant.name}.svg)",
     ]
     if number == 1:
         parts += [

@@ -153,22 +153,22 @@ class Printing:
         print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
 
 
-def look(config: Config, host: Host, recording: Path) -> int:
+def look(config: Config, host: Host, file: Path) -> int:
     """Say what is wrong and what would change, and record the host; returns the exit code of the agent."""
     report = check(config, host=host)
     print(f"verdict: {report.verdict}")
     for finding in report.findings:
         way = explain(finding.probe, config, host=host).lookups[0]
-        print(f"{finding.cidr} leaves by {','.join(way.outcome.devs)}: {way.outcome.route}")
+        print(f"{finding.cidr} leaves by {','.join(way.classification.devs)}: {way.classification.route}")
     wanted = plan(config, host=host)
     for change in wanted.changes.routes:
         print(f"would be {change.action}: {change.what}")
     print(f"the next start: {wanted.next_start.reason}")
-    for fault in examine(config, host=host).faults:
-        print(f"{fault.subject}: {fault.message}")
+    for each in examine(config, host=host).findings:
+        print(f"{each.subject}: {each.message}")
     if report.verdict is not Verdict.OK:
-        snapshot(host=host).save(recording)
-        print(f"recorded: {recording}")  # for hostrouting check --snapshot, on another machine
+        snapshot(host=host).save(file)
+        print(f"recorded: {file}")  # for hostrouting check --snapshot, on another machine
     return 0 if report.verdict is Verdict.OK else 1
 
 

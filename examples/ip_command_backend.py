@@ -106,7 +106,7 @@ class IpCommandBackend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """For each entry the sources that packets by it get; a look-up tells the one of the hop that it takes."""
+        """For each entry the sources that packets by it get; a lookup tells the one of the hop that it takes."""
         protocol = " ipproto tcp" if is_tcp else ""
         found: dict[Route, tuple[IPv4Address, ...]] = {}
         for entry, addresses in entries.items():

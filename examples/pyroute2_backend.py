@@ -106,7 +106,7 @@ class Pyroute2Backend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """For each entry the sources that packets by it get; a look-up tells the one of the hop that it takes."""
+        """For each entry the sources that packets by it get; a lookup tells the one of the hop that it takes."""
         fields = _INET | {"dst_len": 32}
         found: dict[Route, tuple[IPv4Address, ...]] = {}
         protocol: list[list[Any]] = [["RTA_IP_PROTO", socket.IPPROTO_TCP]] if is_tcp else []

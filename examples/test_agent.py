@@ -57,14 +57,14 @@ def test_no_node_starts_where_traffic_would_leave_by_infiniband(host: Host, caps
 def test_a_look_says_what_is_wrong_and_changes_nothing(
     kernel: FakeKernel, host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recording = tmp_path / "node.json"
-    assert look(TRIED, host, recording) == 1
+    snapshot = tmp_path / "node.json"
+    assert look(TRIED, host, snapshot) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "verdict: overlap"
     assert lines[1].startswith("172.16.1.0/24 leaves by ib0: 172.16.0.0/16 dev ib0")
     assert lines[2].startswith("would be added: 172.16.1.0/24 via 10.1.0.1 dev eth0")
     assert ours(kernel) == []
-    assert check(TRIED, host=Host.recorded(Snapshot.load(recording))).findings == check(TRIED, host=host).findings
+    assert check(TRIED, host=Host.recorded(Snapshot.load(snapshot))).findings == check(TRIED, host=host).findings
     assert asyncio.run(bootstrap(TRIED, host, ["true"])) == 0
     assert look(TRIED, host, tmp_path / "another.json") == 0
     assert not (tmp_path / "another.json").exists()

@@ -9,20 +9,20 @@ a ``FleetReport``, and ``examine`` a ``DoctorReport`` of the checks that it has 
 """
 
 from hostrouting.boot.locks import OverdueRun, StoppedRun
-from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity
+from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.model.changes import Change, Changes
-from hostrouting.overlap.explanation import Explanation, LookupWay, Step
+from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import (
     Finding,
     FindingKind,
+    Fix,
     Note,
     NoteKind,
     Obstacle,
     OverlapReport,
-    Remedy,
+    Unfixable,
     UnknownReason,
-    Unmendable,
     Verdict,
 )
 from hostrouting.overlap.fleet import FleetReport, GroupFailure, HostGroup
@@ -32,9 +32,38 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 
 # fmt: off
 __all__ = [
-    "CHECKS", "Change", "Changes", "ConfigureReport", "DoctorReport", "Examination", "ExaminedHost", "Explanation",
-    "Fault", "Finding", "FindingKind", "FleetReport", "GroupFailure", "HostGroup", "LookupWay", "NextStart", "Note",
-    "NoteKind", "Obstacle", "OverdueRun", "OverlapReport", "Plan", "Remedy", "Replacement", "RoutePlan",
-    "RoutesReport", "Severity", "Step", "StoppedRun", "UnknownReason", "Unmendable", "Verdict", "WatchReport",
+    "CHECKS",
+    "Change",
+    "Changes",
+    "ConfigureReport",
+    "DoctorCheck",
+    "DoctorFinding",
+    "DoctorReport",
+    "ExaminedHost",
+    "ExplainedLookup",
+    "Explanation",
+    "Finding",
+    "FindingKind",
+    "Fix",
+    "FleetReport",
+    "GroupFailure",
+    "HostGroup",
+    "NextStart",
+    "Note",
+    "NoteKind",
+    "Obstacle",
+    "OverdueRun",
+    "OverlapReport",
+    "Plan",
+    "Replacement",
+    "RoutePlan",
+    "RoutesReport",
+    "Severity",
+    "Step",
+    "StoppedRun",
+    "Unfixable",
+    "UnknownReason",
+    "Verdict",
+    "WatchReport",
 ]
 # fmt: on

@@ -72,7 +72,7 @@ PURE = (
     "hostrouting.overlap.findings",
     "hostrouting.overlap._fix",
     "hostrouting.overlap._grouping",
-    "hostrouting.overlap._judge",
+    "hostrouting.overlap._classify",
     "hostrouting.overlap.wording",
     "hostrouting.azure.config",
     "hostrouting.azure.probe.ruleset",
@@ -191,7 +191,7 @@ def home(package: str) -> str:
 @pytest.mark.parametrize(
     ("module", "statement"),
     [
-        ("hostrouting.tasks.planted", "from hostrouting.overlap._fix import Remedies"),
+        ("hostrouting.tasks.planted", "from hostrouting.overlap._fix import Fixes"),
         ("hostrouting.tasks.planted", "from phases._scope import CancelScope"),
         ("phases.planted", "import hostrouting"),
         ("hostrouting._lazy", "from hostrouting.cli.entry import main"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 
-# Hosts that a recording may not hold, of whose kind five are drawn for each; hosts that sockets judge; addresses each.
+# Hosts that a snapshot may not hold, of whose kind five are drawn for each; hosts that sockets judge; addresses each.
 FEW = (1, 2, 64)
 
 
@@ -44,7 +44,7 @@ def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
     plain = figures.plain
     assert figures.look_ups >= 100
     assert plain.answers >= 2 * plain.look_ups > 0
-    # A plain one may draw what a recording can't hold, and counts as odd then: how often, Hypothesis's release decides.
+    # A plain one may draw what a snapshot can't hold, and counts as odd then: how often, Hypothesis's release decides.
     assert plain.worlds > 0 < figures.odd.worlds
     assert (plain.worlds + figures.odd.worlds) % (5 * FEW[0]) == 0
     assert figures.seen.features.total() > figures.seen.worlds > 0

@@ -96,10 +96,10 @@ def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
     assert check(CONFIG, host=host).verdict is Verdict.OK
     assert not plan(CONFIG, host=host)
     assert explain(ADDRESS, CONFIG, host=host).is_as_expected
-    found = {each.name: faults for each, faults in examine(host=host).found.items()}
+    found = {each.name: findings for each, findings in examine(host=host).found.items()}
     assert found["verdict"] == found["files"] == found["installed"] == found["routes"] == ()
-    snapshot(host=host).save(tmp_path / "mended.json")
-    fleet = judge([tmp_path / "sick.json", tmp_path / "mended.json", snapshot(host=host)], CONFIG)
+    snapshot(host=host).save(tmp_path / "fixed.json")
+    fleet = judge([tmp_path / "sick.json", tmp_path / "fixed.json", snapshot(host=host)], CONFIG)
     assert fleet.counts == {Verdict.OK: 2, Verdict.OVERLAP: 1, Verdict.UNKNOWN: 0}
 
     removed = phases.run(RemoveHostRouting(host=host))
@@ -197,12 +197,12 @@ def test_a_recorded_host_is_checked(recorded: Host, shell: Callable[..., Documen
     ],
 )
 def test_no_task_runs_on_a_recorded_host(recorded: Host, make: Callable[[Host], phases.Task[Any]]) -> None:
-    with pytest.raises(FileError, match="the recording of node-7 holds no"):
+    with pytest.raises(FileError, match="the snapshot of node-7 holds no"):
         phases.run(make(recorded))
 
 
 def test_the_doctor_says_that_a_recording_can_not_be_examined(recorded: Host) -> None:
-    with pytest.raises(FileError, match="the recording of node-7 holds no files"):
+    with pytest.raises(FileError, match="the snapshot of node-7 holds no files"):
         examine(CONFIG, host=recorded)
 
 

@@ -76,8 +76,8 @@ def test_the_api_page_begins_with_every_name_at_the_top() -> None:
 
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
     assert not hasattr(hostrouting, "FakeKernel")
-    with pytest.raises(AttributeError, match="has no attribute 'Remedies'"):
-        hostrouting.Remedies  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'Fixes'"):
+        hostrouting.Fixes  # type: ignore[attr-defined]  # noqa: B018
 
 
 def imported_beside(folder: Path) -> str:

@@ -5,8 +5,8 @@ has left of pods. ``config`` is their section of the config. ``CHECKS`` are what
 ``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
 """
 
+from hostrouting.azure.checks import CHECKS
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
-from hostrouting.azure.examinations import CHECKS
 from hostrouting.azure.nodes import AzureVnetError, LoadBalancerProbeError
 from hostrouting.azure.probe.port import ProbeNode
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe

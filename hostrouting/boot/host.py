@@ -89,7 +89,7 @@ class Host:
         Returns:
             The host, for ``check``, ``plan`` and ``explain``; its ``snapshot`` is the given one.
         """
-        from hostrouting.kernel.recording import SnapshotBackend
+        from hostrouting.kernel.snapshot_backend import SnapshotBackend
 
         recorded = cls.__new__(cls)
         recorded.__attrs_init__(backend=SnapshotBackend(snapshot), units=None, layout=None, snapshot=snapshot)
@@ -136,7 +136,7 @@ class Host:
     def _refuse_recorded(self, what: str) -> None:
         # This machine's are never meant.
         if self.snapshot is not None:
-            raise FileError(f"the recording of {self.name} holds no {what}", hint="do it on the host itself")
+            raise FileError(f"the snapshot of {self.name} holds no {what}", hint="do it on the host itself")
 
     @property
     def is_image(self) -> bool:
@@ -204,5 +204,5 @@ def _refuse_links(layout: Layout, path: Path) -> None:
         target = link.readlink()
         # Absolute ones would be right in the running image, and lead onto this host now.
         if target.is_absolute() or not link.resolve().is_relative_to(root.resolve()):
-            mend = "make it a relative link inside the image, or run apply in a chroot of it"
-            raise ConfigError([("root", f"{link} is a link to {target}, which leads out of the image: {mend}")])
+            fix = "make it a relative link inside the image, or run apply in a chroot of it"
+            raise ConfigError([("root", f"{link} is a link to {target}, which leads out of the image: {fix}")])

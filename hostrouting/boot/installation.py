@@ -126,7 +126,7 @@ def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
         if missing := missing_commands(shown):
             why, todo = f"it lacks {' and '.join(missing)}; something overrides zz-hostrouting.conf", ""
         elif opening := tuple(opening_settings(shown, is_strict=manifest.is_strict)):
-            why, todo = "; ".join(opening), "mend that, then apply again; "
+            why, todo = "; ".join(opening), "fix that, then apply again; "
         else:
             continue
         raise UnitError(f"the gate doesn't hold {instance}: {why}", hint=f"{todo}look at: systemctl cat {instance}")

@@ -108,7 +108,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
             raise FileError(
                 f"can't read the manifest {layout.manifest}, which names what to take back: {error!r}",
-                hint="mend it, or remove it to forget what was installed",
+                hint="fix it, or remove it to forget what was installed",
             ) from error
 
     @classmethod

@@ -271,9 +271,9 @@ def _add_more_output(parser: Parser) -> None:
     parser.add_argument("--report", action="store_true", help=what)
 
 
-def _add_recordings(parser: Parser) -> None:
+def _add_snapshots(parser: Parser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a JSON file: what is expected of each host")
-    parser.add_argument("recordings", nargs="+", metavar="FILE", help="what hostrouting snapshot printed on a host")
+    parser.add_argument("snapshots", nargs="+", metavar="FILE", help="what hostrouting snapshot printed on a host")
     what = "for people, for programs, or a page for a browser"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
     what = "read FILEs up to this size, and give each time and memory in proportion (default: 16)"
@@ -288,7 +288,7 @@ def _add_fixed(parser: Parser) -> None:
     fixed = parser.add_mutually_exclusive_group()
     what = "our own config, or the same routes for netplan, systemd-networkd or as ip commands"
     fixed.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
-    what = "write the mended config where CONFIG is, instead of printing it"
+    what = "write the fixed config where CONFIG is, instead of printing it"
     fixed.add_argument("--in-place", action="store_true", help=what)
 
 
@@ -386,7 +386,7 @@ _WORDS = {
     "explain": Word(checking.explain, (_add_address, _add_config, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "fix": Word(checking.fix, (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output), EXIT_CHECK_UNKNOWN),
     "snapshot": Word(commands.snapshot),
-    "judge": Word(checking.judge, (_add_recordings,), EXIT_CHECK_UNKNOWN),
+    "judge": Word(checking.judge, (_add_snapshots,), EXIT_CHECK_UNKNOWN),
     "doctor": Word(checking.doctor, (_add_config, _add_root, _add_doctor)),
     "watch": Word(commands.watch, (_add_config,)),
     "config": Word(_config, is_followed=True),

@@ -36,7 +36,7 @@ def changes_lines(changes: Changes) -> list[str]:
 
 def changed_text(plan: RoutePlan, changes: Changes) -> str:
     """Return what was changed and which routes weren't, a line each; and one line if nothing was changed."""
-    lines = changes_lines(Changes(changes.routes)) + _left_alone(plan, "unchanged") + changes_lines(changes.of_boot)
+    lines = changes_lines(Changes(changes.routes)) + _foreign_lines(plan, "unchanged") + changes_lines(changes.of_boot)
     return "\n".join(lines if changes else [*lines, NOTHING])
 
 
@@ -53,7 +53,7 @@ def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> s
 def plan_text(plan: Plan, config: Config) -> str:
     """Return what would become of routes, files and units, and of the consumer's next start."""
     marks = {"added": "+", "replaced": "~", "removed": "-"}
-    lines = [*_lines(plan.changes.routes, marks), *_left_alone(plan.routes, "=")]
+    lines = [*_lines(plan.changes.routes, marks), *_foreign_lines(plan.routes, "=")]
     if plan.missing is not None:
         lines.append(f"would wait up to {config.wait_seconds} s for {clean(plan.missing)}")
     if plan.pending:
@@ -113,6 +113,6 @@ def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]
             yield f"{start}{clean(str(each.what))}{end}{was}"
 
 
-def _left_alone(plan: RoutePlan, word: str) -> list[str]:
+def _foreign_lines(plan: RoutePlan, word: str) -> list[str]:
     noted = ((plan.unchanged, ""), (plan.foreign, "  (another program's, already there)"))
     return [dim(f"{word} {clean(str(route))}{note}") for routes, note in noted for route in routes]

@@ -69,7 +69,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     elif options.output == "prometheus":
         from hostrouting.overlap.metrics import check_metrics, exposition, gate_metrics
 
-        # A recording holds no files.
+        # A snapshot holds no files.
         gate = () if on.snapshot is not None else gate_metrics(on.layout, result.mode)
         say(exposition(*gate, *check_metrics(result, int(time.time()))).rstrip())
     else:
@@ -80,7 +80,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
 
 def _is_asked(options: argparse.Namespace, host: Host) -> bool:
-    """Return whether the command line, or the default config, says what is expected, or a recording has no other."""
+    """Return whether the command line, or the default config, says what is expected, or a snapshot has no other."""
     return bool(options.cidr) or options.snapshot is not None or has_config(options, host)
 
 
@@ -152,9 +152,9 @@ def _explain_verdict(host: Host) -> int:
 def explain(options: argparse.Namespace, host: Host) -> int:
     """Explain why ADDRESS goes where it goes.
 
-    The command follows each look-up that a socket makes for the address: the policy rules in their order and why the
+    The command follows each lookup that a socket makes for the address: the policy rules in their order and why the
     kernel passes each, the entry that wins in a table, the interface, and the source that a connection gets. From that
-    source it follows the second look-up. It compares the result with what CONFIG expects of the CIDRs around the
+    source it follows the second lookup. It compares the result with what CONFIG expects of the CIDRs around the
     address. For an address in none of them, and without a CONFIG, it expects the uplinks. It exits
     with 0 if the address goes as expected, with 1 if not, and with 2 if there is nothing to compare with.
 
@@ -177,23 +177,23 @@ def explain(options: argparse.Namespace, host: Host) -> int:
 
 
 def fix(options: argparse.Namespace, host: Host) -> int:
-    """Print the config that mends what a check finds.
+    """Print the config that fixes what a check finds.
 
     The fix is the fewest routes that cover every failing address and none that is fine, each longer than the route
     that wins there. With CONFIG the command prints the whole document with these merged in, as if its own routes were
     installed already; with --cidr alone it prints a document with the proposal alone. On standard error it says what
-    no route can mend, and what else changes. It changes nothing, unless --in-place has it write the file that CONFIG
+    no route can fix, and what else changes. It changes nothing, unless --in-place has it write the file that CONFIG
     names, where all that isn't of hostRouting stays byte for byte. It exits with 0, with 1 if something isn't
-    mendable (it prints the rest), and with 2 if it can't judge.
+    fixable (it prints the rest), and with 2 if it can't judge.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
-      hostrouting fix config.json > mended.json                      to look at it first; config.json isn't changed
+      hostrouting fix config.json > fixed.json                      to look at it first; config.json isn't changed
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, as it was recorded
     """
     from hostrouting.boot.nameservers import nameservers
     from hostrouting.cli.changes import NOTHING, changes_lines
-    from hostrouting.cli.report import remedy_lines
+    from hostrouting.cli.report import fix_lines
     from hostrouting.model.changes import Changes
     from hostrouting.overlap.findings import NoteKind, Verdict
     from hostrouting.tasks import queries
@@ -209,16 +209,16 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     task = phases.task("check")(lambda scope: queries.check_kernel(config, on, backend, scope, servers))
     result = run_task(task)
     contested = (f"mind: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
-    for line in (*remedy_lines(result), *contested):
+    for line in (*fix_lines(result), *contested):
         complain(line)
     proposal, changes = None, Changes()
     if is_judged := result.verdict is not Verdict.UNKNOWN or not result.cidrs:
         if config.static_routes.routes and backend is not on.routes:
             complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
         path = host.layout.config if options.config is None else options.config
-        proposal, changes = _proposal(options, document, result.remedy.routes, on, path, config.uplinks)
+        proposal, changes = _proposal(options, document, result.fix.routes, on, path, config.uplinks)
     if options.output == "json":
-        found = {"overlap": result.to_json(), "remedy": result.remedy.to_json()}
+        found = {"overlap": result.to_json(), "fix": result.fix.to_json()}
         say_json({"host": result.host} | changes.to_json() | found | {"format": options.format, "proposal": proposal})
     elif options.in_place:
         say("\n".join(changes_lines(changes)) or NOTHING)
@@ -226,7 +226,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
         say(proposal if isinstance(proposal, str) else to_json_text(proposal).rstrip())
     if not is_judged:
         return EXIT_CHECK_UNKNOWN
-    return EXIT_FAILURE if result.remedy.unmendable else 0
+    return EXIT_FAILURE if result.fix.unfixable else 0
 
 
 def _proposal(
@@ -238,7 +238,7 @@ def _proposal(
     uplinks: tuple[str, ...] | None,
 ) -> tuple[dict[str, Any] | str, Changes]:
     """Return the proposal as a document or in another format, and what was changed to have it."""
-    from hostrouting.cli.mending import mended
+    from hostrouting.cli.fixing import fixed
     from hostrouting.model.changes import Changes
     from hostrouting.routes import formats
     from hostrouting.routes.resolve import resolve
@@ -253,7 +253,7 @@ def _proposal(
         return write(routes).rstrip(), Changes()
     if document is not None and entries and not options.in_place:
         complain(f"{clean(str(path))} isn't changed; --in-place writes it there")
-    return mended(path, document, entries, options.cidr, is_in_place=options.in_place)
+    return fixed(path, document, entries, options.cidr, is_in_place=options.in_place)
 
 
 def judge(options: argparse.Namespace, host: Host) -> int:
@@ -265,8 +265,8 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     docs/howto/many-hosts.md shows how more machines help. It exits with 0 if all is well, with 1 if a host fails, and
     else with 2 if a host can't be judged.
 
-      hostrouting judge config.json recordings/*.json
-      hostrouting judge config.json recordings/*.json --output html > fleet.html    needs hostrouting[html]
+      hostrouting judge config.json snapshots/*.json
+      hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs hostrouting[html]
     """
     from importlib.util import find_spec
 
@@ -281,7 +281,7 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     config = load(options, host)
     report = run_task(
         phases.task("judge")(
-            lambda scope: judge_all(options.recordings, config, max_mib=options.max_mib, scope=scope),
+            lambda scope: judge_all(options.snapshots, config, max_mib=options.max_mib, scope=scope),
         )
     )
     if options.output == "html":
@@ -298,7 +298,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
 
     The doctor first says what the check says now. Then it looks at the units as systemd has them in memory, at
     everything that is installed, at the kernel's routes, and at who may take them away. It names each finding with its
-    remedy, and changes nothing. Without a CONFIG, and without the default one, it compares what is installed with the
+    fix, and changes nothing. Without a CONFIG, and without the default one, it compares what is installed with the
     config that it was made of. It exits with 0 if nothing is broken, and with 1 otherwise; it only lists what may break
     later.
 
@@ -308,7 +308,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     """
     import shlex
 
-    from hostrouting.cli.azure import neighbours
+    from hostrouting.cli.azure import sections
     from hostrouting.cli.pages import doctor_page
     from hostrouting.cli.preflight import preflight
     from hostrouting.doctor.examine import CHECKS, examine
@@ -320,7 +320,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     is_there = has_config(options, host)
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
     document, config = read(options, host) if is_there else (None, None)
-    checks = CHECKS + neighbours.examinations(options, host, has_config=is_there)
+    checks = CHECKS + sections.checks(options, host, has_config=is_there)
     report = run_task(
         phases.task("doctor")(
             lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope, document=document)
@@ -332,4 +332,4 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
         say(to_json_text(document).rstrip())
         return 0 if document["status"] == "ok" else EXIT_FAILURE
     say_as_asked(options, report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)))
-    return EXIT_FAILURE if report.is_broken or (options.strict and report.faults) else 0
+    return EXIT_FAILURE if report.is_broken or (options.strict and report.findings) else 0

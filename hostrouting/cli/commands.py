@@ -102,7 +102,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     The plan marks routes: + is added, ~ is replaced, - is removed, = is there already. It shows files as diffs, then
     units, and last whether the next start of the consumer would be let through. It exits with 2 if there is anything to
     change, and with 0 if not. Its JSON has the shape of apply's, as if it were done. With --snapshot it compares only
-    routes, and the next start is that of the recorded host, as a recording holds no files and units. With --root it
+    routes, and the next start is that of the recorded host, as a snapshot holds no files and units. With --root it
     compares only files and units.
     """
     from hostrouting.cli.changes import plan_text
@@ -235,11 +235,11 @@ def set_config(options: argparse.Namespace, host: Host) -> int:
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """
-    from hostrouting.cli.azure import neighbours
+    from hostrouting.cli.azure import sections
     from hostrouting.cli.changes import NOTHING, changes_lines
-    from hostrouting.cli.mending import set_sections
+    from hostrouting.cli.fixing import set_sections
 
-    changes = set_sections(options.file, neighbours.our_sections(options, host))
+    changes = set_sections(options.file, sections.our_sections(options, host))
     say_as_asked(options, changes.to_json, lambda: "\n".join(changes_lines(changes)) or NOTHING)
     return 0
 
@@ -252,11 +252,11 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
-    from hostrouting.cli.azure import neighbours
+    from hostrouting.cli.azure import sections
 
     host = options.image or host
     requiring = requiring_units(host, *Manifest.of_host(host.layout).parts)
-    text, document = run_task(phases.task("remove")(lambda scope: neighbours.remove_all(host, scope)))
+    text, document = run_task(phases.task("remove")(lambda scope: sections.remove_all(host, scope)))
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
     say_as_asked(options, lambda: document | {"stillRequired": requiring}, lambda: text)

@@ -94,7 +94,7 @@ def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
     yield _below(overlap_text(sick, width=width))
 
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
-    config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.remedy.routes})
+    config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.fix.routes})
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
     yield _below(_answer(kernel))
 

@@ -126,13 +126,13 @@ def _logged_to_stderr() -> Iterator[None]:
 
     form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
 
-    class Told(logging.Handler):
+    class ToStderr(logging.Handler):
         """Tells a record without waiting: a run whose handler waits for the terminal hears no signal."""
 
         def emit(self, record: logging.LogRecord) -> None:
             complain(self.format(record), lambda: False)
 
-    handler = Told()
+    handler = ToStderr()
     handler.setFormatter(logging.Formatter(form, defaults=dict.fromkeys(_DATA, "-")))
     logger = logging.getLogger("phases")
     level = logger.level

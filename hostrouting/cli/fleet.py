@@ -28,7 +28,7 @@ _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN:
 
 
 def fleet_text(report: FleetReport, width: int | None) -> str:
-    """Return the groups for people, each with what mends it and with some of its hosts.
+    """Return the groups for people, each with what fixes it and with some of its hosts.
 
     Args:
         report: what was found.
@@ -48,7 +48,7 @@ def fleet_text(report: FleetReport, width: int | None) -> str:
 def _counts(report: FleetReport) -> str:
     words = ", ".join(f"{count:,} {verdict}" for verdict, count in report.counts.items())
     count = sum(report.counts.values())
-    return f"{count:,} recording{'s' if count != 1 else ''}: {words}"
+    return f"{count:,} snapshot{'s' if count != 1 else ''}: {words}"
 
 
 def _title(group: HostGroup) -> str:

@@ -32,7 +32,7 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
         raise UsageError("--root and --snapshot name two hosts; give one of them")
     path, *others = options.snapshot
     if others:
-        raise UsageError("--snapshot is given twice; give one recording at a time")
+        raise UsageError("--snapshot is given twice; give one snapshot at a time")
     from hostrouting.boot.host import Host
     from hostrouting.kernel.snapshot import STDIN, Snapshot
 

@@ -6,15 +6,15 @@ from collections import Counter
 
 from hostrouting.cli.bars import KINDS
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
-from hostrouting.doctor.examination import Severity
+from hostrouting.doctor.checks import Severity
 from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.text import clean
-from hostrouting.overlap.explanation import Explanation, LookupWay, Step
+from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import FindingKind
 
 
 def explanation_page(found: Explanation) -> Page:
-    """Each look-up with its rules, a row each, and where it ends."""
+    """Each lookup with its rules, a row each, and where it ends."""
     expected = " and ".join(map(str, found.expected))
     uplinks = f"expected is {clean(','.join(found.default_devs))}"
     if not found.default_devs:
@@ -26,15 +26,19 @@ def explanation_page(found: Explanation) -> Page:
     ]
     if found.is_torn:
         page.append(bad("the host changed while it was read, so what is shown here may never have been"))
-    for number, way in enumerate(found.lookups, 1):
-        page += [head(f"{number}. {_asked(way)}"), *map(_row, way.steps), _end(way, is_known=bool(found.default_devs))]
-        if not way.is_modelled:
+    for number, lookup in enumerate(found.lookups, 1):
+        page += [
+            head(f"{number}. {_asked(lookup)}"),
+            *map(_row, lookup.steps),
+            _end(lookup, is_known=bool(found.default_devs)),
+        ]
+        if not lookup.is_modelled:
             page.append(bad("the kernel answers so, although its tables, as far as they are known here, say otherwise"))
     return page
 
 
-def _asked(way: LookupWay) -> str:
-    answer = way.outcome.answer
+def _asked(lookup: ExplainedLookup) -> str:
+    answer = lookup.classification.probe
     protocol = "TCP" if answer.is_tcp else "UDP"
     if answer.source is not None:
         return f"a connection has the source {answer.source} by now, and the kernel looks it up again ({protocol})"
@@ -49,13 +53,13 @@ def _row(step: Step) -> Row:
     return Row("→", label, [clean(str(step.rule)), clean(entry)])
 
 
-def _end(way: LookupWay, *, is_known: bool) -> Row:
-    chosen = f", from {' or '.join(map(str, way.sources))}" if way.sources else ""
-    by = f"by {','.join(way.outcome.devs)}{chosen}" if way.outcome.devs else ""
-    kind = way.outcome.kind
+def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:
+    chosen = f", from {' or '.join(map(str, lookup.sources))}" if lookup.sources else ""
+    by = f"by {','.join(lookup.classification.devs)}{chosen}" if lookup.classification.devs else ""
+    kind = lookup.classification.kind
     if kind is None and not is_known:
         return Row("?", "", [clean(by)])
-    mark, paint = (bad("✗"), bad) if way.outcome.is_failure else (good("✓"), good)
+    mark, paint = (bad("✗"), bad) if lookup.classification.is_failure else (good("✓"), good)
     words: dict[str | None, str] = {None: "as expected", FindingKind.OVERLAP: "not as expected"}
     judged = words.get(kind) or KINDS[kind].meaning
     return Row(mark, "", [paint(clean(f"{by}: {judged}" if by else judged))])
@@ -69,21 +73,21 @@ _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNO
 def doctor_page(report: DoctorReport) -> Page:
     """Every examination, with what was found and what to do about it; last, a verdict."""
     page: Page = []
-    for each, faults in report.found.items():
-        if not faults:
+    for each, findings in report.found.items():
+        if not findings:
             page.append(Row(good("✓"), each.name, [each.fine]))
-        for fault in faults:
-            wrong = clean(f"{fault.subject}: {fault.message}").splitlines()
-            first, *others = clean(fault.remedy).splitlines()
+        for finding in findings:
+            wrong = clean(f"{finding.subject}: {finding.message}").splitlines()
+            first, *others = clean(finding.hint).splitlines()
             said = [*map(bad, wrong), f"do: {first}", *map(dim, others)]
-            page.append(Row(_MARKS[fault.severity], each.name, said))
+            page.append(Row(_MARKS[finding.severity], each.name, said))
     return [*page, _verdict(report)]
 
 
 def _verdict(report: DoctorReport) -> str:
-    if not report.faults:
+    if not report.findings:
         return good("nothing was found: the gate holds")
-    count = Counter(fault.severity for fault in report.faults)
+    count = Counter(finding.severity for finding in report.findings)
     words = {Severity.RISK: "may break it later", Severity.UNKNOWN: "couldn't be examined"}
     others = [f"{count[severity]} {word}" for severity, word in words.items() if count[severity]]
     return bad("; ".join([f"{count[Severity.BROKEN] or 'nothing is'} broken", *others]))

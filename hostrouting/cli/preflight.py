@@ -1,7 +1,7 @@
 """The doctor's report in the form of the ``preflight`` of AKSFlexNode and unbounded, to stand beside theirs.
 
 Their contract wants no configured value in a message or a target. So a message is made of words that stand in the code:
-what an examination looks for, and the kinds of what it has found.
+what a check looks for, and the kinds of what it has found.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hostrouting.doctor.examination import Severity
+from hostrouting.doctor.checks import Severity
 from hostrouting.doctor.examine import DoctorReport
 
 _PREFIX = "host-"
@@ -27,13 +27,13 @@ def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_war
     """
     names = {name.strip().lower() for each in ignored for name in each.split(",")}
     checks = []
-    for examination, faults in report.found.items():
-        name, message = f"{_PREFIX}{examination.name}", examination.fine
+    for check, findings in report.found.items():
+        name, message = f"{_PREFIX}{check.name}", check.fine
         severity = "ok"
-        if faults:
-            kinds = ", ".join(dict.fromkeys(fault.kind for fault in faults))
-            message = f"expected: {examination.fine}; found: {kinds}"
-            severity = "warning" if all(fault.severity is Severity.RISK for fault in faults) else "error"
+        if findings:
+            kinds = ", ".join(dict.fromkeys(finding.kind for finding in findings))
+            message = f"expected: {check.fine}; found: {kinds}"
+            severity = "warning" if all(finding.severity is Severity.RISK for finding in findings) else "error"
         is_ignored = severity == "error" and not names.isdisjoint((name, _ALL))
         checks.append(_check(name, "warning" if is_ignored else severity, message, is_ignored=is_ignored))
     return _document(checks, fails_on_warnings=fails_on_warnings)

@@ -20,13 +20,13 @@ _BAR_CELLS = 64
 _PICTURE_LINES = 4
 
 
-def remedy_lines(report: OverlapReport) -> list[str]:
+def fix_lines(report: OverlapReport) -> list[str]:
     """Return what a fix achieves, a line each: what it leaves and why, and what else it moves."""
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
     lines = [bad(clean(reason)) for reason in reasons(report)]
-    lines += [f"mind: {clean(line)}" for line in report.remedy.consequences]
-    return lines or [good("nothing fails: there is nothing to mend")] if not report.remedy.routes else lines
+    lines += [f"mind: {clean(line)}" for line in report.fix.consequences]
+    return lines or [good("nothing fails: there is nothing to fix")] if not report.fix.routes else lines
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
@@ -97,7 +97,7 @@ def _page(report: OverlapReport, width: int | None, bar_lines: int) -> Page:
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
     page += [bad(clean(said)) for said in reasons(report)]
-    return [*page, *(dim(f"mind: {clean(said)}") for said in report.remedy.consequences)]
+    return [*page, *(dim(f"mind: {clean(said)}") for said in report.fix.consequences)]
 
 
 def _notes(report: OverlapReport) -> Page:

@@ -14,7 +14,7 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, Wanted, gate_files, wanted_manifest, wanted_parts
 from hostrouting.boot.plan import reference_links
 from hostrouting.boot.unit_files import UNIT_PATH, is_masked
-from hostrouting.doctor.examination import ExaminedHost, Fault, Severity, missing_tools, stale_files
+from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
 from hostrouting.model.errors import FileError
 
 _EXECUTABLE = 0o111
@@ -38,7 +38,7 @@ _TOOLS = {
 _AGENT = "aks-flex-node-agent.service"
 
 
-def installed(examined: ExaminedHost) -> Iterator[Fault]:
+def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the manifest names what is asked for."""
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
     subject, wanted = layout.relative(layout.manifest), manifest.parts
@@ -47,7 +47,7 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
     if not manifest.parts:
         is_asked = wanted or examined.given is None
         message = f"nothing is {'installed' if is_asked else 'asked for, and nothing installed'}: no node is held back"
-        yield Fault(
+        yield DoctorFinding(
             "not-installed", subject, message, apply if is_asked else f"name routes and CIDRs in CONFIG; {apply}"
         )
         return
@@ -56,13 +56,15 @@ def installed(examined: ExaminedHost) -> Iterator[Fault]:
         differing.append(f"the gate on {manifest.consumer}")
     if differing:
         message = f"{' and '.join(differing)}: CONFIG asks for something else"
-        yield Fault("another-config", subject, message, f"{examined.command('plan')} shows the difference; {apply}")
+        yield DoctorFinding(
+            "another-config", subject, message, f"{examined.command('plan')} shows the difference; {apply}"
+        )
     if manifest.former:
         message = f"a run was stopped while it moved the gate: the old gate is still on {' '.join(manifest.former)}"
-        yield Fault("interrupted", subject, message, apply, Severity.RISK)
+        yield DoctorFinding("interrupted", subject, message, apply, Severity.RISK)
 
 
-def rendered(examined: ExaminedHost) -> Iterator[Fault]:
+def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Every file holds what was rendered, with its mode."""
     layout, manifest = examined.layout, examined.manifest
     rendered = [file for part in wanted_parts(manifest.config, layout) for file in part.files]
@@ -72,37 +74,37 @@ def rendered(examined: ExaminedHost) -> Iterator[Fault]:
         if file.path.suffix == ".service" and is_masked(file.path):
             continue  # masked: ``units`` tells of it
         if state is None:
-            yield Fault("file-missing", name, "it isn't there", examined.command("apply"))
+            yield DoctorFinding("file-missing", name, "it isn't there", examined.command("apply"))
             continue
         content, mode = state
         if settled.sub(b"", content) != settled.sub(b"", file.text.encode("utf-8", "surrogateescape")):
             message = "it has been edited, or another version of hostrouting has written it"
-            yield Fault("file-differs", name, message, examined.writing_anew)
+            yield DoctorFinding("file-differs", name, message, examined.writing_anew)
         if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
             message = f"its mode is {mode:04o}, not {file.mode:04o}: it can't be run"
-            yield Fault("file-mode", name, message, f"chmod {file.mode:04o} {name}")
+            yield DoctorFinding("file-mode", name, message, f"chmod {file.mode:04o} {name}")
 
 
-def units(examined: ExaminedHost) -> Iterator[Fault]:
+def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the oneshots are there, start at boot, and were read by systemd."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
         if shown["LoadState"] == "masked":
-            remedy = f"systemctl unmask {unit}; {examined.command('apply')}"
-            yield Fault("masked", unit, f"it is masked; {waits}", remedy, Severity.RISK)
+            hint = f"systemctl unmask {unit}; {examined.command('apply')}"
+            yield DoctorFinding("masked", unit, f"it is masked; {waits}", hint, Severity.RISK)
         elif not examined.units.is_enabled(unit):
             message = f"it doesn't start at boot; {waits}"
-            yield Fault("not-enabled", unit, message, f"systemctl enable {unit}", Severity.RISK)
+            yield DoctorFinding("not-enabled", unit, message, f"systemctl enable {unit}", Severity.RISK)
         if shown["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read what its files say now"
-            yield Fault("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
+            yield DoctorFinding("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
         elif shown["DropInPaths"]:
             message = f"it is changed by {shown['DropInPaths']}; if it doesn't run its script, {waits}"
-            yield Fault("overridden", unit, message, f"look at: systemctl cat {unit}", Severity.RISK)
+            yield DoctorFinding("overridden", unit, message, f"look at: systemctl cat {unit}", Severity.RISK)
 
 
-def modes(examined: ExaminedHost) -> Iterator[Fault]:
+def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that only root can change what runs as root."""
     layout = examined.layout
     ours = [layout.manifest, *examined.manifest.files(layout), layout.lock]
@@ -117,10 +119,10 @@ def modes(examined: ExaminedHost) -> Iterator[Fault]:
         what = "everything in it, and so what the gate runs" if path.is_dir() else "it"
         if state.st_uid != root.st_uid:
             message = f"it belongs to user {state.st_uid}, who can change {what}"
-            yield Fault("file-owner", name, message, f"chown root:root {name}")
+            yield DoctorFinding("file-owner", name, message, f"chown root:root {name}")
         if state.st_mode & stat.S_IWOTH or (state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid):
             message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: others than root can change {what}"
-            yield Fault("file-mode", name, message, f"chmod go-w {name}")
+            yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}")
 
 
 def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
@@ -134,7 +136,7 @@ def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
             _add_way(layout, layout.of(os.path.normpath(target)), found)
 
 
-def access(examined: ExaminedHost) -> Iterator[Fault]:
+def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the scripts can be run and their lock can be taken."""
     layout = examined.layout
     for folder in (layout.gate_script.parent, layout.config.parent):
@@ -142,11 +144,11 @@ def access(examined: ExaminedHost) -> Iterator[Fault]:
             continue
         name = layout.relative(folder)
         message = "its file system is mounted noexec: no script can be run, and no start is let through"
-        yield Fault("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
+        yield DoctorFinding("noexec", name, message, f"mount -o remount,exec $(findmnt -no TARGET -T {name})")
     if _has_flag(layout.run_dir, os.ST_RDONLY):
         name = layout.relative(layout.run_dir)
         message = "it is read-only: the scripts can't take their lock, and the routes count as not installed"
-        yield Fault("read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})")
+        yield DoctorFinding("read-only", name, message, f"mount -o remount,rw $(findmnt -no TARGET -T {name})")
     elif layout.lock.exists():
         try:
             with locked(layout.lock, examined.scope, seconds=_GATE_SECONDS):
@@ -156,7 +158,7 @@ def access(examined: ExaminedHost) -> Iterator[Fault]:
                 raise
         lock = layout.relative(layout.lock)
         message = f"another process has held it for {_GATE_SECONDS} s: starts are held back as long as that goes on"
-        yield Fault("locked", lock, message, f"see who: fuser -v {lock}")
+        yield DoctorFinding("locked", lock, message, f"see who: fuser -v {lock}")
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
@@ -165,43 +167,43 @@ def _has_flag(folder: Path, flag: int) -> bool:
     return bool(os.statvfs(there).f_flag & flag)
 
 
-def leftovers(examined: ExaminedHost) -> Iterator[Fault]:
+def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Nothing is left of the reference's installation, of earlier versions, or of another consumer."""
     layout = examined.layout
     for link in map(layout.relative, reference_links(layout)):
         is_bouncing = ".requires/" in link
         message = "a restart of that unit stops the running node" if is_bouncing else "it is the reference's"
-        remedy = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
-        yield Fault("reference-link", link, message, remedy, Severity.BROKEN if is_bouncing else Severity.RISK)
+        hint = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
+        yield DoctorFinding("reference-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
     # ``gate`` tells of a mask in the place of ours.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
-        yield Fault("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
+        yield DoctorFinding("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
     for part in CONFIGURED:
         yield from stale_files(examined, part)
 
 
-def agents(examined: ExaminedHost) -> Iterator[Fault]:
+def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that no other program writes our files."""
     if any(examined.layout.followed(f"{folder}/{_AGENT}").exists() for folder in UNIT_PATH):
         message = (
             "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "
             "consumer require them"
         )
-        remedy = "let one of the two do it: leave hostRouting out of the config that the agent reads"
-        yield Fault("another-agent", _AGENT, message, remedy, Severity.RISK)
+        hint = "let one of the two do it: leave hostRouting out of the config that the agent reads"
+        yield DoctorFinding("another-agent", _AGENT, message, hint, Severity.RISK)
 
 
-def tools(examined: ExaminedHost) -> Iterator[Fault]:
+def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the programs that the scripts need at boot are there, and bash is bash."""
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
     # A program of an image isn't for this machine.
-    is_looked_for = examined.host.is_image or "bash" in {fault.subject for fault in missing}
+    is_looked_for = examined.host.is_image or "bash" in {finding.subject for finding in missing}
     if not is_looked_for and not _is_bash(examined):
         message = "another shell is in its place, and the scripts fail in it: no start is let through"
-        yield Fault("tool-missing", "bash", message, f"install {_TOOLS['bash']}")
+        yield DoctorFinding("tool-missing", "bash", message, f"install {_TOOLS['bash']}")
 
 
 def _is_bash(examined: ExaminedHost) -> bool:

@@ -1,4 +1,4 @@
-"""Is there a consumer, may it start now, does the gate hold it, in what order, and does it come up after a mend?"""
+"""Is there a consumer, may it start now, does the gate hold it, in what order, and does it come up after a fix?"""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial import standing
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, settings
-from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
+from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import UnitError
 from hostrouting.overlap.check import check_overlap, uplink_devs
 from hostrouting.overlap.findings import NoteKind, Verdict
 from hostrouting.overlap.node_ip import NONE_GIVEN, misfits
 
 
-def consumer(examined: ExaminedHost) -> Iterator[Fault]:
+def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the unit that is held back is there and can be started."""
     unit = examined.consumer
     if not is_there(examined.host, unit):
         message = "there is no such unit: whatever runs on this node isn't held back"
-        remedy = f"name the unit that runs it as consumer in CONFIG, then: {examined.command('apply')}"
-        yield Fault("no-consumer", unit, message, remedy)
+        hint = f"name the unit that runs it as consumer in CONFIG, then: {examined.command('apply')}"
+        yield DoctorFinding("no-consumer", unit, message, hint)
     if has_free_kubelet(examined.host, unit):
         message = f"it starts at boot, and nothing holds it back: the consumer is {unit}"
-        remedy = f"set hostRouting.consumer in CONFIG to {KUBELET} if it is the node, then: {examined.command('apply')}"
-        yield Fault("not-held", KUBELET, message, remedy, Severity.RISK)
+        hint = f"set hostRouting.consumer in CONFIG to {KUBELET} if it is the node, then: {examined.command('apply')}"
+        yield DoctorFinding("not-held", KUBELET, message, hint, Severity.RISK)
     for name, shown in examined.units_of_consumer.items():
         if shown["LoadState"] == "masked":
             message = "it is masked: it doesn't start, whatever the gate says"
-            yield Fault("masked", name, message, f"systemctl unmask {name}", Severity.RISK)
+            yield DoctorFinding("masked", name, message, f"systemctl unmask {name}", Severity.RISK)
 
 
-def verdict(examined: ExaminedHost) -> Iterator[Fault]:
+def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the installed check would let the consumer start now."""
     is_strict = examined.manifest.is_strict
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
@@ -48,26 +48,26 @@ def verdict(examined: ExaminedHost) -> Iterator[Fault]:
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs:
         message = "no CIDR is expected, so no start of it is checked"
-        remedy = f"name the cluster's CIDRs in CONFIG as routeOverlap.expectedCidrs, then: {examined.command('apply')}"
-        yield Fault("nothing-expected", examined.consumer, message, remedy, Severity.RISK)
+        hint = f"name the cluster's CIDRs in CONFIG as routeOverlap.expectedCidrs, then: {examined.command('apply')}"
+        yield DoctorFinding("nothing-expected", examined.consumer, message, hint, Severity.RISK)
         return
     if standing(examined.layout.trial) is not None:
         message = "a start ends the trial of routes first, so the routes that it is judged by aren't in the kernel now"
-        remedy = "hostrouting confirm, or apply; then: hostrouting check"
-        yield Fault("unjudged", examined.consumer, message, remedy, Severity.UNKNOWN)
+        hint = "hostrouting confirm, or apply; then: hostrouting check"
+        yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
     report = check_overlap(config, examined.host.routes, examined.scope)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN
-        yield Fault("unjudged", examined.consumer, message, "mend that, then: hostrouting check", severity)
+        yield DoctorFinding("unjudged", examined.consumer, message, "fix that, then: hostrouting check", severity)
     for note in report.notes:
         if note.kind is NoteKind.CONTESTED and config.uplinks is None:
-            remedy = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
-            yield Fault("contested", examined.consumer, note.message, remedy, Severity.RISK)
+            hint = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {examined.command('apply')}"
+            yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
     for finding in report.findings:
-        remedy = f"{examined.command('fix')} prints what mends it"
-        yield Fault("shadowed", examined.consumer, f"{follows}: {finding.message}", remedy)
+        hint = f"{examined.command('fix')} prints what fixes it"
+        yield DoctorFinding("shadowed", examined.consumer, f"{follows}: {finding.message}", hint)
 
 
 def _bare_instances(examined: ExaminedHost) -> list[str]:
@@ -81,29 +81,29 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
 _LOOK_SECONDS = 3
 
 
-def held(examined: ExaminedHost) -> Iterator[Fault]:
+def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find the starts that the gate holds right now."""
     for instance, shown in examined.instances.items():
         began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
         if shown["SubState"] == "condition" and seconds > _LOOK_SECONDS:
-            message = f"its start has been held for {seconds:.0f} s; it goes on by itself once that is mended"
-            yield Fault("held", instance, message, f"journalctl -u {instance} says what it waits for")
+            message = f"its start has been held for {seconds:.0f} s; it goes on by itself once that is fixed"
+            yield DoctorFinding("held", instance, message, f"journalctl -u {instance} says what it waits for")
 
 
-def node_ip(examined: ExaminedHost) -> Iterator[Fault]:
+def node_ip(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Compare the addresses that CONFIG gives other components with the uplinks' and with what is expected."""
     overlap, kernel = examined.config.route_overlap, examined.host.routes
     if examined.addresses == NONE_GIVEN or not (uplinks := uplink_devs(examined.config, kernel)):
         return
     for misfit in misfits(examined.addresses, overlap, kernel.addresses(), uplinks, kernel.default_routes()):
-        yield Fault("node-ip", misfit.key, misfit.message, misfit.hint, Severity.RISK)
+        yield DoctorFinding("node-ip", misfit.key, misfit.message, misfit.hint, Severity.RISK)
 
 
 # --- the gate ------------------------------------------------------------------------------------------------------
 
 
-def gate(examined: ExaminedHost) -> Iterator[Fault]:
+def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Every instance of the consumer runs the gate before its process starts, and obeys it; also at the next boot."""
     if examined.host.is_image:
         yield from _gate_of_image(examined)
@@ -111,21 +111,21 @@ def gate(examined: ExaminedHost) -> Iterator[Fault]:
         called = examined.called(instance)
         if missing := missing_commands(shown):
             message = f"it starts without being held back: it lacks {' and '.join(missing)}"
-            yield Fault("gate-overridden", called, message, _remedy(examined, instance, shown))
+            yield DoctorFinding("gate-overridden", called, message, _hint(examined, instance, shown))
         for clause in opening_settings(shown, is_strict=examined.manifest.is_strict):
-            yield Fault("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
+            yield DoctorFinding("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
             # What they would make of it only systemd can tell, and it does once it has read them.
             what = " and ".join(unread) or "one of its files"
             message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
-            remedy = "systemctl daemon-reload; hostrouting doctor"
+            hint = "systemctl daemon-reload; hostrouting doctor"
             if _is_edited(examined):
-                remedy = examined.writing_anew  # which reloads too
-            yield Fault("not-reloaded", called, message, remedy, Severity.UNKNOWN)
+                hint = examined.writing_anew  # which reloads too
+            yield DoctorFinding("not-reloaded", called, message, hint, Severity.UNKNOWN)
 
 
-def _gate_of_image(examined: ExaminedHost) -> Iterator[Fault]:
+def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find the drop-ins that take the place of ours, or empty the lists that ours fill, by the files alone."""
     layout, consumer = examined.layout, examined.consumer
     first, last = layout.gates(consumer)
@@ -137,13 +137,13 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[Fault]:
             if (there := read.get(ours.name, ours)) != ours:
                 name = layout.relative(there)
                 message = f"{name} takes the place of {layout.relative(ours)}: the gate doesn't hold"
-                yield Fault("gate-overridden", unit, message, f"rm {name}")
+                yield DoctorFinding("gate-overridden", unit, message, f"rm {name}")
         for name, path in read.items():
             pairs = settings(files.read_text(layout.followed(layout.relative(path))) or "")
             lists = [f"{key}=" for key, value in pairs if key in _LISTS and not value and name > _LISTS[key]]
             if lists:
                 message = f"{layout.relative(path)} empties {' and '.join(lists)}: the gate doesn't hold"
-                yield Fault("gate-overridden", unit, message, f"take the empty {lists[0]} out of it")
+                yield DoctorFinding("gate-overridden", unit, message, f"take the empty {lists[0]} out of it")
 
 
 # What the gate needs of each list stands in this one of its drop-ins.
@@ -158,7 +158,7 @@ def _is_edited(examined: ExaminedHost) -> bool:
     return any(files.read_text(path) != text for path, text in zip(gates, DROP_INS, strict=True))
 
 
-def _remedy(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> str:
+def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> str:
     if _is_edited(examined):
         return examined.writing_anew
     if shown["NeedDaemonReload"] == "yes":
@@ -190,15 +190,17 @@ def _below_usr(path: str) -> str:
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
-def break_glass(examined: ExaminedHost) -> Iterator[Fault]:
+def break_glass(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the gate wasn't left open."""
     why, off = why_open(examined.layout), examined.layout.relative(examined.layout.gate_off)
     if why and ARGUMENT in why:
         message = f"{why}: every start is admitted unchecked until the next boot"
-        yield Fault("gate-off", "/proc/cmdline", message, f"take {ARGUMENT} out of the boot loader's kernel arguments")
+        yield DoctorFinding(
+            "gate-off", "/proc/cmdline", message, f"take {ARGUMENT} out of the boot loader's kernel arguments"
+        )
     elif why:
         message = "as long as it is there every start is admitted unchecked"
-        yield Fault("gate-off", off, message, f"rm {off}")
+        yield DoctorFinding("gate-off", off, message, f"rm {off}")
 
 
 _NETWORKS = ("PrivateNetwork", "NetworkNamespacePath")
@@ -206,7 +208,7 @@ _ROOTS = ("RootDirectory", "RootImage")
 _MOUNTS = ("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem")
 
 
-def sight(examined: ExaminedHost) -> Iterator[Fault]:
+def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the consumer's gate sees the host's network and files; "+" doesn't lift what a unit mounts."""
     for instance, shown in examined.instances.items():
         settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
@@ -217,8 +219,8 @@ def sight(examined: ExaminedHost) -> Iterator[Fault]:
                 f"its gate sees {'a network namespace' if is_network else 'files'} of its own, not the host's "
                 f"({setting}): a healthy node may be held back, or a shadowed one let through"
             )
-            remedy = f"take it away, or let what the unit runs do it: systemctl cat {instance}"
-            yield Fault("own-network" if is_network else "own-files", examined.called(instance), message, remedy)
+            hint = f"take it away, or let what the unit runs do it: systemctl cat {instance}"
+            yield DoctorFinding("own-network" if is_network else "own-files", examined.called(instance), message, hint)
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
@@ -260,7 +262,7 @@ def _used(layout: Layout) -> Iterator[Path]:
 # --- the order -----------------------------------------------------------------------------------------------------
 
 
-def ordering(examined: ExaminedHost) -> Iterator[Fault]:
+def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the consumer starts after the oneshots, and in no cycle."""
     for instance, shown in examined.instances.items():
         early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
@@ -268,8 +270,8 @@ def ordering(examined: ExaminedHost) -> Iterator[Fault]:
             message = (
                 f"it doesn't start after {' '.join(early)}, so at boot nothing waits for the network before the gate"
             )
-            remedy = "systemctl daemon-reload, and if that doesn't help: hostrouting apply"
-            yield Fault("not-ordered", examined.called(instance), message, remedy, Severity.RISK)
+            hint = "systemctl daemon-reload, and if that doesn't help: hostrouting apply"
+            yield DoctorFinding("not-ordered", examined.called(instance), message, hint, Severity.RISK)
     ours = [*examined.oneshots, *examined.instances]
     cycle = find_cycle(examined.units.orderings(*ours), ours)
     if cycle:
@@ -277,8 +279,8 @@ def ordering(examined: ExaminedHost) -> Iterator[Fault]:
             f"it starts after itself: {' after '.join((*cycle, cycle[0]))}; at each boot systemd drops the start of "
             "one of them, not always of the same one"
         )
-        remedy = f"take one After= or Before= away: systemctl cat {' '.join(cycle)}"
-        yield Fault("ordering-cycle", cycle[0], message, remedy, Severity.RISK)
+        hint = f"take one After= or Before= away: systemctl cat {' '.join(cycle)}"
+        yield DoctorFinding("ordering-cycle", cycle[0], message, hint, Severity.RISK)
 
 
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
@@ -306,7 +308,7 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
     return ()
 
 
-# --- what the oneshots do to it, and a mend ------------------------------------------------------------------------
+# --- what the oneshots do to it, and a fix ------------------------------------------------------------------------
 
 
 # systemd.unit(5)
@@ -314,7 +316,7 @@ _NEEDING, _STOPPED_BY = ("Requires", "Requisite", "BindsTo"), ("PartOf", "StopPr
 _CONFLICTING = ("Conflicts", "ConflictedBy")
 
 
-def ties(examined: ExaminedHost) -> Iterator[Fault]:
+def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Nothing that is done to the oneshots stops the consumer, or keeps it from starting."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
@@ -330,12 +332,12 @@ def ties(examined: ExaminedHost) -> Iterator[Fault]:
                 costs.append("a start that fails for it isn't tried again by Restart=")
                 costs.append("after hostrouting remove a start is refused")
             message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
-            remedy = (
+            hint = (
                 f"take it out of what systemctl cat {instance} shows, and remove what this finds: find /etc/systemd "
                 f"/run/systemd /usr/lib/systemd -path '*.requires/{unit}'; the gate and its Wants= do what it is for; "
                 "then: systemctl daemon-reload"
             )
-            yield Fault("tied", examined.called(instance), message, remedy, Severity.RISK)
+            yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
 
 # As long as the gate holds before it fails, and the status by which it does.
@@ -343,14 +345,14 @@ _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 
 
-def restarts(examined: ExaminedHost) -> Iterator[Fault]:
-    """After a mend the consumer comes up by itself."""
+def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """After a fix the consumer comes up by itself."""
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
             because, setting = why
             message = f"once a held start has timed out, it stays down until it is started by hand: {because}"
-            remedy = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
-            yield Fault("no-restart", examined.called(instance), message, remedy, Severity.RISK)
+            hint = f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: systemctl daemon-reload"
+            yield DoctorFinding("no-restart", examined.called(instance), message, hint, Severity.RISK)
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hostrouting.boot.manifest import WATCH
 from hostrouting.boot.trial import is_overdue, standing
-from hostrouting.doctor.examination import ExaminedHost, Fault, Severity
+from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Route
@@ -17,40 +17,44 @@ from hostrouting.routes.verify import verify_routes
 _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 
-def trial(examined: ExaminedHost) -> Iterator[Fault]:
+def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """No trial of routes stands: meanwhile the kernel's routes are others than those that are installed."""
     until, subject = standing(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that puts the routes of before back is lost"
-        yield Fault("trial-overdue", subject, message, examined.command("apply"))
+        yield DoctorFinding("trial-overdue", subject, message, examined.command("apply"))
     elif until is not None:
         message = f"it stands until {until}: the kernel has the routes that are tried, not those that are installed"
-        remedy = "hostrouting confirm keeps them; hostrouting remove, or apply, ends it"
-        yield Fault("trial-stands", subject, message, remedy, Severity.RISK)
+        hint = "hostrouting confirm keeps them; hostrouting remove, or apply, ends it"
+        yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 
 
-def routes(examined: ExaminedHost) -> Iterator[Fault]:
+def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Every route is in the kernel as asked, and wins."""
     try:
         plan, missing = plan_now(examined.config, examined.host.routes)
         if missing is not None:
-            yield Fault("route-waits", "static routes", f"they wait for {missing}", "bring it up, or change CONFIG")
+            yield DoctorFinding(
+                "route-waits", "static routes", f"they wait for {missing}", "bring it up, or change CONFIG"
+            )
         for route in plan.add:
-            yield Fault("route-missing", str(route), "it isn't in the kernel", examined.command("apply"))
+            yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", examined.command("apply"))
         for change in plan.replace:
-            yield Fault("route-differs", str(change.new), f"the kernel has: {change.old}", examined.command("apply"))
+            yield DoctorFinding(
+                "route-differs", str(change.new), f"the kernel has: {change.old}", examined.command("apply")
+            )
         verify_routes((*plan.unchanged, *plan.foreign), examined.host.routes)
     except RouteError as error:
         # Asked once more: what the kernel doesn't answer is no finding about routes.
         examined.host.routes.routes()
-        remedy = f"look at: {examined.command('plan')}; ip -4 rule; ip -4 route show table all"
-        yield Fault("route-fails", "static routes", str(error), remedy)
+        hint = f"look at: {examined.command('plan')}; ip -4 rule; ip -4 route show table all"
+        yield DoctorFinding("route-fails", "static routes", str(error), hint)
 
 
 # --- who may take them away ----------------------------------------------------------------------------------------
 
 
-def networkd(examined: ExaminedHost) -> Iterator[Fault]:
+def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """systemd-networkd leaves our routes alone."""
     # As measured; a systemd older than 257 does so whatever its settings are.
     message = (
@@ -59,10 +63,10 @@ def networkd(examined: ExaminedHost) -> Iterator[Fault]:
         "has changed and is reloaded, and (257) at its own restart"
     )
     for dev, routes in _managed(examined, NETWORKD).items():
-        yield Fault("networkd-flushes", dev, message, _networkd_remedy(dev, routes), Severity.RISK)
+        yield DoctorFinding("networkd-flushes", dev, message, _networkd_fix(dev, routes), Severity.RISK)
 
 
-def _networkd_remedy(dev: str, routes: Sequence[Route]) -> str:
+def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
     try:
         text = as_networkd(routes)
     except RouteError:  # there are no words for one of them
@@ -71,7 +75,7 @@ def _networkd_remedy(dev: str, routes: Sequence[Route]) -> str:
     return "\n".join([f"{_WATCHED}; or let networkd install them, by a drop-in of {dev}'s .network file:", *rows])
 
 
-def network_manager(examined: ExaminedHost) -> Iterator[Fault]:
+def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """NetworkManager leaves our routes alone."""
     # What its Reapply() is documented to do, unless it is called with preserve-external-ip.
     message = (
@@ -80,20 +84,20 @@ def network_manager(examined: ExaminedHost) -> Iterator[Fault]:
     )
     for dev, routes in _managed(examined, NETWORK_MANAGER).items():
         theirs = " ".join(f"+ipv4.routes '{route.destination} GATEWAY'" for route in routes)
-        remedy = f"{_WATCHED}; or let NetworkManager install them: nmcli connection modify CONNECTION {theirs}"
-        yield Fault("network-manager-flushes", dev, message, remedy, Severity.RISK)
+        hint = f"{_WATCHED}; or let NetworkManager install them: nmcli connection modify CONNECTION {theirs}"
+        yield DoctorFinding("network-manager-flushes", dev, message, hint, Severity.RISK)
 
 
-def cloud_init(examined: ExaminedHost) -> Iterator[Fault]:
+def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """cloud-init doesn't configure the network anew while the node runs."""
     message = (
         "cloud-init writes and applies the network's configuration anew when an interface appears or goes; our routes "
         "may go with the old one"
     )
-    remedy = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
+    hint = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
     for path in sorted(examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")):
         if _ours(examined) and not path.is_symlink():
-            yield Fault("cloud-init-hotplug", examined.layout.relative(path), message, remedy, Severity.RISK)
+            yield DoctorFinding("cloud-init-hotplug", examined.layout.relative(path), message, hint, Severity.RISK)
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
@@ -123,7 +127,7 @@ _WATCHER = f"{WATCH}.service"
 _RESTARTS_MAX = 2
 
 
-def watcher(examined: ExaminedHost) -> Iterator[Fault]:
+def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the watcher runs and can write its metrics."""
     if WATCH not in examined.manifest.parts:
         return
@@ -131,17 +135,17 @@ def watcher(examined: ExaminedHost) -> Iterator[Fault]:
     so, journal = "routes that get lost aren't put back, and the markers grow old", f"journalctl -u {WATCH}"
     if shown["SubState"] == "auto-restart" or int(shown["NRestarts"] or 0) > _RESTARTS_MAX:
         message = f"it fails again and again, {shown['NRestarts']} times so far: {so}"
-        yield Fault("watcher-fails", _WATCHER, message, journal, Severity.RISK)
+        yield DoctorFinding("watcher-fails", _WATCHER, message, journal, Severity.RISK)
     elif shown["ActiveState"] != "active":
-        yield Fault("watcher-down", _WATCHER, f"it is installed and doesn't run: {so}", journal, Severity.RISK)
+        yield DoctorFinding("watcher-down", _WATCHER, f"it is installed and doesn't run: {so}", journal, Severity.RISK)
     textfile = examined.manifest.config.watch.textfile
     if textfile is None:
         return
     folder, restart = textfile.rpartition("/")[0] or "/", f"systemctl restart {_WATCHER}"
     if not examined.layout.of(folder).is_dir():
         message = f"it isn't there, so the watcher can't write {textfile}"
-        yield Fault("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
+        yield DoctorFinding("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
     elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
         # Which folders a service may write to is settled as it starts.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
-        yield Fault("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)
+        yield DoctorFinding("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)

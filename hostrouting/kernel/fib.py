@@ -1,6 +1,6 @@
 """Pure: what tables and rules say about an address, where the kernel can't be asked or doesn't tell.
 
-The kernel answers every check. This model of it is for what no look-up shows: the entry that discards, what a longer
+The kernel answers every check. This model of it is for what no lookup shows: the entry that discards, what a longer
 route in table main would change, a host that was recorded elsewhere; and for the kernel in memory, which changes the
 tables in place. net/ipv4/fib_trie.c, net/core/fib_rules.c, net/ipv4/route.c.
 """
@@ -69,7 +69,7 @@ class Fib:
         lacks_unknown: as for ``matches``.
     """
 
-    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown; a recording shows such hops as dead.
+    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown; a snapshot shows such hops as dead.
     ignores_linkdown = False
 
     rules: Sequence[Rule]
@@ -214,7 +214,7 @@ class Fib:
                 continue
             if rule.action is RuleAction.GOTO:
                 # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
-                # (fib_nl2rule); a recording may have one all the same, and must not lead in circles.
+                # (fib_nl2rule); a snapshot may have one all the same, and must not lead in circles.
                 target = (at for at, each in enumerate(self.rules) if each.preference == rule.goto)
                 next_ = next(target, 0)
                 continue
@@ -292,15 +292,15 @@ class Fib:
         if int(flow.source):
             if flow.source.is_multicast or flow.source == BROADCAST:
                 return errnos.EINVAL
-            if not self.is_own(flow.source):
+            if not self.is_local(flow.source):
                 return errnos.ENETUNREACH
-            # Such a packet leaves by the device of its source without any look-up, so there is no entry to show.
+            # Such a packet leaves by the device of its source without any lookup, so there is no entry to show.
             if flow.address.is_multicast or flow.address == BROADCAST:
                 return errnos.EHOSTUNREACH
-        # 0.0.0.0 is this host without any look-up too.
+        # 0.0.0.0 is this host without any lookup too.
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
-    def is_own(self, source: IPv4Address) -> bool:
+    def is_local(self, source: IPv4Address) -> bool:
         """Tell whether an address is this host's: of a device, or else one that table local calls so (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:

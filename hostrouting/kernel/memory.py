@@ -31,7 +31,7 @@ from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete, f
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.port import WholeTables, matters
-from hostrouting.kernel.refusals import Deletable, RefusedError, refuse_unwritable
+from hostrouting.kernel.refusals import Deletable, NetlinkError, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Hardware, Link
@@ -147,7 +147,7 @@ class FakeKernel(WholeTables):
             for route in routes:
                 try:
                     write(net, route)
-                except RefusedError as refusal:
+                except NetlinkError as refusal:
                     failures.append(RouteFailure(route, refusal.errno, refusal.message))
         return tuple(failures)
 
@@ -302,14 +302,14 @@ class FakeKernel(WholeTables):
         try:
             with self._changing() as net:
                 yield net
-        except RefusedError as refusal:
+        except NetlinkError as refusal:
             raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
 
 
 def _new_route(net: Net, route: Route, *, how: How) -> None:
     _refuse_request(net, route, route.hops)
     if route.tos & 0x03:
-        raise RefusedError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
+        raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
     fib_new_route(net, route, how)
 
 

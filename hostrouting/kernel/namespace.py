@@ -231,13 +231,13 @@ class NamespaceKernel(NetlinkBackend):
 
     def _index(self, name: str) -> int:
         self._refuse_elsewhere()
-        with rtnl.told(f"find the link {name}"):
+        with rtnl.translate_errors(f"find the link {name}"):
             return rtnl.Indexes()[name]
 
     def _ask(
         self, attempt: str, kind: int, flags: int, fields: dict[str, int], *attributes: tuple[str, object]
     ) -> tuple[Any, ...]:
-        with rtnl.told(attempt), self._connect() as talk:
+        with rtnl.translate_errors(attempt), self._connect() as talk:
             return request(talk, kind, flags, fields, *attributes)
 
 

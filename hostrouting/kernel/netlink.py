@@ -17,10 +17,10 @@ from itertools import chain, takewhile
 from typing import TypeVar
 
 from hostrouting.kernel.port import is_plain_by
-from hostrouting.kernel.refusals import Deletable, RefusedError
+from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
-from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, calm, read
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, read, retry_if_changed
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Address, Link
@@ -32,7 +32,7 @@ from phases import CancelScope
 T = TypeVar("T")
 
 # A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
-_CALM_ATTEMPTS = 4
+_READ_ATTEMPTS = 4
 
 # Of the ports that are tried; no service has one of those that follow.
 _FIRST_PORT = 50_000
@@ -95,7 +95,7 @@ class NetlinkBackend:
         """
         return routes_of(self._groups(table))
 
-    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+    def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """Return the entries of a table as ``routes`` reads them: consecutive prefixes, by their next hops."""
         return tuple(self._groups(table))
 
@@ -106,11 +106,11 @@ class NetlinkBackend:
         inside: Sequence[Prefix] = (),
         protocol: int = 0,
     ) -> list[Group]:
-        attempts = iter(range(_CALM_ATTEMPTS))
+        attempts = iter(range(_READ_ATTEMPTS))
 
         def ask(talk: Conversation) -> list[Group]:
             reader = self._reader(is_wanted, inside)
-            with calm(attempts):
+            with retry_if_changed(attempts):
                 runs = _dumped_routes(talk, table, protocol)
                 return [group for run in runs for group in reader.groups(run)]
 
@@ -168,11 +168,11 @@ class NetlinkBackend:
             RouteError: the kernel can't be listened to.
         """
         attempt = "listen for changes of routes"
-        with rtnl.told(attempt):
+        with rtnl.translate_errors(attempt):
             listener = Listener(PrefixSet(inside))
 
         def may_have_changed() -> bool:
-            with rtnl.told(attempt):
+            with rtnl.translate_errors(attempt):
                 return listener.saw_a_change()
 
         with listener:
@@ -217,7 +217,7 @@ class NetlinkBackend:
         reader = self._reader()
         for asked, answers in talk.ask(addresses, pack):
             for address, answer in zip(asked, answers, strict=True):
-                if not isinstance(answer, RefusedError):
+                if not isinstance(answer, NetlinkError):
                     yield Lookup(address, reader.entry(answer))
                 elif answer.errno in _NO_ROUTE:
                     yield Lookup(address, None, answer.errno)
@@ -229,7 +229,7 @@ class NetlinkBackend:
     ) -> dict[Route, tuple[IPv4Address, ...]]:
         """Ask which sources the kernel chooses for packets that have none, by the entries that win for them.
 
-        A look-up tells of the hop that it takes: by a hash of the address or, as a sysctl says, of the port too.
+        A lookup tells of the hop that it takes: by a hash of the address or, as a sysctl says, of the port too.
         """
         owners = [entry for entry, addresses in entries.items() for _ in addresses]
         flows = [
@@ -249,7 +249,7 @@ class NetlinkBackend:
             answers = chain.from_iterable(answers for _, answers in talk.ask(flows, pack))
             found: dict[Route, set[IPv4Address]] = {entry: set() for entry in entries}
             for owner, answer in zip(owners, answers, strict=True):
-                if isinstance(answer, RefusedError):
+                if isinstance(answer, NetlinkError):
                     if answer.errno not in _NO_ROUTE:
                         raise answer
                 elif (source := wire.chosen_source(answer)) is not None:
@@ -285,7 +285,7 @@ class NetlinkBackend:
     def _write(self, routes: Sequence[Route], pack: Callable[[Route, int], bytes]) -> tuple[RouteFailure, ...]:
         if not routes:
             return ()
-        with rtnl.told("change routes"), self._connect() as talk:
+        with rtnl.translate_errors("change routes"), self._connect() as talk:
             refusals = talk.change(routes, pack)
         return tuple(RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals)
 
@@ -317,10 +317,10 @@ class NetlinkBackend:
         attempt = "listen for changes of routes"
         changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
-            with rtnl.told(attempt):
+            with rtnl.translate_errors(attempt):
                 self._local.changes = Listener()
             return
-        with rtnl.told(attempt):
+        with rtnl.translate_errors(attempt):
             scope.wait(changes)
             changes.drain()
 
@@ -354,6 +354,6 @@ def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> 
         return
     try:
         yield from talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(table, protocol))
-    except RefusedError as refusal:
+    except NetlinkError as refusal:
         if table is None or refusal.errno != errnos.ENOENT:
             raise

@@ -74,10 +74,10 @@ def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
 
 
 # The part of an entry that decides about the sources of what goes by it.
-Way = tuple[object, ...]
+SourceKey = tuple[object, ...]
 
 
-def way_of(route: Route) -> Way:
+def source_key(route: Route) -> SourceKey:
     """Return what the entries have in common whose packets get the same sources."""
     hops = tuple(hop.path for hop in route.hops if not hop.is_dead)
     return route.type, route.scope, route.source, route.nexthop_id, hops
@@ -120,7 +120,7 @@ class Sources:
         loopbacks = (each.scope for each in addresses if each.local.is_loopback)
         # Most hosts have 127.0.0.0/8 for themselves alone.
         self.loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
-        self._by_hop = cache(self._by_way)
+        self._by_hop = cache(self._source_by)
 
     def of(self, route: Route) -> tuple[IPv4Address, ...]:
         """Return the sources that packets by an entry get, the least first: of several hops each has its own.
@@ -153,7 +153,7 @@ class Sources:
             return route.source
         return next(iter(self._by_hop(hop.dev, _compared_gateway(route, hop), route.scope, Scope.HOST)), None)
 
-    def _by_way(
+    def _source_by(
         self, dev: str | None, gateway: IPv4Address | None, scope: int, local_scope: int
     ) -> tuple[IPv4Address, ...]:
         """Return the source that a hop gives (inet_select_addr): of its interface, the gateway's subnet first.
@@ -232,10 +232,10 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
 
 
 def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
-    """Return a look-up that gives each default route that the kernel may take where it gives one of several.
+    """Return a lookup that gives each default route that the kernel may take where it gives one of several.
 
     Of default routes of one table and metric by one gateway each, the kernel chooses by the state of these gateways,
-    anew for each look-up (fib_select_default).
+    anew for each lookup (fib_select_default).
 
     Args:
         look_up: ``RouteBackend.lookup``, or a model of it.

@@ -46,7 +46,7 @@ class RouteBackend(Protocol):
         A table that doesn't exist is empty.
         """
 
-    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+    def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """Return the entries of a table without a value for each: in the kernel's order, grouped by their next hops.
 
         Returns:
@@ -87,7 +87,7 @@ class RouteBackend(Protocol):
             inside: prefixes; an entry matters that has an address in one of them.
 
         Raises:
-            RestlessError: what is read was never of one moment, as in a torn recording.
+            RestlessError: what is read was never of one moment, as in a torn snapshot.
         """
 
     def lookup(
@@ -269,7 +269,7 @@ class WholeTables:
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
             """Return routes as ``RouteBackend.routes`` does."""
 
-    def routes_by_way(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
+    def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
         """Return the entries of a table in the kernel's order, each by itself."""
         return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
 

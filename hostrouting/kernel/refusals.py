@@ -15,7 +15,7 @@ from hostrouting.model.routes import Route
 _BYTE_MAX, _UINT32_MAX, WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
 
 
-class RefusedError(Exception):
+class NetlinkError(Exception):
     """The kernel's refusal of one request; it never leaves the backend.
 
     Args:
@@ -33,7 +33,7 @@ def refuse_unwritable(route: Route) -> None:
     """Refuse a route with a number that fits into no message.
 
     Raises:
-        RefusedError: EINVAL.
+        NetlinkError: EINVAL.
     """
     limited = (
         ("table", route.table, 1, _UINT32_MAX),  # 0 isn't one: the kernel would take main (fib_new_table)
@@ -47,7 +47,7 @@ def refuse_unwritable(route: Route) -> None:
     )
     for name, value, least, most in limited:
         if not least <= value <= most:
-            raise RefusedError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")
+            raise NetlinkError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")
 
 
 class Deletable:
@@ -71,11 +71,11 @@ class Deletable:
         """Find a route, and count it as gone; a hop without a device means any device.
 
         Raises:
-            RefusedError: it isn't there (ESRCH).
+            NetlinkError: it isn't there (ESRCH).
         """
         devs, dev = self._devs.get(_identity(route), []), _first_dev(route)
         if not devs or (dev is not None and dev not in devs):
-            raise RefusedError(errnos.ESRCH, "no such route")
+            raise NetlinkError(errnos.ESRCH, "no such route")
         devs.remove(devs[0] if dev is None else dev)
 
 

@@ -43,7 +43,7 @@ class Flow(NamedTuple):
 
     @classmethod
     def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
-        """Return the kernel's own look-up of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
+        """Return the kernel's own lookup of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
         return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
@@ -79,7 +79,7 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
 
     Args:
         rule: a policy rule.
-        flow: the packet, or the kernel's own look-up of a gateway.
+        flow: the packet, or the kernel's own lookup of a gateway.
         loopback: the name of the interface by which what this host sends comes in.
         lacks_unknown: whether the packet has nothing of what rules select by and isn't known here: then it meets a
             rule for all but that.

@@ -11,7 +11,7 @@
 
 A plug-in hangs its own on the same root.
 
-Errors of the layers below (pyroute2's ``NetlinkError``, ``OSError``) are translated where that layer is used
+Errors of the layers below (pyroute2's own ``NetlinkError``, ``OSError``) are translated where that layer is used
 and never leak. ``phases.Cancelled`` and ``phases.TimedOut`` pass through: they belong to the runner.
 """
 

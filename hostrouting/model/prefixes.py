@@ -78,10 +78,10 @@ def ends(prefix: Prefix) -> tuple[int, int]:
     return first, first | (0xFFFFFFFF >> length)
 
 
-def own_addresses(prefixes: Iterable[Prefix]) -> dict[Prefix, int | None]:
+def uncovered_addresses(prefixes: Iterable[Prefix]) -> dict[Prefix, int | None]:
     """For each prefix its first address that no longer prefix of the same set covers; None if they cover it all.
 
-    Longest-prefix match gives such an address to that prefix alone, so one look-up of it shows whether the prefix
+    Longest-prefix match gives such an address to that prefix alone, so one lookup of it shows whether the prefix
     wins. One pass over the sorted prefixes, O(n log n).
 
     Args:

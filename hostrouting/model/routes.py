@@ -1,4 +1,4 @@
-"""Routes and the kernel's answer to a look-up, in the words of ip-route(8)."""
+"""Routes and the kernel's answer to a lookup, in the words of ip-route(8)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class NextHop:
         weight: 1-256, its share among the hops of a multipath route.
         is_dead: the kernel doesn't use it (its device is down). Reported, never asked for.
         is_linkdown: its device has no carrier. Reported, never asked for.
-        encap: the encapsulation after which packets leave by a look-up of its own (``seg6``…); empty: none. Reported,
+        encap: the encapsulation after which packets leave by a lookup of its own (``seg6``…); empty: none. Reported,
             never asked for.
     """
 

@@ -20,13 +20,13 @@ from itertools import accumulate, chain
 from typing import NamedTuple
 
 from hostrouting.model.prefixes import Prefix
-from hostrouting.overlap._coverage import Tile
+from hostrouting.overlap._coverage import Interval
 
 # What it costs to leave out addresses that could be covered: more than any number of prefixes.
 _TOO_MUCH = 1 << 40
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """Consecutive addresses, and what they ask of the prefixes that cover them.
 
     Args:
@@ -44,25 +44,25 @@ class Piece(NamedTuple):
     most: int = 32
 
 
-def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> list[IPv4Network]:
+def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) -> list[IPv4Network]:
     """Cover the targets with as few prefixes as possible.
 
     Of several ways to do so it is the one that covers the least, own and broadcast addresses and whatever else any
     prefix may cover aside.
 
     Args:
-        pieces: in the order of their addresses; what none of them covers isn't to be covered.
+        segments: in the order of their addresses; what none of them covers isn't to be covered.
         taken: prefixes that can't be used.
 
     Returns:
         The prefixes in the order of their addresses, each before those in it.
     """
-    firsts, lasts = [piece.first for piece in pieces], [piece.last for piece in pieces]
-    mosts = [piece.most for piece in pieces]
+    firsts, lasts = [segment.first for segment in segments], [segment.last for segment in segments]
+    mosts = [segment.most for segment in segments]
     # Whatever is around serves what is no target, and what is longer than 32 would be needed to serve it.
-    aboves = [piece.above if piece.is_target else -2 for piece in pieces]
-    lowest = [piece.above if piece.is_target else 32 for piece in pieces]
-    # How many pieces up to this one don't go on where the one before ends.
+    aboves = [segment.above if segment.is_target else -2 for segment in segments]
+    lowest = [segment.above if segment.is_target else 32 for segment in segments]
+    # How many segments up to this one don't go on where the one before ends.
     gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
 
     def part(first: int, length: int) -> slice:
@@ -83,7 +83,7 @@ def fewest_prefixes(pieces: Sequence[Piece], taken: Container[Prefix] = ()) -> l
         if is_served(first, length, around):
             return 0, ()
         inner = part(first, length)
-        # Of what is shorter than the smallest prefix around the pieces, they don't cover a half.
+        # Of what is shorter than the smallest prefix around the segments, they don't cover a half.
         begin, end = max(first, firsts[inner.start]), min(first + _size(length) - 1, lasts[inner.stop - 1])
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
@@ -119,29 +119,29 @@ def _size(length: int) -> int:
     return 1 << 32 >> length
 
 
-class Neighbours:
+class AdjacentIntervals:
     """Own and broadcast addresses, which are noted: they count as part of the failures beside them.
 
     Args:
-        tiles: theirs.
+        intervals: theirs.
     """
 
-    def __init__(self, tiles: Iterable[Tile]) -> None:
-        self._by_first = {tile.first: tile for tile in tiles}
-        self._by_last = {tile.last: tile for tile in self._by_first.values()}
+    def __init__(self, intervals: Iterable[Interval]) -> None:
+        self._by_first = {interval.first: interval for interval in intervals}
+        self._by_last = {interval.last: interval for interval in self._by_first.values()}
 
-    def around(self, failing: Iterable[Tile]) -> list[IPv4Network]:
+    def around(self, failing: Iterable[Interval]) -> list[IPv4Network]:
         """Return where a failure is, in a few prefixes."""
-        pieces: dict[int, Piece] = {}
-        for tile in failing:
-            pieces[tile.first] = Piece(tile.first, tile.last, is_target=True)
-            for each in self._beside(tile):
-                pieces.setdefault(each.first, Piece(each.first, each.last, is_target=False))
-        return fewest_prefixes([pieces[first] for first in sorted(pieces)])
+        segments: dict[int, Segment] = {}
+        for interval in failing:
+            segments[interval.first] = Segment(interval.first, interval.last, is_target=True)
+            for each in self._adjacent(interval):
+                segments.setdefault(each.first, Segment(each.first, each.last, is_target=False))
+        return fewest_prefixes([segments[first] for first in sorted(segments)])
 
-    def _beside(self, tile: Tile) -> Iterator[Tile]:
-        """Yield the tiles that lead up to a tile without a gap, and those that lead on from it."""
-        first, last = tile.first, tile.last
+    def _adjacent(self, interval: Interval) -> Iterator[Interval]:
+        """Yield the intervals that lead up to an interval without a gap, and those that lead on from it."""
+        first, last = interval.first, interval.last
         while before := self._by_last.get(first - 1):
             yield before
             first = before.first

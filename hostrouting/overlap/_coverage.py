@@ -1,14 +1,14 @@
 """Pure: the ranges of the expected CIDRs inside which the kernel's answer can't change.
 
 Routes and rules look at prefixes, so an answer changes at the borders of prefixes only. Prefixes are nested or apart:
-all addresses whose innermost prefix is the same have the same answer, however many pieces they are in, and one
-look-up tells it::
+all addresses whose innermost prefix is the same have the same answer, however many segments they are in, and one
+lookup tells it::
 
     172.16.0.0/16     |--------------------------------|      expected
     172.16.0.0/16     |--------------------------------|      dev ib0
     172.16.1.0/24            |---|                            via 10.1.0.1 dev eth0
     172.16.3.10/32                      |                     local ib0
-    tiles             |  a   | b |  a   |c|     a      |      3 questions: 172.16.0.0, 172.16.1.0, 172.16.3.10
+    intervals             |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
 A large FIB mostly leaves by the uplinks. Where nothing else reaches, such routes change nothing,
 and cut nothing.
@@ -30,25 +30,25 @@ from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 
-class Tile(NamedTuple):
+class Interval(NamedTuple):
     """Consecutive addresses with the same answer.
 
     Args:
         first: the first address, as a number.
         last: the last one.
-        question: the address to ask the kernel about, as a number; tiles that share it share its answer.
+        probe: the address to ask the kernel about, as a number; intervals that share it share its answer.
     """
 
     first: int
     last: int
-    question: int
+    probed: int
 
 
-def tiles_in(tiles: Sequence[Tile], prefix: Prefix) -> Sequence[Tile]:
-    """Return the tiles that have an address in a prefix, of some in the order of their addresses."""
+def intervals_in(intervals: Sequence[Interval], prefix: Prefix) -> Sequence[Interval]:
+    """Return the intervals that have an address in a prefix, of some in the order of their addresses."""
     first, last = ends(prefix)
-    start = bisect_left(tiles, first, key=attrgetter("last"))
-    return tiles[start : bisect_right(tiles, last, key=attrgetter("first"))]
+    start = bisect_left(intervals, first, key=attrgetter("last"))
+    return intervals[start : bisect_right(intervals, last, key=attrgetter("first"))]
 
 
 class Coverage:
@@ -78,7 +78,7 @@ class Coverage:
             self._besides.add((0, 0))
 
     def suspects(self, routes: Iterable[Route]) -> list[Prefix]:
-        """Tell where something else may decide; elsewhere ``tiles`` needs no plain routes.
+        """Tell where something else may decide; elsewhere ``intervals`` needs no plain routes.
 
         Args:
             routes: the entries of every table; plain ones by the expected interfaces may be left out.
@@ -91,16 +91,16 @@ class Coverage:
         shadows = PrefixSet(suspects)
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
 
-    def tiles(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Tile]:
+    def intervals(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Interval]:
         """Cut the CIDRs into ranges inside which the answer can't change.
 
         Args:
             routes: the entries of every table.
             borders: prefixes to cut at besides, wherever something else than the expected interfaces may win. (So are
-                the gateways behind other interfaces: no remedy may cover them.)
+                the gateways behind other interfaces: no fix may cover them.)
 
         Returns:
-            The tiles in the order of their addresses, without 0/8, 127/8, 224/4 and 240/4.
+            The intervals in the order of their addresses, without 0/8, 127/8, 224/4 and 240/4.
         """
         suspects, inner = set(self._besides), set(borders)
         for route in routes:
@@ -128,7 +128,7 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
     """Return whether what is sent to an address that only plain routes reach gets to the default route in any case.
 
     Rules for a destination are left out: their prefixes are looked into anyway. What a rule does that asks for more
-    (a source, a protocol, an interface...) may be done to some packets: nothing stands on it, and what isn't a look-up
+    (a source, a protocol, an interface...) may be done to some packets: nothing stands on it, and what isn't a lookup
     may be wrong.
     """
     nowhere = Flow(IPv4Address(0))
@@ -146,25 +146,25 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
     return False
 
 
-def _lay(cuts: Sequence[Prefix]) -> list[Tile]:
-    """Lay the tiles: each address belongs to the innermost prefix around it."""
+def _lay(cuts: Sequence[Prefix]) -> list[Interval]:
+    """Lay the intervals: each address belongs to the innermost prefix around it."""
     reserved = PrefixSet(map(numbers, RESERVED))
     index = PrefixIndex(cuts)
     edges = sorted({edge for first, last in map(ends, cuts) for edge in (first, last + 1)})
-    questions: dict[Prefix, int] = {}
-    tiles: list[Tile] = []
+    probed: dict[Prefix, int] = {}
+    intervals: list[Interval] = []
     for first, behind in pairwise(edges):
         inner = next(index.around((first, 32)), None)
         if inner is not None and not reserved.covers((first, 32)):
-            tiles.append(Tile(first, behind - 1, questions.setdefault(inner, first)))
-    return tiles
+            intervals.append(Interval(first, behind - 1, probed.setdefault(inner, first)))
+    return intervals
 
 
-def networks_of(tiles: Iterable[Tile]) -> tuple[IPv4Network, ...]:
+def networks_of(intervals: Iterable[Interval]) -> tuple[IPv4Network, ...]:
     """Return the fewest CIDRs that cover some intervals exactly, which come in the order of their addresses."""
     spans: list[tuple[int, int]] = []
-    for tile in tiles:
-        first = spans.pop()[0] if spans and spans[-1][1] == tile.first - 1 else tile.first
-        spans.append((first, tile.last))
+    for interval in intervals:
+        first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first
+        spans.append((first, interval.last))
     networks = (summarize_address_range(IPv4Address(first), IPv4Address(last)) for first, last in spans)
     return tuple(chain.from_iterable(networks))

@@ -1,10 +1,10 @@
-"""Pure: what fails -> the fewest static routes that mend it, and what no route can mend.
+"""Pure: what fails -> the fewest static routes that fix it, and what no route can fix.
 
-A route in table main mends an address if it is longer than what wins there now, or as long where that has a metric, and
-if no rule decides before main. Each failing tile needs such a route; what must stay as it is may be covered by routes
+A route in table main fixes an address if it is longer than what wins there now, or as long where that has a metric, and
+if no rule decides before main. Each failing interval needs such a route; what must stay may be covered by routes
 that are shorter than its entry in main, which then change nothing there::
 
-    172.16.0.0/16  dev ib0       fails: /17 and longer mend it
+    172.16.0.0/16  dev ib0       fails: /17 and longer fix it
     172.16.3.7     dev ib0       fails, as a route of its own to one address: nothing is longer than /32, so it stays
     172.16.3.10    local         no route changes it, so it may be covered
     172.16.9.0/24  dev eth0      fine: what covers it must be shorter than /24
@@ -33,11 +33,11 @@ from hostrouting.model.prefixes import Prefix, PrefixIndex, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
-from hostrouting.overlap._cover import Neighbours, Piece, fewest_prefixes
-from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
-from hostrouting.overlap._judge import Outcome, Outcomes
-from hostrouting.overlap._reading import Reading, own_subnets, usable_devs
-from hostrouting.overlap.findings import Finding, Obstacle, Remedy, Unmendable
+from hostrouting.overlap._classify import Classification, Classifications
+from hostrouting.overlap._cover import AdjacentIntervals, Segment, fewest_prefixes
+from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
+from hostrouting.overlap._state import State, local_subnets, usable_devs
+from hostrouting.overlap.findings import Finding, Fix, Obstacle, Unfixable
 from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
@@ -74,12 +74,12 @@ def _is_nameable(dev: str) -> bool:
 
 
 @attrs.frozen
-class _Stake:
+class _Constraint:
     """Demand that an answer makes on the routes that cover its addresses.
 
     Args:
-        above: it fails, and a route that is longer than this mends it (-1: any does); None: else.
-        obstacle: why it fails and no route can mend it; None: it doesn't, or one can.
+        above: it fails, and a route that is longer than this fixes it (-1: any does); None: else.
+        obstacle: why it fails and no route can fix it; None: it doesn't, or one can.
         most: what is longer would change it; -1: whatever covers it.
         holder: instead of ``most`` the entry of table main that holds it; what is shorter changes nothing.
     """
@@ -89,17 +89,17 @@ class _Stake:
     most: int = -1
     holder: Route | None = None
 
-    def piece(self, tile: Tile) -> Piece:
+    def segment(self, interval: Interval) -> Segment:
         """Return the demand for some of its addresses."""
         if self.above is not None:
-            return Piece(tile.first, tile.last, is_target=True, above=self.above)
+            return Segment(interval.first, interval.last, is_target=True, above=self.above)
         most = self.most
         if self.holder is not None:
             # A large table isn't cut at each of its entries.
             destination = self.holder.destination
             first, last = ends(numbers(destination))
-            most = destination.prefixlen - 1 if first <= tile.first and tile.last <= last else -1
-        return Piece(tile.first, tile.last, is_target=False, most=most)
+            most = destination.prefixlen - 1 if first <= interval.first and interval.last <= last else -1
+        return Segment(interval.first, interval.last, is_target=False, most=most)
 
 
 def _length_to_exceed(found: Route) -> int:
@@ -111,121 +111,132 @@ def _length_to_exceed(found: Route) -> int:
     return found.destination.prefixlen - is_outdone
 
 
-class Remedies:
+class Fixes:
     """Fixes of the failures of a check.
 
     Args:
-        reading: the host.
+        state: the host.
         default: of the reading: the entries inherit from it.
-        outcomes: of each expected CIDR, by ``sort_answers``.
+        classifications: of each expected CIDR, by ``classify_probes``.
         nameservers: of resolv.conf.
     """
 
     def __init__(
         self,
-        reading: Reading,
+        state: State,
         default: Route,
-        outcomes: Mapping[ExpectedCidr, Outcomes],
+        classifications: Mapping[ExpectedCidr, Classifications],
         nameservers: Iterable[IPv4Address] = (),
     ) -> None:
-        self._reading, self._default, self._nameservers = reading, default, tuple(nameservers)
-        tiles, devs = reading.tiles, reading.uplinks
+        self._state, self._default, self._nameservers = state, default, tuple(nameservers)
+        intervals, devs = state.intervals, state.uplinks
         # Of two uplinks in one subnet the default route's has it, and one that takes no route has none.
-        usable = usable_devs(reading.links, devs)
-        self._own_subnets = own_subnets(reading.addresses, usable) | own_subnets(reading.addresses, default.devs)
-        self._nested_subnets = PrefixIndex(self._own_subnets)
-        # For each question what its first look-up means, of several CIDRs a failure; and which CIDR expects other
+        usable = usable_devs(state.links, devs)
+        self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default.devs)
+        self._nested_subnets = PrefixIndex(self._local_subnets)
+        # For each probe what its first lookup means, of several CIDRs a failure; and which CIDR expects other
         # interfaces than those by which an entry would lead it.
-        self._outcomes: dict[int, Outcome] = {}
+        self._classifications: dict[int, Classification] = {}
         self._elsewhere: dict[int, tuple[ExpectedCidr, Sequence[str]]] = {}
-        for expected, found in outcomes.items():
-            for question in dict.fromkeys(tile.question for tile in tiles_in(tiles, numbers(expected.cidr))):
-                outcome, known = found[question][0], self._outcomes.get(question)
-                if known is None or outcome.is_failure or not known.is_failure:
-                    self._outcomes[question] = outcome
-                subnet = self._subnet_of((question, 32))
-                by = default.devs if subnet is None else (self._own_subnets[subnet],)
+        for expected, found in classifications.items():
+            for probed in dict.fromkeys(
+                interval.probed for interval in intervals_in(intervals, numbers(expected.cidr))
+            ):
+                classification, known = found[probed][0], self._classifications.get(probed)
+                if known is None or classification.is_failure or not known.is_failure:
+                    self._classifications[probed] = classification
+                subnet = self._subnet_of((probed, 32))
+                by = default.devs if subnet is None else (self._local_subnets[subnet],)
                 if not expected.allows_all(by):
-                    self._elsewhere[question] = expected, by
-        self._fib, self._tiles = reading.fib, tiles
-        self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), reading.routes)
+                    self._elsewhere[probed] = expected, by
+        self._fib, self._intervals = state.fib, intervals
+        self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), state.routes)
         # The config doesn't say whether the cluster is reached by these instead.
-        rivals = {hop.dev or "" for route in unicast_defaults(reading.routes) for hop in route.hops} - {*devs}
-        self._rivals = own_subnets(reading.addresses, () if reading.named is not None else tuple(rivals))
+        rivals = {hop.dev or "" for route in unicast_defaults(state.routes) for hop in route.hops} - {*devs}
+        self._rivals = local_subnets(state.addresses, () if state.named is not None else tuple(rivals))
         self._nested_rivals = PrefixIndex(self._rivals)
         # The gateways behind all other interfaces, each with a route by it.
         self._gateways = {
-            (hop.gateway, hop.dev): route for route in reading.routes for hop in route.hops if hop.dev not in devs
+            (hop.gateway, hop.dev): route for route in state.routes for hop in route.hops if hop.dev not in devs
         }
         # Where a static route to the same destination would be refused.
         self._taken = {
             numbers(route.destination)
-            for route in reading.routes
+            for route in state.routes
             if route.table == Table.MAIN and ((route.tos == 0 and route.metric == 0) or route.is_connected)
         }
         sizes: Counter[int] = Counter()
-        for tile in self._tiles:
-            sizes[tile.question] += tile.last - tile.first + 1
-        self._stakes = {question: self._stake(outcome, sizes[question]) for question, outcome in self._outcomes.items()}
+        for interval in self._intervals:
+            sizes[interval.probed] += interval.last - interval.first + 1
+        self._constraints = {
+            probed: self._constraint(classification, sizes[probed])
+            for probed, classification in self._classifications.items()
+        }
 
-    def with_fixes(self, findings: Iterable[Finding], remedy: Remedy) -> Iterator[Finding]:
-        """Yield the failures, each with those entries of the fix that mend some of it."""
-        entries = {numbers(entry.destination): entry for entry in remedy.routes}
+    def with_fixes(self, findings: Iterable[Finding], fix: Fix) -> Iterator[Finding]:
+        """Yield the failures, each with those entries of the fix that fix some of it."""
+        entries = {numbers(entry.destination): entry for entry in fix.routes}
         places = PrefixIndex(entries)
         for finding in findings:
             ranges = finding.ranges if finding.source is None else ()
-            mending = {place for network in ranges for place in self._mending(places, network)}
-            yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(mending)))
+            fixing = {place for network in ranges for place in self._fixing(places, network)}
+            yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(fixing)))
 
-    def of_all(self) -> tuple[Remedy, Fib]:
+    def of_all(self) -> tuple[Fix, Fib]:
         """Return the fix of all failures together, proven on the tables as they would be, and these tables."""
-        stakes = [(tile, self._stakes[tile.question]) for tile in self._tiles]
-        targets = [tile for tile, stake in stakes if stake.above is not None]
-        found = fewest_prefixes([stake.piece(tile) for tile, stake in stakes], self._taken)
+        constraints = [(interval, self._constraints[interval.probed]) for interval in self._intervals]
+        targets = [interval for interval, constraint in constraints if constraint.above is not None]
+        found = fewest_prefixes([constraint.segment(interval) for interval, constraint in constraints], self._taken)
         entries = tuple(map(self._entry, found))
         places = [numbers(entry.destination) for entry in entries]
-        mended = dict.fromkeys(first for place in places for first in self._mended_in(place, place))
+        fixed = dict.fromkeys(first for place in places for first in self._fixed_in(place, place))
         taken = Obstacle("a route that isn't used has this very destination and metric: remove it")
-        obstacles = [(tile, stake.obstacle) for tile, stake in stakes if stake.obstacle is not None]
-        obstacles += [(tile, taken) for tile in targets if tile.first not in mended]
-        left: dict[tuple[tuple[str, ...], Obstacle], list[Tile]] = {}
-        for tile, obstacle in obstacles:
-            left.setdefault((self._outcomes[tile.question].devs, obstacle), []).append(tile)
-        own = Neighbours(tile for tile in self._tiles if self._outcomes[tile.question].is_own)
-        unmendable = [
-            Unmendable(networks_of(group), devs, obstacle, tuple(own.around(group)))
+        obstacles = [
+            (interval, constraint.obstacle) for interval, constraint in constraints if constraint.obstacle is not None
+        ]
+        obstacles += [(interval, taken) for interval in targets if interval.first not in fixed]
+        left: dict[tuple[tuple[str, ...], Obstacle], list[Interval]] = {}
+        for interval, obstacle in obstacles:
+            left.setdefault((self._classifications[interval.probed].devs, obstacle), []).append(interval)
+        own = AdjacentIntervals(
+            interval for interval in self._intervals if self._classifications[interval.probed].is_local
+        )
+        unfixable = [
+            Unfixable(networks_of(group), devs, obstacle, tuple(own.around(group)))
             for (devs, obstacle), group in left.items()
         ]
-        tables = self._tables_with(entries, map(IPv4Address, mended))
+        tables = self._tables_with(entries, map(IPv4Address, fixed))
         if isinstance(tables, Fib):
-            return Remedy(entries, tuple(unmendable), tuple(self._consequences(PrefixIndex(places)))), tables
-        return Remedy((), (*unmendable, Unmendable(networks_of(targets), (), Obstacle(tables)))), self._fib
+            return Fix(entries, tuple(unfixable), tuple(self._consequences(PrefixIndex(places)))), tables
+        return Fix((), (*unfixable, Unfixable(networks_of(targets), (), Obstacle(tables)))), self._fib
 
     # --- one answer --------------------------------------------------------------------------------------------
 
-    def _stake(self, outcome: Outcome, size: int) -> _Stake:
-        address = outcome.answer.lookup.address
-        if outcome.is_own:
+    def _constraint(self, classification: Classification, size: int) -> _Constraint:
+        address = classification.probe.lookup.address
+        if classification.is_local:
             # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
             beaten = self._beaten(address)
-            return _Stake(most=beaten if isinstance(beaten, int) else 32)
-        route = outcome.route
+            return _Constraint(most=beaten if isinstance(beaten, int) else 32)
+        route = classification.route
         entry = route if route is not None and route.table == Table.MAIN else None
-        if not outcome.is_failure:
+        if not classification.is_failure:
             # Where a rule decides before main, an entry would be seen not to win, and refused.
-            return _Stake(holder=entry)
-        if reason := self._not_ours_to_mend(address, outcome):
-            return _Stake(obstacle=Obstacle(reason))
+            return _Constraint(holder=entry)
+        if reason := self._not_ours_to_fix(address, classification):
+            return _Constraint(obstacle=Obstacle(reason))
         holder = entry or self._fib.longest_match(Table.MAIN, address)
-        if owner := self._owner(outcome.devs):
-            return _Stake(obstacle=Obstacle(owner), holder=holder)
-        above = self._above(address, outcome.devs)
+        if owner := self._owner(classification.devs):
+            return _Constraint(obstacle=Obstacle(owner), holder=holder)
+        above = self._above(address, classification.devs)
         if isinstance(above, int) and (needed := size >> (31 - above)) > _ROUTES_MAX:
             reason = f"that takes {needed} routes longer than /{above}: change the rule that passes over shorter ones"
             above = Obstacle(reason)
-        return _Stake(above, holder=holder) if isinstance(above, int) else _Stake(obstacle=above, holder=holder)
+        return (
+            _Constraint(above, holder=holder) if isinstance(above, int) else _Constraint(obstacle=above, holder=holder)
+        )
 
-    def _not_ours_to_mend(self, address: IPv4Address, outcome: Outcome) -> str:
+    def _not_ours_to_fix(self, address: IPv4Address, classification: Classification) -> str:
         if (found := self._elsewhere.get(int(address))) is not None:
             expected, by = found
             return f"{expected} is expected, and a route would lead it by {','.join(by)}"
@@ -234,19 +245,19 @@ class Remedies:
             return (
                 f"it is in the subnet of {dev}, which has a default route too: name the uplinks (hostRouting.uplinks)"
             )
-        if outcome.answer.lookup not in self._look_up([address]):
+        if classification.probe.lookup not in self._look_up([address]):
             return f"the kernel's answer doesn't follow from its tables and rules; see: ip route get fibmatch {address}"
         return ""
 
     def _owner(self, devs: Iterable[str]) -> str:
-        foreign = [dev for dev in devs if dev not in self._reading.uplinks]
+        foreign = [dev for dev in devs if dev not in self._state.uplinks]
         owned = (
             f"{dev} belongs to {advice}" for dev in foreign for patterns, advice in _OWNERS if is_like(dev, patterns)
         )
         return next(owned, "")
 
     def _above(self, address: IPv4Address, devs: Iterable[str]) -> int | Obstacle:
-        """Return the length that a route must exceed to mend an address; or why none can."""
+        """Return the length that a route must exceed to fix an address; or why none can."""
         beaten = self._beaten(address)
         if isinstance(beaten, Obstacle):
             return beaten
@@ -259,7 +270,7 @@ class Remedies:
         subnet = self._subnet_of((int(address), 32))
         if subnet is None:
             return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
-        dev = self._own_subnets[subnet]
+        dev = self._local_subnets[subnet]
         if (self._names_devs or self._has_lost_source) and not _is_nameable(dev):
             return Obstacle(f"it is on the link of {dev}, a name that no config takes: rename it")
         return max(beaten, subnet[1] - 1)
@@ -290,7 +301,7 @@ class Remedies:
     def _has_lost_source(self) -> bool:
         """Tell whether the default route names a src that isn't this host's; the kernel refuses a route with it."""
         source = self._default.source
-        return source is not None and not self._fib.is_own(source)
+        return source is not None and not self._fib.is_local(source)
 
     @cached_property
     def _lost_gateway(self) -> str:
@@ -326,26 +337,26 @@ class Remedies:
         if self._has_lost_source:
             # What names gateway and device inherits nothing, so no src.
             if subnet is not None:
-                return StaticRoute(network, ONLINK, self._own_subnets[subnet])
+                return StaticRoute(network, ONLINK, self._local_subnets[subnet])
             (hop,) = default.hops
             return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
         if subnet is not None:
-            return StaticRoute(network, ONLINK, self._own_subnets[subnet] if self._names_devs else None)
+            return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
         # The default route that wins may be another one's.
-        is_one = self._reading.named is not None and len(default.devs) == 1 and _is_nameable(default.devs[0])
+        is_one = self._state.named is not None and len(default.devs) == 1 and _is_nameable(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     @property
     def _names_devs(self) -> bool:
         """Tell whether an entry for the link of an uplink has to name it."""
-        return self._reading.named is not None or len(self._default.devs) > 1
+        return self._state.named is not None or len(self._default.devs) > 1
 
-    def _tables_with(self, entries: Sequence[StaticRoute], mended: Iterable[IPv4Address]) -> Fib | str:
+    def _tables_with(self, entries: Sequence[StaticRoute], fixed: Iterable[IPv4Address]) -> Fib | str:
         """Return the tables as the planner would leave them; or why the entries don't do what they shall."""
-        reading = self._reading
-        main = [route for route in reading.routes if route.table == Table.MAIN]
+        state = self._state
+        main = [route for route in state.routes if route.table == Table.MAIN]
         try:
-            routes, missing = resolve(entries, reading.links, reading.addresses, main, reading.named)
+            routes, missing = resolve(entries, state.links, state.addresses, main, state.named)
             # Ours that are there stay: the entries are meant to join them.
             plan = plan_routes(routes, [route for route in main if not route.is_ours])
         except RouteError as error:
@@ -353,37 +364,37 @@ class Remedies:
         if missing:
             return missing
         fib = self._fib.with_changes(add=plan.add)
-        for address in mended:
-            answer = fib.lookup(address).route
-            if answer is None or not set(answer.devs) <= set(reading.uplinks):
-                return f"{address} would still not leave by {','.join(reading.uplinks)}"
+        for address in fixed:
+            probe = fib.lookup(address).route
+            if probe is None or not set(probe.devs) <= set(state.uplinks):
+                return f"{address} would still not leave by {','.join(state.uplinks)}"
         return fib
 
-    def _mended_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """Return the first address of each piece of an interval that an entry mends, within or around a prefix."""
+    def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
+        """Return the first address of each segment of an interval that an entry fixes, within or around a prefix."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
-        mended = []
-        for tile in tiles_in(self._tiles, inner):
-            above = self._stakes[tile.question].above
+        fixed = []
+        for interval in intervals_in(self._intervals, inner):
+            above = self._constraints[interval.probed].above
             if above is not None and above < entry[1]:
-                mended.append(max(first, tile.first))
-        return mended
+                fixed.append(max(first, interval.first))
+        return fixed
 
-    def _mending(self, entries: PrefixIndex, network: IPv4Network) -> list[Prefix]:
-        """Return the entries that mend something in a network."""
+    def _fixing(self, entries: PrefixIndex, network: IPv4Network) -> list[Prefix]:
+        """Return the entries that fix something in a network."""
         prefix = numbers(network)
-        return sorted(entry for entry in entries.meeting(prefix) if self._mended_in(prefix, entry))
+        return sorted(entry for entry in entries.meeting(prefix) if self._fixed_in(prefix, entry))
 
     def _consequences(self, entries: PrefixIndex) -> Iterator[str]:
         """Yield what a fix moves besides the expected traffic."""
-        reading = self._reading
+        state = self._state
         by = ",".join(self._default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}
-        for address in reading.addresses:
-            if address.dev not in reading.uplinks and address.prefix_length < 32:
+        for address in state.addresses:
+            if address.dev not in state.uplinks and address.prefix_length < 32:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
-            if parts := [str(IPv4Network(entry)) for entry in self._mending(entries, subnet)]:
+            if parts := [str(IPv4Network(entry)) for entry in self._fixing(entries, subnet)]:
                 yield (
                     f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} by {by} "
                     f"({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a table: "
@@ -391,5 +402,5 @@ class Remedies:
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route
-            if now is not None and self._mending(entries, IPv4Network(server)):
+            if now is not None and self._fixing(entries, IPv4Network(server)):
                 yield f"the node then reaches the DNS server {server} of resolv.conf by {by}, not {','.join(now.devs)}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.nexthops import Way, default_route, missing_default_route, unicast_defaults, way_of
+from hostrouting.kernel.nexthops import SourceKey, default_route, missing_default_route, source_key, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import Deadlines, look_until
@@ -20,13 +20,13 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
-from hostrouting.overlap._coverage import Tile, networks_of, tiles_in
+from hostrouting.overlap._classify import Classification, classify_probes
+from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._grouping import findings_and_notes
-from hostrouting.overlap._judge import Outcome, sort_answers
-from hostrouting.overlap._reading import (
+from hostrouting.overlap._state import (
     ContestedDefaultError,
     NoUplinkError,
-    Reading,
+    State,
     ask,
     is_contested,
     named_uplinks,
@@ -35,13 +35,13 @@ from hostrouting.overlap._reading import (
 )
 from hostrouting.overlap.findings import (
     Finding,
+    Fix,
     Note,
     NoteKind,
     Obstacle,
     OverlapReport,
-    Remedy,
+    Unfixable,
     UnknownReason,
-    Unmendable,
     Verdict,
 )
 from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses, misfits
@@ -113,7 +113,7 @@ def check_overlap(
         scope: ends it.
         deadlines: until when a default route by an uplink, and InfiniBand's addresses, are waited for; None:
             neither is.
-        nameservers: that the host asks; the remedy tells of those that change sides.
+        nameservers: that the host asks; the fix tells of those that change sides.
         host: the name of a host that was recorded; None: it is this one.
         given: the addresses that the config's document gives other components; a note tells of those that don't fit.
 
@@ -127,8 +127,8 @@ def check_overlap(
     try:
         if deadlines is not None:
             _wait_for_addresses(config, backend, scope, deadlines)
-        reading = read_host(config, backend, scope)
-        if reading is None:
+        state = read_host(config, backend, scope)
+        if state is None:
             missing = _no_default_route(backend.routes())
             return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing, host=host)
     except ContestedDefaultError as error:
@@ -137,28 +137,28 @@ def check_overlap(
         return unjudged(overlap, UnknownReason.NO_UPLINK, str(error), host=host)
     except RouteError as error:
         return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
-    outcomes = sort_answers(overlap, reading)
-    findings, notes = findings_and_notes(overlap, reading, outcomes)
-    notes = (*notes, *_notes_on_given(given, overlap, reading))
+    classifications = classify_probes(overlap, state)
+    findings, notes = findings_and_notes(overlap, state, classifications)
+    notes = (*notes, *_notes_on_given(given, overlap, state))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=reading.uplinks, notes=notes)
+    report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=state.uplinks, notes=notes)
     if not findings:
         return report
-    if reading.default is None:
-        unmendable = tuple(_without_default(reading, findings))
-        return attrs.evolve(report, findings=findings, remedy=Remedy(unmendable=unmendable))
-    from hostrouting.overlap._fix import Remedies
+    if state.default is None:
+        unfixable = tuple(_without_default(state, findings))
+        return attrs.evolve(report, findings=findings, fix=Fix(unfixable=unfixable))
+    from hostrouting.overlap._fix import Fixes
 
     scope.check()
-    remedies = Remedies(reading, reading.default, outcomes, nameservers)
-    remedy, tables = remedies.of_all()
-    findings = tuple(remedies.with_fixes(findings, remedy))
-    # What is discarded now gets a source, and may meet more rules, only once it is mended.
-    selects_more = any(rule.source is not None or rule.ip_protocol for rule in reading.rules)
-    if selects_more or any(len(answers) > 1 for answers in reading.answers.values()):
-        left = _left_of_connections(overlap, reading, tables)
-        remedy = attrs.evolve(remedy, unmendable=(*remedy.unmendable, *left))
-    return attrs.evolve(report, findings=findings, remedy=remedy)
+    fixes = Fixes(state, state.default, classifications, nameservers)
+    fix, tables = fixes.of_all()
+    findings = tuple(fixes.with_fixes(findings, fix))
+    # What is discarded now gets a source, and may meet more rules, only once it is fixed.
+    selects_more = any(rule.source is not None or rule.ip_protocol for rule in state.rules)
+    if selects_more or any(len(probes) > 1 for probes in state.probes.values()):
+        left = _left_of_connections(overlap, state, tables)
+        fix = attrs.evolve(fix, unfixable=(*fix.unfixable, *left))
+    return attrs.evolve(report, findings=findings, fix=fix)
 
 
 def load_all() -> None:
@@ -167,8 +167,8 @@ def load_all() -> None:
     from hostrouting.overlap import _fix  # noqa: F401
 
 
-def _notes_on_given(given: NodeAddresses, overlap: RouteOverlap, reading: Reading) -> Iterator[Note]:
-    for misfit in misfits(given, overlap, reading.addresses, reading.uplinks, reading.routes):
+def _notes_on_given(given: NodeAddresses, overlap: RouteOverlap, state: State) -> Iterator[Note]:
+    for misfit in misfits(given, overlap, state.addresses, state.uplinks, state.routes):
         text = f"{misfit.key}: {misfit.message}; {misfit.hint}"
         yield Note(NoteKind.NODE_IP, text, devs=misfit.devs)
 
@@ -226,56 +226,56 @@ def _no_default_route(routes: Sequence[Route]) -> str:
     return f"missing is {missing_default_route(routes)}{other}"
 
 
-def _without_default(reading: Reading, findings: Iterable[Finding]) -> Iterator[Unmendable]:
+def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfixable]:
     """Say of each failure that there is no default route for an entry to inherit from."""
-    missing = f"missing is {missing_default_route(reading.routes, reading.named)}"
-    down = sorted(link.name for link in reading.links if link.name in reading.uplinks and not link.is_up)
+    missing = f"missing is {missing_default_route(state.routes, state.named)}"
+    down = sorted(link.name for link in state.links if link.name in state.uplinks and not link.is_up)
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
     obstacle = Obstacle(f"{missing}: add one, or an entry that names gateway and dev")
     for finding in findings:
-        yield Unmendable(finding.ranges, finding.devs, obstacle, finding.shadowed)
+        yield Unfixable(finding.ranges, finding.devs, obstacle, finding.shadowed)
 
 
-def _left_of_connections(overlap: RouteOverlap, reading: Reading, mended: Fib) -> tuple[Unmendable, ...]:
-    """Return what still fails of connections and of TCP once the first lookups are mended, and what mends these.
+def _left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
+    """Return what still fails of connections and of TCP once the first lookups are fixed, and what fixes these.
 
-    A mended address has another first answer, so its connections have another source, and may meet other rules. Static
-    routes are for the first look-up of a datagram.
+    A fixed address has another first answer, so its connections have another source, and may meet other rules. Static
+    routes are for the first lookup of a datagram.
     """
-    answers = ask(reading.tiles, reading.rules, mended.routes, _Mended(mended, _told_sources(reading)))
-    after = attrs.evolve(reading, routes=mended.routes, answers=answers)
-    left: dict[tuple[tuple[str, ...], Obstacle], dict[Tile, None]] = {}
-    for expected, outcomes in sort_answers(overlap, after).items():
-        for tile in tiles_in(reading.tiles, numbers(expected.cidr)):
-            for outcome in filter(attrgetter("is_failure"), outcomes[tile.question][1:]):
-                obstacle = _obstacle(outcome, mended, reading)
-                left.setdefault((outcome.devs, obstacle), {})[tile] = None
+    probes = ask(state.intervals, state.rules, fixed.routes, _Fixed(fixed, _known_sources(state)))
+    after = attrs.evolve(state, routes=fixed.routes, probes=probes)
+    left: dict[tuple[tuple[str, ...], Obstacle], dict[Interval, None]] = {}
+    for expected, classifications in classify_probes(overlap, after).items():
+        for interval in intervals_in(state.intervals, numbers(expected.cidr)):
+            for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
+                obstacle = _obstacle(classification, fixed, state)
+                left.setdefault((classification.devs, obstacle), {})[interval] = None
     return tuple(
-        Unmendable(networks_of(sorted(tiles, key=lambda tile: tile.first)), devs, obstacle)
-        for (devs, obstacle), tiles in left.items()
+        Unfixable(networks_of(sorted(intervals, key=lambda interval: interval.first)), devs, obstacle)
+        for (devs, obstacle), intervals in left.items()
     )
 
 
-def _told_sources(reading: Reading) -> dict[Way, tuple[IPv4Address, ...]]:
+def _known_sources(state: State) -> dict[SourceKey, tuple[IPv4Address, ...]]:
     """Return the sources that the kernel has told, by ways."""
-    told: dict[Way, dict[IPv4Address, None]] = {}
-    for answers in reading.answers.values():
-        way: Way = ()
-        for answer in answers:
-            if answer.source is not None:
-                told.setdefault(way, {})[answer.source] = None
-            elif answer.lookup.route is not None:
-                way = way_of(answer.lookup.route)
-    return {way: tuple(sources) for way, sources in told.items()}
+    known: dict[SourceKey, dict[IPv4Address, None]] = {}
+    for probes in state.probes.values():
+        key: SourceKey = ()
+        for probe in probes:
+            if probe.source is not None:
+                known.setdefault(key, {})[probe.source] = None
+            elif probe.lookup.route is not None:
+                key = source_key(probe.lookup.route)
+    return {key: tuple(sources) for key, sources in known.items()}
 
 
 @attrs.frozen
-class _Mended:
-    """The kernel with the remedy: tables that may be, and sources that were told."""
+class _Fixed:
+    """The kernel with the fix: tables that may be, and sources that were told."""
 
     fib: Fib
-    told: Mapping[Way, tuple[IPv4Address, ...]]
+    known: Mapping[SourceKey, tuple[IPv4Address, ...]]
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
@@ -288,22 +288,22 @@ class _Mended:
         *,
         is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        return {entry: self.told.get(way_of(entry)) or self._possible_sources(entry) for entry in entries}
+        return {entry: self.known.get(source_key(entry)) or self._possible_sources(entry) for entry in entries}
 
     def _possible_sources(self, entry: Route) -> tuple[IPv4Address, ...]:
-        """Return all sources that an entry of the remedy may give, as it can't be asked about."""
+        """Return all sources that an entry of the fix may give, as it can't be asked about."""
         chosen = self.fib.sources()
         return chosen.doubtful(entry, ()) or chosen.of(entry)
 
 
-def _obstacle(outcome: Outcome, fib: Fib, reading: Reading) -> Obstacle:
-    answer = outcome.answer
-    if answer.source is not None and not fib.is_own(answer.source):
+def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacle:
+    probe = classification.probe
+    if probe.source is not None and not fib.is_local(probe.source):
         return Obstacle(
-            f"{answer.source}, the src of its route, is no address of this host: add it, or change the route"
+            f"{probe.source}, the src of its route, is no address of this host: add it, or change the route"
         )
-    rule = fib.decide(answer.lookup.address, answer.source or NO_SOURCE, is_tcp=answer.is_tcp).rule
-    whose = "TCP" if answer.source is None else f"connections from {answer.source}"
+    rule = fib.decide(probe.lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).rule
+    whose = "TCP" if probe.source is None else f"connections from {probe.source}"
     if rule is None:
         return Obstacle(f"no policy rule leads {whose} to a route: add one: ip rule add preference 32766 lookup main")
-    return Obstacle.of_rule(f"{decided_by(rule)} for {whose}", rule, reading.next_hops)
+    return Obstacle.of_rule(f"{decided_by(rule)} for {whose}", rule, state.next_hops)

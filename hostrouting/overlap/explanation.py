@@ -1,4 +1,4 @@
-"""The way of one address: each look-up that a socket makes for it, rule by rule and table by table.
+"""The way of one address: each lookup that a socket makes for it, rule by rule and table by table.
 
 The kernel tells where it ends; the model of its tables tells the way there. Where the two differ the kernel is right,
 and that is said.
@@ -16,19 +16,19 @@ from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import in_turn, spread
 from hostrouting.kernel.port import RouteBackend, at_one_moment
-from hostrouting.kernel.recording import are_merged
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
+from hostrouting.kernel.snapshot_backend import are_merged
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Lookup, Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._judge import Outcome, sort_each
-from hostrouting.overlap._reading import Answer, Reading, read_once
+from hostrouting.overlap._classify import Classification, classify_each
+from hostrouting.overlap._state import Probe, State, read_once
 from phases import CancelScope
 
 
 @attrs.frozen
 class Step(JsonObject):
-    """A rule that a look-up comes by.
+    """A rule that a lookup comes by.
 
     Args:
         rule: the rule.
@@ -49,26 +49,26 @@ class Step(JsonObject):
 
 
 @attrs.frozen
-class LookupWay:
-    """A look-up, from the first rule to its end.
+class ExplainedLookup:
+    """A lookup, from the first rule to its end.
 
     Args:
-        outcome: what the kernel's answer means.
+        classification: what the kernel's answer means.
         steps: the rules up to the one that decides, as the tables have it.
         sources: which sources it chooses, if none was given.
         is_modelled: whether the tables say what the kernel says.
     """
 
-    outcome: Outcome
+    classification: Classification
     steps: tuple[Step, ...]
     sources: tuple[IPv4Address, ...]
     is_modelled: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Return the look-up as JSON."""
-        answer = self.outcome.answer
-        ends = {"protocol": "tcp" if answer.is_tcp else "udp", "source": in_json(answer.source)}
-        meaning = fields_in_json(self.outcome, "kind", "devs", "route")
+        """Return the lookup as JSON."""
+        probe = self.classification.probe
+        ends = {"protocol": "tcp" if probe.is_tcp else "udp", "source": in_json(probe.source)}
+        meaning = fields_in_json(self.classification, "kind", "devs", "route")
         return ends | meaning | fields_in_json(self, "sources", "is_modelled", "steps")
 
 
@@ -87,13 +87,13 @@ class Explanation:
     address: IPv4Address
     expected: tuple[ExpectedCidr, ...]
     default_devs: tuple[str, ...]
-    lookups: tuple[LookupWay, ...]
+    lookups: tuple[ExplainedLookup, ...]
     is_torn: bool = False
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether no look-up goes wrong; None: without a default route the expected interface is unknown."""
-        return not any(way.outcome.is_failure for way in self.lookups) if self.default_devs else None
+        """Return whether no lookup goes wrong; None: without a default route the expected interface is unknown."""
+        return not any(each.classification.is_failure for each in self.lookups) if self.default_devs else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
@@ -101,9 +101,9 @@ class Explanation:
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
-# All that an explanation needs of one moment: reading, all entries, whether local and main are one, and of each look-up
+# All that an explanation needs of one moment: reading, all entries, whether local and main are one, and of each lookup
 # what its answer means and which sources it chooses.
-_Found = tuple[Reading, tuple[Route, ...], "bool | None", list[Outcome], list[tuple[IPv4Address, ...]]]
+_Found = tuple[State, tuple[Route, ...], "bool | None", list[Classification], list[tuple[IPv4Address, ...]]]
 
 
 def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: CancelScope) -> Explanation:
@@ -125,19 +125,19 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
     around = tuple(expected for expected in overlap.expected_cidrs if address in expected.cidr)
     network = IPv4Network(address)
     asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
-    alone = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
-    anything = attrs.evolve(alone, expected_cidrs=(ExpectedCidr(network, ("*",)),))
+    narrowed = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
+    anything = attrs.evolve(narrowed, expected_cidrs=(ExpectedCidr(network, ("*",)),))
 
     def read() -> _Found:
-        reading = read_once(attrs.evolve(config, route_overlap=alone), backend, needs_uplinks=False)
-        assert reading is not None
-        outcomes = sort_each(alone if reading.uplinks else anything, reading, int(address))
-        chosen = [_chosen_sources(outcome.answer, backend) for outcome in outcomes]
-        return reading, backend.routes(), are_merged(reading.addresses, backend), outcomes, chosen
+        state = read_once(attrs.evolve(config, route_overlap=narrowed), backend, needs_uplinks=False)
+        assert state is not None
+        classifications = classify_each(narrowed if state.uplinks else anything, state, int(address))
+        chosen = [_chosen_sources(classification.probe, backend) for classification in classifications]
+        return state, backend.routes(), are_merged(state.addresses, backend), classifications, chosen
 
-    found, why_torn = at_one_moment(backend, alone.judged, scope, read)
-    reading, routes, merged, outcomes, chosen = found
-    fib = attrs.evolve(reading, routes=routes).fib
+    found, why_torn = at_one_moment(backend, narrowed.judged, scope, read)
+    state, routes, merged, classifications, chosen = found
+    fib = attrs.evolve(state, routes=routes).fib
     if merged is not None:
         fib = attrs.evolve(fib, is_merged=merged)
 
@@ -146,20 +146,22 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
 
     modelled = in_turn(model, fib.routes)
 
-    def way(outcome: Outcome, sources: tuple[IPv4Address, ...]) -> LookupWay:
-        told, source, is_tcp = outcome.answer
+    def explained(classification: Classification, sources: tuple[IPv4Address, ...]) -> ExplainedLookup:
+        lookup, source, is_tcp = classification.probe
         steps = [*_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))]
-        is_modelled = told in modelled([address], source=source, is_tcp=is_tcp)
-        if is_modelled and told.route is not None and told.route.destination.prefixlen == 0:
+        is_modelled = lookup in modelled([address], source=source, is_tcp=is_tcp)
+        if is_modelled and lookup.route is not None and lookup.route.destination.prefixlen == 0:
             # Of default routes that are taken by turns the model knows the first.
-            steps[-1] = attrs.evolve(steps[-1], route=told.route)
-        return LookupWay(outcome, tuple(steps), sources, is_modelled)
+            steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
+        return ExplainedLookup(classification, tuple(steps), sources, is_modelled)
 
-    return Explanation(address, around, reading.uplinks, tuple(map(way, outcomes, chosen)), why_torn is not None)
+    return Explanation(
+        address, around, state.uplinks, tuple(map(explained, classifications, chosen)), why_torn is not None
+    )
 
 
-def _chosen_sources(answer: Answer, backend: RouteBackend) -> tuple[IPv4Address, ...]:
-    lookup, source, is_tcp = answer
+def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IPv4Address, ...]:
+    lookup, source, is_tcp = probe
     route = lookup.route
     if route is None or route.type is RouteType.LOCAL or source is not None:
         return ()

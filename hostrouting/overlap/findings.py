@@ -1,4 +1,4 @@
-"""Pure: what a check finds: failures, notes, and what mends them, as values that every output is made of."""
+"""Pure: what a check finds: failures, notes, and what fixes them, as values that every output is made of."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UnknownReason(StrEnum):
     CONTESTED_DEFAULT = "contested-default"
     NO_UPLINK = "no-uplink"
     CHECK_FAILED = "check-failed"
-    NO_RECORDING = "no-recording"
+    NO_SNAPSHOT = "no-snapshot"
     NO_KERNEL = "no-kernel"
     NOTHING_EXPECTED = "nothing-expected"
 
@@ -77,7 +77,7 @@ class Finding(JsonObject):
         ranges: the failing part, as the fewest CIDRs.
         route: the entry that wins at ``probe``, or discards there, as ``ip route show`` prints it; null if there is
             none, or a policy rule decides.
-        fix: those entries of the whole remedy that mend some of it: all of it that routes can mend.
+        fix: those entries of the whole fix that fix some of it: all of it that routes can fix.
         shadowed: the failing part in fewer prefixes, with the own and broadcast addresses among them, which are noted.
             Not part of the JSON.
         discarded_by: the types of the entries that discard it, if they do. Not part of the JSON.
@@ -148,10 +148,10 @@ class Note(JsonObject):
 
 
 class Obstacle(NamedTuple):
-    """A reason why no route in table main mends some addresses.
+    """A reason why no route in table main fixes some addresses.
 
     Args:
-        reason: why, and what would mend it where that isn't a matter of a policy rule.
+        reason: why, and what would fix it where that isn't a matter of a policy rule.
         preference: of the policy rule that decides instead; None: none does.
         table: the table that this rule names, where a route could lead the addresses back; None: there is none.
         next_hops: the default route's, for such a route.
@@ -187,7 +187,7 @@ class Obstacle(NamedTuple):
         return tuple(found)
 
     def sentence(self, cidr: str) -> str:
-        """Return the reason with what mends it.
+        """Return the reason with what fixes it.
 
         Args:
             cidr: as of ``commands``.
@@ -199,8 +199,8 @@ class Obstacle(NamedTuple):
 
 
 @attrs.frozen
-class Unmendable(JsonObject):
-    """Failing addresses that no route in table main can mend, or none that we would propose.
+class Unfixable(JsonObject):
+    """Failing addresses that no route in table main can fix, or none that we would propose.
 
     Args:
         ranges: the addresses.
@@ -219,7 +219,7 @@ class Unmendable(JsonObject):
 
     @property
     def reason(self) -> str:
-        """Return the reason, and what would mend it; in its commands CIDR stands for each of several prefixes."""
+        """Return the reason, and what would fix it; in its commands CIDR stands for each of several prefixes."""
         return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
 
     @property
@@ -229,17 +229,17 @@ class Unmendable(JsonObject):
 
 
 @attrs.frozen
-class Remedy(JsonObject):
+class Fix(JsonObject):
     """The fix of all failures of a check together.
 
     Args:
         routes: the fewest entries that cover what fails, and nothing that was fine.
-        unmendable: what they leave.
+        unfixable: what they leave.
         consequences: what else changes sides with them, a line each.
     """
 
     routes: tuple[StaticRoute, ...] = ()
-    unmendable: tuple[Unmendable, ...] = ()
+    unfixable: tuple[Unfixable, ...] = ()
     consequences: tuple[str, ...] = ()
 
 
@@ -259,7 +259,7 @@ class OverlapReport(JsonObject):
         reason_kind: why the verdict is ``unknown``; None: it isn't.
         reason_detail: what more there is to say of that.
         cidrs: what was checked.
-        remedy: what mends all failures together; not part of the JSON, which has each failure's own.
+        fix: what fixes all failures together; not part of the JSON, which has each failure's own.
         changes: what the task that checked has changed; not part of the JSON, which is the same everywhere.
     """
 
@@ -276,7 +276,7 @@ class OverlapReport(JsonObject):
     reason_kind: UnknownReason | None = None
     reason_detail: str = ""
     cidrs: tuple[IPv4Network, ...] = ()
-    remedy: Remedy = attrs.field(factory=Remedy)
+    fix: Fix = attrs.field(factory=Fix)
     changes: Changes = attrs.field(factory=Changes)
 
     @property
@@ -296,7 +296,7 @@ class RouteOverlapError(HostRoutingError):
         warnings: what else keeps the installation from doing its job, a sentence each.
         hint: what to do next.
 
-    Of the report ``findings``, ``reason`` and ``remedy`` are its own too; the last is None where nothing could be
+    Of the report ``findings``, ``reason`` and ``fix`` are its own too; the last is None where nothing could be
     judged.
     """
 
@@ -306,7 +306,7 @@ class RouteOverlapError(HostRoutingError):
         self.warnings = warnings
         self.findings: tuple[Finding, ...] = report.findings
         self.reason: str | None = report.reason
-        self.remedy: Remedy | None = None if report.verdict is Verdict.UNKNOWN else report.remedy
+        self.fix: Fix | None = None if report.verdict is Verdict.UNKNOWN else report.fix
 
     def __reduce__(self) -> tuple[type[RouteOverlapError], tuple[str, OverlapReport], dict[str, Any]]:
         return type(self), (self.message, self.report), vars(self)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import attrs
 
 from hostrouting.config.routing import Config, StaticRoute
-from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.overlap.check import check_overlap, unjudged
@@ -29,14 +29,14 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    Recording = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
+    SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
     # Each with its number.
-    _Recordings = tuple[tuple[int, Recording], ...]
+    _Sources = tuple[tuple[int, SnapshotSource], ...]
     # What is the same of the hosts of a group; the first one's report, and all names.
     _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
-# A worker gets a few recordings at a time, and so many of these are under way at most, however many there are.
+# A worker gets a few snapshots at a time, and so many of these are under way at most, however many there are.
 _AT_ONCE, _UNDER_WAY = 16, 64
 
 # A host with 115,000 routes, which takes 6 s and 190 MiB; one that is made to do harm takes any.
@@ -70,8 +70,8 @@ class HostGroup(JsonObject):
     Args:
         verdict: of each of them.
         failures: of each of them.
-        fix: the entries that mend all of it that routes can mend.
-        hosts: their names, in the order of the recordings.
+        fix: the entries that fix all of it that routes can fix.
+        hosts: their names, in the order of the snapshots.
         report: of the first of them. What it says besides, such as addresses, may differ on the others.
     """
 
@@ -105,7 +105,7 @@ class FleetReport(JsonObject):
 
 
 def judge(
-    snapshots: Iterable[Recording],
+    snapshots: Iterable[SnapshotSource],
     config: Config,
     executor: Executor | None = None,
     *,
@@ -122,11 +122,11 @@ def judge(
         executor: does the work, as ``distributed.Client().get_executor()`` of Dask does on a cluster; it isn't shut
             down. None: a process on each core of this machine.
         max_mib: a larger file isn't read. In the processes of this machine it also bounds the time and the memory that
-            each recording may take.
+            each snapshot may take.
         scope: ends it, and is told how far it is.
 
     Returns:
-        The groups. A recording that can't be read is ``unknown``, with a reason that begins with ``no-recording``; with
+        The groups. A snapshot that can't be read is ``unknown``, with a reason that begins with ``no-snapshot``; with
         one that begins with ``check-failed`` where judging it took too long, too much memory, or ended a process of
         this machine.
 
@@ -149,7 +149,7 @@ def judge(
         for signature, (report, hosts) in found.items():
             groups.setdefault(signature, (report, []))[1].extend(hosts)
             done += len(hosts)
-        scope.progress("judging the recordings", done / total if total else None)
+        scope.progress("judging the snapshots", done / total if total else None)
     made = [
         HostGroup(verdict, failures, fix, tuple(hosts), report)
         for (verdict, failures, fix, _), (report, hosts) in groups.items()
@@ -199,9 +199,9 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
 
 @attrs.define(eq=False)
 class _Portion:
-    """Some recordings, and what a worker finds about them, once they are handed to one."""
+    """Some snapshots, and what a worker finds about them, once they are handed to one."""
 
-    recordings: _Recordings
+    snapshots: _Sources
     future: Future[_Groups] | None = None
 
     @property
@@ -212,14 +212,14 @@ class _Portion:
     def hand_to(self, pool: Executor, work: _Work) -> Future[_Groups]:
         """Have a worker judge them, where none has."""
         if self.future is None or not self.is_judged:
-            self.future = pool.submit(work, self.recordings)
+            self.future = pool.submit(work, self.snapshots)
         return self.future
 
 
 def _results(
     pool: Executor, portions: Iterator[_Portion], begun: deque[_Portion], work: _Work, scope: CancelScope
 ) -> Iterator[_Groups]:
-    """Yield what the workers find, in the order of the recordings, so that any executor gives the same report.
+    """Yield what the workers find, in the order of the snapshots, so that any executor gives the same report.
 
     Args:
         pool: the workers.
@@ -252,7 +252,7 @@ def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, s
     try:
         yield from _results(executor, portions, begun, work, scope)
     except BrokenExecutor as error:
-        raise HostRoutingError(f"can't judge the recordings: {error}") from error
+        raise HostRoutingError(f"can't judge the snapshots: {error}") from error
     finally:
         for portion in begun:
             if portion.future is not None:
@@ -260,7 +260,7 @@ def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, s
 
 
 def _results_here(portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield what processes of this machine find; one recording that ends its process is a row."""
+    """Yield what processes of this machine find; one snapshot that ends its process is a row."""
     begun: deque[_Portion] = deque()
     while True:
         # Where this fails they end; before Python 3.12 the thread that finds them gone prints a traceback for each
@@ -275,11 +275,11 @@ def _results_here(portions: Iterator[_Portion], work: _Work, scope: CancelScope)
 
 
 def _alone(portion: _Portion) -> Iterable[_Portion]:
-    return (portion,) if portion.is_judged else (_Portion((recording,)) for recording in portion.recordings)
+    return (portion,) if portion.is_judged else (_Portion((snapshot,)) for snapshot in portion.snapshots)
 
 
 def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) -> None:
-    """Judge each recording by itself that was under way when a process ended, up to the one that ends another."""
+    """Judge each snapshot by itself that was under way when a process ended, up to the one that ends another."""
     with _processes(1, work) as pool:
         for portion in begun:
             try:
@@ -287,17 +287,17 @@ def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) ->
             except BrokenExecutor:
                 why = "the process that judged it was ended, for example for want of memory"
                 portion.future = Future()
-                portion.future.set_result(_grouped(work.row(*recording, why) for recording in portion.recordings))
+                portion.future.set_result(_grouped(work.row(*snapshot, why) for snapshot in portion.snapshots))
                 return
 
 
 class _TooSlowError(Exception):
-    """A recording takes more processor time than it may."""
+    """A snapshot takes more processor time than it may."""
 
 
 @attrs.frozen
 class _Work:
-    """Work for a worker: it judges some recordings, and groups them.
+    """Work for a worker: it judges some snapshots, and groups them.
 
     Args:
         config: what is expected of each.
@@ -309,36 +309,36 @@ class _Work:
     max_mib: int
     seconds: float = 0
 
-    def __call__(self, recordings: _Recordings) -> _Groups:
-        return _grouped(self._judge_one(*recording) for recording in recordings)
+    def __call__(self, snapshots: _Sources) -> _Groups:
+        return _grouped(self._judge_one(*snapshot) for snapshot in snapshots)
 
-    def row(self, number: int, recording: Recording, why: str) -> OverlapReport:
-        """Return the report of a recording that couldn't be judged."""
-        return unjudged(self.config.route_overlap, UnknownReason.CHECK_FAILED, why, host=_name_of(number, recording))
+    def row(self, number: int, given: SnapshotSource, why: str) -> OverlapReport:
+        """Return the report of a snapshot that couldn't be judged."""
+        return unjudged(self.config.route_overlap, UnknownReason.CHECK_FAILED, why, host=_name_of(number, given))
 
-    def _judge_one(self, number: int, recording: Recording) -> OverlapReport:
+    def _judge_one(self, number: int, given: SnapshotSource) -> OverlapReport:
         try:
             with _limited(self.seconds):
-                return self._judge_unlimited(number, recording)
+                return self._judge_unlimited(number, given)
         except _TooSlowError:
             why = f"judging it takes more than {self.seconds:g} s of processor time"
         except MemoryError:
             why = "judging it takes more memory than a process may have"
         # Here what it took is free again.
-        return self.row(number, recording, why)
+        return self.row(number, given, why)
 
-    def _judge_unlimited(self, number: int, recording: Recording) -> OverlapReport:
-        name = _name_of(number, recording)
+    def _judge_unlimited(self, number: int, given: SnapshotSource) -> OverlapReport:
+        name = _name_of(number, given)
         try:
-            if isinstance(recording, Snapshot):
-                snapshot = recording
-            elif isinstance(recording, Mapping):
-                snapshot = Snapshot.from_document(recording)
+            if isinstance(given, Snapshot):
+                snapshot = given
+            elif isinstance(given, Mapping):
+                snapshot = Snapshot.from_document(given)
             else:
-                snapshot = Snapshot.load(recording, bytes_max=self.max_mib << 20)
+                snapshot = Snapshot.load(given, bytes_max=self.max_mib << 20)
         except HostRoutingError as error:
             why = "; ".join(str(error).splitlines())
-            return unjudged(self.config.route_overlap, UnknownReason.NO_RECORDING, why, host=name)
+            return unjudged(self.config.route_overlap, UnknownReason.NO_SNAPSHOT, why, host=name)
         return check_overlap(self.config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
 
 
@@ -365,16 +365,16 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
 
 
-def _name_of(number: int, recording: Recording) -> str:
-    if isinstance(recording, (str, os.PathLike)):
-        return Path(recording).name.removesuffix(".json")
-    return f"recording {number}"
+def _name_of(number: int, given: SnapshotSource) -> str:
+    if isinstance(given, (str, os.PathLike)):
+        return Path(given).name.removesuffix(".json")
+    return f"snapshot {number}"
 
 
 def _grouped(reports: Iterable[OverlapReport]) -> _Groups:
     groups: _Groups = {}
     for report in reports:
-        signature = (report.verdict, _failures(report), report.remedy.routes, report.reason_kind)
+        signature = (report.verdict, _failures(report), report.fix.routes, report.reason_kind)
         groups.setdefault(signature, (report, []))[1].append(report.host)
     return groups
 

@@ -25,10 +25,10 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """Return the fix in at most two lines: the entries to paste, and what no route mends; none if nothing fails."""
-    left = collapse_addresses(network for item in report.remedy.unmendable for network in item.ranges)
+    """Return the fix in at most two lines: the entries to paste, and what no route fixes; none if nothing fails."""
+    left = collapse_addresses(network for item in report.fix.unfixable for network in item.ranges)
     ranges = [str(network).removesuffix("/32") for network in left]
-    says = f"no route mends {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"
+    says = f"no route fixes {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"
     return [*_pasted(report), *([says] if ranges else [])]
 
 
@@ -39,19 +39,19 @@ def _pasted(report: OverlapReport) -> list[str]:
 
 def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
     """Return the entries as JSON, as many as a person will read, and what to say of the others."""
-    if not report.remedy.routes:
+    if not report.fix.routes:
         return [], ""
     import json
 
-    entries = [json.dumps(entry.to_mapping()) for entry in report.remedy.routes]
+    entries = [json.dumps(entry.to_mapping()) for entry in report.fix.routes]
     more = len(entries) - _SHOWN_ENTRIES
     return entries[:_SHOWN_ENTRIES], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
 
 
 def reasons(report: OverlapReport) -> list[str]:
-    """Return what no route mends and why, a line a reason."""
-    unmendable = report.remedy.unmendable
-    return [f"no route mends {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}" for each in unmendable]
+    """Return what no route fixes and why, a line a reason."""
+    unfixable = report.fix.unfixable
+    return [f"no route fixes {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}" for each in unfixable]
 
 
 def decided_by(rule: Rule) -> str:
@@ -61,6 +61,6 @@ def decided_by(rule: Rule) -> str:
 
 
 def error_text(report: OverlapReport) -> str:
-    """Return what an error says of a check: failures or reason, the fix and what else it moves, what no route mends."""
-    mind = [f"mind: {line}" for line in report.remedy.consequences]
+    """Return what an error says of a check: failures or reason, the fix and what else it moves, what no route fixes."""
+    mind = [f"mind: {line}" for line in report.fix.consequences]
     return "\n".join([summary(report), *_pasted(report), *mind, *reasons(report)])

@@ -221,6 +221,6 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
 
     missing = missing_with(answer.route for answer in backend.lookup(gateways))
     if missing is not None and gateways:
-        # A longer prefix, or a rule, may hide from a look-up what the kernel checks a gateway against.
+        # A longer prefix, or a rule, may hide from a lookup what the kernel checks a gateway against.
         missing = missing_with(backend.routes_except({dev for route in defaults for dev in route.devs}))
     return missing

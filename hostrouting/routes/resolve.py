@@ -109,7 +109,7 @@ class _Resolver:
         uplinks: tuple[str, ...] | None,
     ) -> None:
         self._links = {link.name: link for link in links}
-        self._own = {address.local for address in addresses}
+        self._local = {address.local for address in addresses}
         self._defaults = unicast_defaults(main)
         self._uplinks = uplinks
         self._on_link = _on_link(main, wanted)
@@ -141,7 +141,7 @@ class _Resolver:
     def _named_hop(self, gateway: Gateway, dev: str, inherited: tuple[NextHop, ...] = ()) -> NextHop:
         if not isinstance(gateway, IPv4Address):
             return NextHop(dev)
-        if gateway in self._own:
+        if gateway in self._local:
             # The kernel accepts it (fib_check_nh takes a local address), and the packets go nowhere.
             raise _Refused(f"the gateway {gateway} is an address of this host")
         if any(hop.gateway == gateway and hop.dev == dev and hop.onlink for hop in inherited):
@@ -172,7 +172,7 @@ class _Resolver:
             raise _NotThere(f"device {dev} (it is down)")
 
     def _is_reachable(self, gateway: IPv4Address, dev: str) -> bool:
-        """Return whether the kernel's look-up of a gateway would succeed."""
+        """Return whether the kernel's lookup of a gateway would succeed."""
         default = inherited_route(self._defaults, self._uplinks)
         is_default = default is not None and dev in default.devs
         return any(

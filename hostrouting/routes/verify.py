@@ -16,7 +16,7 @@ from itertools import chain
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import Refusal, RouteError
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, own_addresses
+from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
@@ -40,7 +40,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
     if not wanted:
         return
     local = backend.routes(Table.LOCAL)
-    left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_way(Table.MAIN), local=local)
+    left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_attributes(Table.MAIN), local=local)
     if not left:
         return
     probes = {route: address for route, address in left if address is not None}
@@ -83,10 +83,13 @@ def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Rou
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
     ours = [numbers(route.destination) for route in main if route.is_ours and not route.is_dead]
-    beside_locals, beside_ours = own_addresses((*places, *locals_)), own_addresses((*places, *locals_, *ours))
+    left_by_locals, left_by_ours = (
+        uncovered_addresses((*places, *locals_)),
+        uncovered_addresses((*places, *locals_, *ours)),
+    )
     losers: list[Refusal] = []
     for route, place in zip(routes, places, strict=True):
-        if beside_ours[place] is None and beside_locals[place] is not None:
+        if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
         inside = (r for r in (*main, *local) if r.destination.subnet_of(route.destination))
         longer = (
@@ -109,7 +112,7 @@ def unproven(
     Args:
         wanted: routes of table main.
         rules: in the order in which the kernel asks them.
-        main: the entries of table main, in the kernel's order (``RouteBackend.routes_by_way``).
+        main: the entries of table main, in the kernel's order (``RouteBackend.routes_by_attributes``).
         local: those of table local.
 
     Returns:
@@ -120,17 +123,17 @@ def unproven(
     asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0 and not entry.is_dead]
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
-    own = own_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
+    uncovered = uncovered_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
     # Whatever a packet is like, these have local asked first, then main; before the first other rule the two
     # are one trie, and the longer prefix wins.
     winners = _winners(asked) if tuple(rules) == KERNEL_RULES else {}
-    own_by_local = PrefixSet(locals_).overlaps
+    covered_by_local = PrefixSet(locals_).overlaps
     left: list[tuple[Route, IPv4Address | None]] = []
     for route, place in zip(wanted, places, strict=True):
-        address, winner = own[place], winners.get(place)
+        address, winner = uncovered[place], winners.get(place)
         if address is None:
             left.append((route, None))
-        elif winner is None or not _is_as_wanted(winner, route) or own_by_local(address, address):
+        elif winner is None or not _is_as_wanted(winner, route) or covered_by_local(address, address):
             left.append((route, IPv4Address(address)))
     return left
 

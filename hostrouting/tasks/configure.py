@@ -322,7 +322,7 @@ class Run:
             return ""
         return (
             f"all of it is installed; what runs goes on, the next start of {self.wanted.consumer} is held back until "
-            "this is mended; to take it back: hostrouting remove"
+            "this is fixed; to take it back: hostrouting remove"
         )
 
     def _check(self, scope: CancelScope) -> OverlapReport:

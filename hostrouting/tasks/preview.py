@@ -13,8 +13,8 @@ from hostrouting.boot.plan import plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode, RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend, at_one_moment
-from hostrouting.kernel.recording import SnapshotBackend
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.text import shortened

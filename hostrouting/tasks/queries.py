@@ -73,7 +73,7 @@ def check_kernel(
         host: whose name the report bears.
         backend: the kernel to ask.
         scope: ends it.
-        nameservers: that the host asks; the remedy tells of those that change sides.
+        nameservers: that the host asks; the fix tells of those that change sides.
         given: the addresses that the config's document gives other components.
     """
     # Nothing changes in a snapshot, nor in a kernel with routes that are only planned, so nothing is waited for.
@@ -91,7 +91,7 @@ def explain(
     host: Host | None = None,
     scope: CancelScope | None = None,
 ) -> Explanation:
-    """Follow each look-up that a socket makes for an address, through rules and tables.
+    """Follow each lookup that a socket makes for an address, through rules and tables.
 
     Args:
         address: the destination; a unicast address.
@@ -100,7 +100,7 @@ def explain(
         scope: ends the reading.
 
     Returns:
-        The rules that each look-up comes by, the entry that wins, the interface, and the source that is chosen. Without
+        The rules that each lookup comes by, the entry that wins, the interface, and the source that is chosen. Without
         a default route to compare with ``is_as_expected`` is None.
 
     Raises:
@@ -134,6 +134,6 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     if host.snapshot is not None:
         return host.snapshot
     from hostrouting.boot.nameservers import nameservers
-    from hostrouting.kernel.recording import take_snapshot
+    from hostrouting.kernel.snapshot_backend import take_snapshot
 
     return take_snapshot(host.routes, nameservers=nameservers(host.layout))

@@ -30,7 +30,7 @@ How many examples of how many steps are run is up to the Hypothesis profile in f
 ``settings``. Hypothesis leaves other steps out of each example (swarm testing), so that what one step always undoes
 shows too. Compared are the refusals of every call (by errno), and after every step the links (without their
 numbers), addresses, rules, the dump of all tables in order with all flags, that of some tables by themselves (one
-of which never exists), and the answers to look-ups.
+of which never exists), and the answers to lookups.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         by_tcp = [(source, True) for source in (None, *own[-1:])]
         for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
             ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)
-            self._compare(f"look-ups from {source}, by TCP: {is_tcp}", ask)
+            self._compare(f"lookups from {source}, by TCP: {is_tcp}", ask)
         self._compare("sources", _chosen_sources)
 
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
@@ -297,13 +297,13 @@ def _forget_changes(kernel: Kernel) -> None:
 def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
     return [
         attrs.evolve(entry, destination=IPv4Network(prefix))
-        for entry, prefixes in kernel.routes_by_way(table)
+        for entry, prefixes in kernel.routes_by_attributes(table)
         for prefix in prefixes
     ]
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:
-    """Return the source by each entry with one hop that a look-up ends at; of several, chance takes one."""
+    """Return the source by each entry with one hop that a lookup ends at; of several, chance takes one."""
     entries = {
         found.route: [found.address]
         for found in kernel.lookup(DESTINATIONS)

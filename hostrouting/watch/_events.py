@@ -40,8 +40,8 @@ class EventKind(Enum):
     ROUTES_FOLLOWED = "8fe29ddc8f394586a80ef55884b47709", LOG_NOTICE
     ROUTES_REMOVED = "80b8ecdbb46d44aaabe749fe9f043eea", LOG_NOTICE
     ROUTES_CONTESTED = "ce6bfcd20a6d4dfbaa8bda511dbd0fc0", LOG_ERR
-    TROUBLE = "5b572e3fcbc64c3d86bb706a1b9a9cb2", LOG_WARNING
-    TROUBLE_OVER = "97ca8a7aed324d09a935f913def5e9ac", LOG_NOTICE
+    PROBLEM = "5b572e3fcbc64c3d86bb706a1b9a9cb2", LOG_WARNING
+    PROBLEM_OVER = "97ca8a7aed324d09a935f913def5e9ac", LOG_NOTICE
     FAILURE = "ec20bc1a0b76424bb1cb7e6943227306", LOG_ERR
     FAILURE_GONE = "c204cbaff63b4976aefcbcf618c3b87b", LOG_NOTICE
     UNKNOWN = "f364f27ad5fa4d3681228bbf1bb472e0", LOG_WARNING
@@ -60,7 +60,7 @@ class Event:
         kind: what happened.
         message: one line for a person.
         fields: what it is about: each ``CIDR``, ``ROUTE`` (as ``ip route show`` prints it) and ``DEV``, and as ``FIX``
-            the ``staticRoutes`` entries that mend it, as JSON.
+            the ``staticRoutes`` entries that hint it, as JSON.
     """
 
     kind: EventKind
@@ -68,24 +68,24 @@ class Event:
     fields: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
 
 
-def status(report: OverlapReport, repair: Repair, troubles: Sequence[str]) -> str:
+def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> str:
     """Return the verdict in one line that systemd reads, for ``systemctl status``.
 
     Args:
         report: of the check.
         repair: of our routes.
-        troubles: what doesn't work, in words.
+        problems: what doesn't work, in words.
     """
     found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
     words += [f"waiting, as another program keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
-    return textwrap.shorten("; ".join([*words, *troubles[:1]]), _STATUS_CHARACTERS, placeholder=" …")
+    return textwrap.shorten("; ".join([*words, *problems[:1]]), _STATUS_CHARACTERS, placeholder=" …")
 
 
 # --- routes --------------------------------------------------------------------------------------------------------
 
 
-_MENDED = {
+_FIXED = {
     Drift.MISSING: (EventKind.ROUTES_INSTALLED, "installed, as the config asks for it"),
     Drift.LOST: (EventKind.ROUTES_RESTORED, "put back, as it was lost"),
     Drift.DEFAULT_CHANGED: (EventKind.ROUTES_FOLLOWED, "changed with the default route"),
@@ -100,16 +100,16 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
         repair: as it was done.
         managers: by the interface of a contested route, who manages it and which setting stops that one.
     """
-    for drift, (kind, what) in _MENDED.items():
-        if routes := repair.mended.get(drift):
+    for drift, (kind, what) in _FIXED.items():
+        if routes := repair.fixed.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
     # A program that removes many at once removes them alike: one event for all.
-    for setbacks, taken in repair.contested.items():
+    for failures, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
         who = "; ".join(managers.get(dev, "the kernel does not tell who") for dev in devs_of(taken))
         message = (
-            f"another program keeps removing {_listed(taken)}: {setbacks.count} times lately; hostrouting keeps "
-            f"{those}, and puts {them} back in {setbacks.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
+            f"another program keeps removing {_listed(taken)}: {failures.count} times lately; hostrouting keeps "
+            f"{those}, and puts {them} back in {failures.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
         )
         yield _event(EventKind.ROUTES_CONTESTED, message, taken)
 
@@ -127,21 +127,21 @@ def _listed(routes: Sequence[Route]) -> str:
     return shortened([str(route) for route in routes], ", ", _NAMED_MAX)
 
 
-# --- troubles ------------------------------------------------------------------------------------------------------
+# --- problems ------------------------------------------------------------------------------------------------------
 
 
-def of_troubles(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
+def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
     """Yield what doesn't work, in words: each once as it comes, and once that all is well again."""
-    for trouble in now:
-        if trouble not in before:
-            yield Event(EventKind.TROUBLE, _one_line(trouble))
+    for problem in now:
+        if problem not in before:
+            yield Event(EventKind.PROBLEM, _one_line(problem))
     if before and not now:
-        yield Event(EventKind.TROUBLE_OVER, f"no longer so: {_one_line(before[0])}")
+        yield Event(EventKind.PROBLEM_OVER, f"no longer so: {_one_line(before[0])}")
 
 
-def _one_line(trouble: str) -> str:
-    """Return a trouble in one line; it may have a line for each of thousands of routes."""
-    return shortened(trouble.splitlines(), "; ", _NAMED_MAX)
+def _one_line(problem: str) -> str:
+    """Return a problem in one line; it may have a line for each of thousands of routes."""
+    return shortened(problem.splitlines(), "; ", _NAMED_MAX)
 
 
 # --- the check -----------------------------------------------------------------------------------------------------
@@ -175,14 +175,14 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
 
 def _failure(finding: Finding, on_their_way: Container[IPv4Network]) -> Event:
     fix = [json.dumps(entry.to_mapping()) for entry in finding.fix if entry.destination not in on_their_way]
-    mend = "no route mends it; hostrouting fix says why"
+    hint = "no route fixes it; hostrouting fix says why"
     if fix:
-        mend = f"{PASTE} {shortened(fix, ', ', _NAMED_MAX)}"
+        hint = f"{PASTE} {shortened(fix, ', ', _NAMED_MAX)}"
     elif finding.fix:
-        mend = "over as soon as our route is back"
+        hint = "over as soon as our route is back"
     route = [] if finding.route is None else [str(finding.route)]
     about = {"CIDR": [str(finding.cidr)], "ROUTE": route, "DEV": finding.devs, "FIX": fix}
-    return Event(EventKind.FAILURE, f"{finding.message}; {mend}", about)
+    return Event(EventKind.FAILURE, f"{finding.message}; {hint}", about)
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:

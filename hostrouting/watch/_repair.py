@@ -28,11 +28,11 @@ from phases import CancelScope, all_or_nothing
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
 # What goes well for so long is over.
-_CALM_SECONDS = 900.0
+_FORGET_SECONDS = 900.0
 
 
 @attrs.frozen
-class Setbacks:
+class Failures:
     """Count of how often one thing failed.
 
     Args:
@@ -54,9 +54,9 @@ class Setbacks:
         """Return when it is tried again."""
         return self.last + self.wait_seconds
 
-    def again(self, now: float) -> Setbacks:
-        """Count one more that happens now; those before a long calm time are forgotten."""
-        return Setbacks(self.count + 1 if now < self.due + _CALM_SECONDS else 1, now)
+    def again(self, now: float) -> Failures:
+        """Count one more that happens now; those before a long time without one are forgotten."""
+        return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now)
 
 
 # --- what ----------------------------------------------------------------------------------------------------------
@@ -78,25 +78,25 @@ class Repair:
 
     Args:
         kept: how many of ours are in the table now.
-        mended: those that were put right, as they are now, by what was wrong with them.
+        fixed: those that were put right, as they are now, by what was wrong with them.
         contested: those that another program has just removed once more, on purpose, by how often.
         waiting: those that are lost, and are put back later, since another program keeps removing them.
         problems: why not all is as wanted, in words.
     """
 
     kept: int = 0
-    mended: dict[Drift, list[Route]] = attrs.field(factory=dict)
-    contested: dict[Setbacks, list[Route]] = attrs.field(factory=dict)
+    fixed: dict[Drift, list[Route]] = attrs.field(factory=dict)
+    contested: dict[Failures, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-def _no_setbacks() -> defaultdict[Hashable, Setbacks]:
-    return defaultdict(Setbacks)
+def _no_failures() -> defaultdict[Hashable, Failures]:
+    return defaultdict(Failures)
 
 
 @attrs.define
-class Keeper:
+class Reconciler:
     """Keeps our routes in the table, and knows from one look to the next how they were.
 
     Args:
@@ -111,8 +111,8 @@ class Keeper:
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
     seen: set[Hashable] = attrs.field(factory=set)
     refusals: dict[Hashable, str] = attrs.field(factory=dict)
-    losses: defaultdict[Hashable, Setbacks] = attrs.field(factory=_no_setbacks)
-    tries: defaultdict[Hashable, Setbacks] = attrs.field(factory=_no_setbacks)
+    losses: defaultdict[Hashable, Failures] = attrs.field(factory=_no_failures)
+    tries: defaultdict[Hashable, Failures] = attrs.field(factory=_no_failures)
     due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
@@ -148,7 +148,7 @@ class Keeper:
         wanted, changes = _writes(plan), _changes(plan)
         # What has to change though it is as at the last look follows the default route.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
-        contested: dict[Setbacks, list[Route]] = {}
+        contested: dict[Failures, list[Route]] = {}
         for key, route in wanted.items():
             if key in self.kept and key not in follows:
                 self.losses[key] = lost = self.losses[key].again(now)
@@ -176,14 +176,14 @@ class Keeper:
         reasons = self.refusals | {route.key: reason for route, reason in refused.items()}
         self.refusals = {key: reason for key, reason in reasons.items() if key in left}
         self.kept = {route.key: route for route in plan.unchanged} | written
-        mended = {Drift.UNWANTED: list(done.remove)}
+        fixed = {Drift.UNWANTED: list(done.remove)}
         for key, route in written.items():
             known = Drift.LOST if key in self.seen else Drift.MISSING
-            mended.setdefault(Drift.DEFAULT_CHANGED if key in follows else known, []).append(route)
+            fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else known, []).append(route)
         self.seen |= self.kept.keys()
         self.due = min(map(self._due, left), default=None)
         waiting = tuple(route for key, route in wanted.items() if key in left and now < self.losses[key].due)
-        return Repair(len(self.kept), mended, contested, waiting)
+        return Repair(len(self.kept), fixed, contested, waiting)
 
     def _is_as_left(self, ours: Route) -> bool:
         left = self.kept.get(ours.key)

@@ -1,4 +1,4 @@
-"""After boot: whenever something changes, and now and then without a sign, look, mend, and say what is new.
+"""After boot: whenever something changes, and now and then without a sign, look, fix, and say what is new.
 
 The way of a look: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (what differs
 from the last look). Nothing in it stops a running machine, and nothing that goes wrong in it ends the watch.
@@ -30,11 +30,11 @@ from hostrouting.watch._events import (
     EventKind,
     devs_of,
     of_failures,
+    of_problems,
     of_routes,
-    of_troubles,
     status,
 )
-from hostrouting.watch._repair import Keeper, Repair
+from hostrouting.watch._repair import Reconciler, Repair
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
@@ -107,11 +107,11 @@ class _Watch:
         task: what is watched, and who hears of it.
         scope: ends it.
         config: as of the last time when it could be read.
-        keeper: of our routes.
+        reconciler: of our routes.
         report: of the last check; if it could judge nothing, with the failures that were known before.
         said: what didn't work at the last look, in words.
-        troubles: what didn't work since.
-        counted: looks, and routes that were mended by what was wrong with them, for the metrics.
+        problems: what didn't work since.
+        counted: looks, and routes that were fixed by what was wrong with them, for the metrics.
         seen: the task's files, as they were when they were last looked at.
         burst_seconds: how long a burst of changes keeps us from looking.
     """
@@ -119,10 +119,10 @@ class _Watch:
     task: WatchHostRouting
     scope: CancelScope
     config: Config
-    keeper: Keeper = attrs.field(factory=Keeper)
+    reconciler: Reconciler = attrs.field(factory=Reconciler)
     report: OverlapReport | None = None
     said: tuple[str, ...] = ()
-    troubles: list[str] = attrs.field(factory=list)
+    problems: list[str] = attrs.field(factory=list)
     counted: Counter[str] = attrs.field(factory=Counter)
     seen: tuple[tuple[int, ...] | None, ...] = ()
     burst_seconds: float = _BURST_SECONDS
@@ -130,44 +130,44 @@ class _Watch:
     # --- a look ----------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Mend, check, write, and say what is new."""
+        """Fix, check, write, and say what is new."""
         host, tell = self.task.host, self.task.tell
         self._end_overdue_trial()
-        done = self.keeper.repair(self._reread, host, self.scope)
+        done = self.reconciler.repair(self._reread, host, self.scope)
         tell(_PING)
         report = check_overlap(self.config, host.routes, self.scope)
         tell(_PING)
-        self.counted.update({"looks": 1} | {str(drift): len(routes) for drift, routes in done.mended.items()})
+        self.counted.update({"looks": 1} | {str(drift): len(routes) for drift, routes in done.fixed.items()})
         for write in (self._write_markers, self._write_metrics):
             try:
                 write(report, done)
             except FileError as error:
-                self.troubles.append(str(error))
+                self.problems.append(str(error))
         if report.verdict is Verdict.UNKNOWN and report.cidrs and self.report:
             report = attrs.evolve(report, findings=self.report.findings)
-        troubles = tuple(dict.fromkeys((*done.problems, *self.troubles)))
+        problems = tuple(dict.fromkeys((*done.problems, *self.problems)))
         events = (
             *of_routes(done, self._managers(done)),
-            *of_troubles(self.said, troubles),
+            *of_problems(self.said, problems),
             *of_failures(self.report, report, done.waiting),
         )
         for event in events:
             self.task.say(event)
-        tell(f"STATUS={status(report, done, troubles)}")
-        self.report, self.said, self.troubles = report, troubles, []
+        tell(f"STATUS={status(report, done, problems)}")
+        self.report, self.said, self.problems = report, problems, []
 
     def _end_overdue_trial(self) -> None:
         try:
             if is_overdue(self.task.host.layout):
                 put_back(self.task.host)
         except HostRoutingError as error:
-            self.troubles.append(f"can't end the trial of routes, which is over: {error}")
+            self.problems.append(f"can't end the trial of routes, which is over: {error}")
 
     def _reread(self) -> Config:
         try:
             self.config = self.task.read()
         except HostRoutingError as error:
-            self.troubles.append(f"goes on with the last config, as the new one can't be used: {error}")
+            self.problems.append(f"goes on with the last config, as the new one can't be used: {error}")
         return self.config
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
@@ -208,7 +208,7 @@ class _Watch:
         """Wait for a change or the slow timer, and for the end of a burst of changes."""
         self.task.tell(_PING)
         clock = self.scope.clock
-        left = LOOK_SECONDS if self.keeper.due is None else self.keeper.due - clock.monotonic()
+        left = LOOK_SECONDS if self.reconciler.due is None else self.reconciler.due - clock.monotonic()
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
@@ -228,7 +228,7 @@ class _Watch:
             except TimedOut:
                 self.scope.check()  # the nap's end is no news; the scope's own is
             except RouteError as error:
-                self.troubles.append(str(error))
+                self.problems.append(str(error))
                 self.scope.wait(min(left, _FILES_SECONDS))
             else:
                 return True

@@ -80,16 +80,16 @@ def metrics_text(
         gate: those of the gate.
         report: of the check.
         repair: of our routes.
-        counted: since the watcher was started: ``looks``, and the routes that were mended, by their drift.
+        counted: since the watcher was started: ``looks``, and the routes that were fixed, by their drift.
         time: of the look, in seconds since 1970.
     """
-    trouble = int(bool(repair.problems))
+    problem = int(bool(repair.problems))
     return exposition(
         *gate,
         *check_metrics(report, time),
         Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
         Metric("routes_contested", "gauge", "Lost routes that are removed again and again.", {"": len(repair.waiting)}),
-        Metric("trouble", "gauge", "1 if not all static routes can be kept as wanted.", {"": trouble}),
+        Metric("problem", "gauge", "1 if not all static routes can be kept as wanted.", {"": problem}),
         Metric("checks_total", "counter", "Looks since the watcher was started.", {"": counted["looks"]}),
         Metric(
             "routes_repaired_total",

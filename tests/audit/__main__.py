@@ -38,12 +38,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./run audit",
         description="Makes random hosts, each in a fresh network namespace, and holds every word that hostrouting says "
-        "of them to the kernel, address by address: the live verdict, that on two recordings and of the boot script, what "
+        "of them to the kernel, address by address: the live verdict, that on two snapshots and of the boot script, what "
         "the proposed fix leaves and changes, and by which interface the packets of real sockets leave. Some hosts "
         "change all the time. This machine's own network is "
         "never touched. Ends with a table; the exit status is 1 if anything is wrong, and then the first hosts on "
         "which it is are printed as the ip commands that make them.",
-        epilog="A million look-ups take about ten minutes on two cores. The same seed makes the same hosts.",
+        epilog="A million lookups take about ten minutes on two cores. The same seed makes the same hosts.",
     )
     parser.add_argument(
         "look_ups", metavar="LOOK-UPS", nargs="?", type=int, default=MILLION, help="how many at least (1000000)"
@@ -58,7 +58,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def progress(figures: Figures) -> None:
     hosts = sum(share.worlds for share in figures.shares)
     complain(
-        dim(f"{figures.look_ups:,} look-ups on {hosts:,} hosts, {figures.mistaken} mistakes, {figures.seconds:.0f} s")
+        dim(f"{figures.look_ups:,} lookups on {hosts:,} hosts, {figures.mistaken} mistakes, {figures.seconds:.0f} s")
     )
 
 

@@ -1,4 +1,4 @@
-"""One host: what is said of it, live and recorded, before and after its mend, beside what the kernel and sockets do."""
+"""One host: what is said of it, live and recorded, before and after its fix, beside what the kernel and sockets do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zlib import crc32
 from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, checked, recorded, recorded_by
 from brute_force import FAILURES, Judge, by_kind, disagreements_at, sort_all
 from connecting import disagreements, seen_leaving
-from mending import changed, failing, install, is_told
+from fixing import changed, failing, install, is_told
 from scripts import AWKS, Sandbox, told_by
 
 from audit.figures import Share
@@ -24,7 +24,7 @@ from audit.making import make
 from hostrouting import HostRoutingError
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.kernel.snapshot_backend import SnapshotBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +80,7 @@ class Examination:
         self._compare_boot(booted(config, self.host.steps), sorts)
         if judge.default is not None:
             self._connect(live)
-            self._mend(config, live, sorts)
+            self._fix(config, live, sorts)
 
     # --- what is said ------------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class Examination:
                 yield way, str(error)
 
     def _release(self) -> str:
-        """Return the release of ip that its recordings are to name: its own where it doesn't print all of a rule."""
+        """Return the release of ip that its snapshots are to name: its own where it doesn't print all of a rule."""
         return AS_IT_IS if any(" dscp " in step for step in self.host.steps) else KNOWS_ALL
 
     # --- what is so --------------------------------------------------------------------------------------------
@@ -195,16 +195,16 @@ class Examination:
         self.share.unseen += len(wrong)
         self._tell("sockets", wrong)
 
-    def _mend(self, config: Config, live: OverlapReport, before: Sorts) -> None:
-        remedy = live.remedy
-        if not self._is_installed(remedy.routes):
+    def _fix(self, config: Config, live: OverlapReport, before: Sorts) -> None:
+        fix = live.fix
+        if not self._is_installed(fix.routes):
             return
         # What is fine by one expected CIDR may fail by another around it.
         failed = {address for there in before.values() for address, sort in there.items() if sort.is_failure}
         for cidr, after in self._sorts(config).items():
             there = {address: sort for address, sort in before[cidr].items() if address in after}
-            left = [a for a in failing(after) if a in there and not is_told(a, remedy.unmendable)]
-            other = changed(remedy, there, {address: after[address] for address in there})
+            left = [a for a in failing(after) if a in there and not is_told(a, fix.unfixable)]
+            other = changed(fix, there, {address: after[address] for address in there})
             other = {address for address in other if address not in failed or after[address].is_failure}
             self.share.left += len(left)
             self.share.changed += len(other)
@@ -226,7 +226,7 @@ class Examination:
         return True
 
     def _doubt(self, way: str, reason: str) -> None:
-        """Count an unknown verdict, which is wrong only where a recording holds everything."""
+        """Count an unknown verdict, which is wrong only where a snapshot holds everything."""
         self.share.unknown[f"{way}: {_in_general(reason)}"] = 1
         if not (self.host.is_odd or self.host.is_seen):
             self._tell(way, [f"the verdict is unknown: {reason}"])

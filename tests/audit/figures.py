@@ -9,8 +9,8 @@ import attrs
 
 WAYS = {
     "live": "the live verdict",
-    "snapshot": "recordings by hostrouting snapshot",
-    "ip": "recordings by ip -j",
+    "snapshot": "snapshots by hostrouting snapshot",
+    "ip": "snapshots by ip -j",
     "boot": "the boot script",
 }
 """How a check knows the host."""
@@ -69,8 +69,8 @@ class Figures:
     """What an audit found.
 
     Args:
-        plain: on hosts whose recordings hold everything.
-        odd: on hosts with what a recording may not hold.
+        plain: on hosts whose snapshots hold everything.
+        odd: on hosts with what a snapshot may not hold.
         seen: on hosts that sockets judge.
         mistakes: the first of them in words, each with its host.
         seconds: that it took.
@@ -105,7 +105,7 @@ class Figures:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was wrong, and nothing unknown where a recording holds everything."""
+        """Whether nothing was wrong, and nothing unknown where a snapshot holds everything."""
         return not (self.mistaken or self.plain.unknown)
 
     def to_json(self) -> dict[str, Any]:

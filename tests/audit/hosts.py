@@ -34,7 +34,7 @@ class Audited:
         allowed: ``allowedDevs``.
         foreseen: as in the config.
         connecting: what sockets try; None: they don't.
-        is_odd: whether it has what a recording may not hold.
+        is_odd: whether it has what a snapshot may not hold.
         cycle: commands that change the host again and again while it is looked at.
         is_seen: whether sockets alone tell what is so.
         names: features that its commands don't show.
@@ -229,7 +229,7 @@ def _more(draw: st.DrawFn, prefixes: list[str], addresses: list[str], devs: list
 
 @st.composite
 def _odd(draw: st.DrawFn, prefixes: list[str], devs: list[str], default: Route | None) -> list[str]:
-    """What a recording may not hold."""
+    """What a snapshot may not hold."""
     dev, (prefix, other) = draw(st.sampled_from(devs)), (draw(st.sampled_from(prefixes)) for _ in range(2))
     table, group = draw(st.sampled_from(("main", "100"))), draw(st.sampled_from((0, 5, 5)))
     inner = draw(st.sampled_from(("192.0.2.1", "10.0.1.1", "172.16.1.1")))
@@ -291,7 +291,7 @@ def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
 
     Args:
         draw: by Hypothesis.
-        is_odd: whether it must have what a recording may not hold.
+        is_odd: whether it must have what a snapshot may not hold.
     """
     if draw(st.booleans()):
         question = draw(sources.questions())
@@ -303,7 +303,7 @@ def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
         asked = draw(cut.questions(has_objects=True))
         wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
         world = asked.world
-        # Where all short prefixes are suppressed, a mend would need a route for each of millions of long ones.
+        # Where all short prefixes are suppressed, a fix would need a route for each of millions of long ones.
         is_suppressed = any(rule.suppress_prefix_length is not None for rule in world.rules)
         cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
         audited = Audited((), tuple(map(ExpectedCidr, cidrs)), asked.allowed, asked.foreseen)

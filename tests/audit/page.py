@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_KINDS = ("", "plain hosts", "hosts with what a recording may not hold", "hosts that sockets judge")
+_KINDS = ("", "plain hosts", "hosts with what a snapshot may not hold", "hosts that sockets judge")
 
 
 def made(look_ups: int, number: int) -> dict[str, str]:
@@ -138,17 +138,17 @@ ip(8) makes each host at random, in a fresh network namespace. The audit asks th
 which anything begins or ends in the host's tables, rules and expected CIDRs, and about up to 1,024 other
 addresses of each CIDR. It asks for a datagram, for TCP, and, where a rule has a `from`, from each source that a
 connection would have. So it knows the kernel's answer for each address. It compares that with the check's
-verdict: live, from a recording by `hostrouting snapshot`, from a recording by `ip -j`, and at boot, by the script
+verdict: live, from a snapshot by `hostrouting snapshot`, from a snapshot by `ip -j`, and at boot, by the script
 with one of gawk, mawk and busybox.
 
 Then it applies the proposed fix and asks the kernel again. What failed must be right, but for what the fix
-called unmendable, and what was fine must be as it was. On hosts with rules about sources it also begins a TCP
+called unfixable, and what was fine must be as it was. On hosts with rules about sources it also begins a TCP
 connection and two datagrams to each of some addresses, and sees their first packets leave.
 
-The hosts of the second column have something that a recording may not hold. The verdict of their recording may be
+The hosts of the second column have something that a snapshot may not hold. The verdict of their snapshot may be
 the kernel's, or `unknown` with the reason. On plain hosts no verdict may be unknown.
 
-The hosts of the third column have what a look-up doesn't tell, or what the audit would have to compute. There nothing
+The hosts of the third column have what a lookup doesn't tell, or what the audit would have to compute. There nothing
 is asked: a TCP connection, a connected datagram and an unconnected one are sent to each address at which anything
 begins or ends, and to some others, and are seen on all interfaces. Where a hop is taken by chance, or several default
 routes compete, each is sent from many ports. An address that a note calls this host's own is put to the test: a route

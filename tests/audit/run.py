@@ -1,4 +1,4 @@
-"""Blocks of hosts, each examined by a process of its own, until so many look-ups are done."""
+"""Blocks of hosts, each examined by a process of its own, until so many lookups are done."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HOST_SECONDS = 120
 
 
 def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Figures:
-    """Examine hosts until so many look-ups were held to the kernel.
+    """Examine hosts until so many lookups were held to the kernel.
 
     Args:
         look_ups: at least.
@@ -80,7 +80,7 @@ def examine_block(number: int, block: int, odd: int, seen: int, addresses: int) 
     Args:
         number: of the audit.
         block: of the block.
-        odd: hosts with what a recording may not hold.
+        odd: hosts with what a snapshot may not hold.
         seen: hosts that sockets judge.
         addresses: by chance, in each expected CIDR of a host.
     """
@@ -89,7 +89,7 @@ def examine_block(number: int, block: int, odd: int, seen: int, addresses: int) 
     for host in (*plain, *drawn(f"{number} odd {block}", odd, hosts(is_odd=True))):
         _examine(Examination(host, addresses), figures)
     for host in for_sockets(f"{number} seen {block}", seen):
-        # Sockets take longer than look-ups.
+        # Sockets take longer than lookups.
         _examine(SeenExamination(host, 16), figures)
     return figures
 

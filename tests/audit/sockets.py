@@ -1,4 +1,4 @@
-"""One host, and what is said of it beside what its sockets do: no look-up, and no computation of the audit's."""
+"""One host, and what is said of it beside what its sockets do: no lookup, and no computation of the audit's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 from brute_force import default_route, live
+from fixing import is_told
 from leaving import Leaving
-from mending import is_told
 from scripts import told_by
 
 from audit.examine import Examination, booted, is_unknown
@@ -124,7 +124,7 @@ class SeenExamination(Examination):
         self._compare_lines(lines, first, moments[0])
         if first.verdict != "unknown":
             self._say("live", list(self._changeable(first, moments[0])))
-            self._mend_seen(first, moments[0])
+            self._fix_seen(first, moments[0])
 
     def _said_in_churn(self) -> Iterator[tuple[str, Said]]:
         for _ in range(_LIVE):
@@ -222,8 +222,8 @@ class SeenExamination(Examination):
             if after != before.seen.get(address, after):
                 yield f"{address} is said to be this host's own whatever a route says, and one by {_words(after)} takes it"
 
-    def _mend_seen(self, live: OverlapReport, before: Moment) -> None:
-        if not self._is_installed(live.remedy.routes):
+    def _fix_seen(self, live: OverlapReport, before: Moment) -> None:
+        if not self._is_installed(live.fix.routes):
             return
         after = self._look([*before.seen])
         told = [part for finding in live.findings for part in finding.ranges]
@@ -232,7 +232,7 @@ class SeenExamination(Examination):
             fine = before.fine(expected, self.host.allowed)
             for address in filter(expected.cidr.__contains__, before.seen):
                 was, is_now = before.seen[address] - fine, after.seen[address] - fine
-                is_excused = _holds(before.own, address) or is_told(address, live.remedy.unmendable)
+                is_excused = _holds(before.own, address) or is_told(address, live.fix.unfixable)
                 # What the check doesn't know to fail is its mistake, and not that of the fix.
                 if not is_now or is_excused or (was and not _holds(told, address)):
                     continue

@@ -60,7 +60,7 @@ BindPaths=/bin/true:{CHECK}
 RestartPreventExitStatus=255
 """
 
-# What only systemd, or the kernel's mounts, can tell: what plants it, what mends it, and what is found.
+# What only systemd, or the kernel's mounts, can tell: what plants it, what fixes it, and what is found.
 LIVE = [
     (
         [f"mkdir -p {OURS}", f"printf '{SETTINGS}' >{OURS}/x.conf", RELOAD],
@@ -108,17 +108,17 @@ LIVE = [
 
 
 @pytest.mark.each_release
-def test_what_only_a_running_system_tells_is_found_and_a_mended_node_is_healthy_again(
+def test_what_only_a_running_system_tells_is_found_and_a_fixed_node_is_healthy_again(
     node: Machine, by_turns: Any
 ) -> None:
     payload = healthy(node)
     node.boot()
     payload.wait_until_it_ran()
     pid = payload.main_pid()
-    for plant, mend, kinds in by_turns(LIVE):
+    for plant, fix, kinds in by_turns(LIVE):
         node.run("sh", "-euc", "\n".join(plant))
         assert {each["kind"] for each in doctor(node)[1]} == kinds
-        node.run("sh", "-euc", "\n".join(mend))
+        node.run("sh", "-euc", "\n".join(fix))
     assert doctor(node) == (0, [])
     assert payload.main_pid() == pid
     node.remove(CONFIG)
@@ -140,14 +140,14 @@ def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -
     payload.wait_until_it_ran()
     code, findings = doctor(node)
     assert code == 1
-    assert findings[0]["examination"] == "verdict"
+    assert findings[0]["check"] == "verdict"
     message = find(findings, "shadowed")["message"]
     assert message.startswith(f"nothing holds the next start of {payload.unit}, as its gate is overridden: OVERLAP: ")
     assert find(findings, "masked")["subject"] == "static-routes.service"
     assert [each["subject"] for each in findings if each["kind"] == "file-differs"] == [ROUTES]
     overridden = find(findings, "gate-overridden")
     assert overridden["subject"] == payload.unit
-    assert f"out of {OURS}/zzz-override.conf" in overridden["remedy"]
+    assert f"out of {OURS}/zzz-override.conf" in overridden["hint"]
     # As it says: the operator takes away what isn't ours, apply does the rest.
     node.remove(f"{OURS}/zzz-override.conf")
     node.systemctl("unmask", "static-routes.service")
@@ -183,10 +183,10 @@ def test_an_ordering_cycle_is_named_unit_by_unit(node: Machine) -> None:
     cycle = find(doctor(node)[1], "ordering-cycle")
     for name in ("net-late.service", payload.unit, "static-routes.service"):
         assert name in cycle["message"]
-        assert name in cycle["remedy"]
+        assert name in cycle["hint"]
 
 
-def test_what_networkd_would_do_is_foretold_and_the_remedy_keeps_the_routes(machine: Machine) -> None:
+def test_what_networkd_would_do_is_foretold_and_the_fix_keeps_the_routes(machine: Machine) -> None:
     machine.add_nic("eth0")
     machine.add_nic("ib0", "172.16.0.10/16")
     base = "[Match]\nName=eth0\n[Network]\nAddress=10.1.0.4/24\nGateway=10.1.0.1\nLinkLocalAddressing=no\n"
@@ -209,7 +209,7 @@ def test_what_networkd_would_do_is_foretold_and_the_remedy_keeps_the_routes(mach
     machine.run("networkctl", "reconfigure", "eth0")
     machine.wait_until(lambda: not is_there(), "the route is gone, as foretold")
     assert "route-missing" in [each["kind"] for each in doctor(machine)[1]]
-    sections = "".join(f"{line[2:]}\n" for line in finding["remedy"].splitlines() if line.startswith("  "))
+    sections = "".join(f"{line[2:]}\n" for line in finding["hint"].splitlines() if line.startswith("  "))
     machine.write("/etc/systemd/network/10-eth0.network.d/90-hostrouting.conf", sections)
     machine.run("networkctl", "reload")
     machine.wait_until(is_there, "networkd has installed it")

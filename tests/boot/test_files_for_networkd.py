@@ -89,7 +89,7 @@ def await_routes(node: Machine, routes: list[Route]) -> None:
     assert "failed" not in node.run("networkctl", "list", "--no-pager").stdout
 
 
-def is_mended(node: Machine) -> bool:
+def is_fixed(node: Machine) -> bool:
     checks = [node.python("check", "--cidr", cidr, check=False) for cidr in ("172.16.0.0/16", "172.16.128.0/17")]
     return all(done.returncode == 0 for done in checks)
 
@@ -103,20 +103,20 @@ def test_netplan_makes_of_our_file_what_we_write_for_networkd_ourselves(machine:
 
 
 @pytest.mark.each_release
-def test_a_netplan_file_mends_at_boot(cabled: Machine) -> None:
+def test_a_netplan_file_fixes_at_boot(cabled: Machine) -> None:
     cabled.write("/etc/netplan/01-node.yaml", NETPLAN, mode=0o600)
     cabled.boot()
     await_routes(cabled, [])
-    assert not is_mended(cabled)
+    assert not is_fixed(cabled)
     cabled.power_off()
     cabled.write(FRAGMENT, as_netplan(SAYABLE_BY_ALL), mode=0o600)
     cabled.boot()
     await_routes(cabled, SAYABLE_BY_ALL)
-    assert is_mended(cabled)
+    assert is_fixed(cabled)
 
 
 @pytest.mark.each_release
-def test_drop_ins_mend_with_a_reload_and_lie_beside_files_in_any_folder(cabled: Machine) -> None:
+def test_drop_ins_fix_with_a_reload_and_lie_beside_files_in_any_folder(cabled: Machine) -> None:
     for dev, address in (("eth0", f"{OWN}/24\nGateway={GATEWAY}"), ("ib0", "172.16.0.10/16")):
         cabled.write(
             f"/usr/lib/systemd/network/10-{dev}.network", f"[Match]\nName={dev}\n[Network]\nAddress={address}\n"
@@ -124,12 +124,12 @@ def test_drop_ins_mend_with_a_reload_and_lie_beside_files_in_any_folder(cabled: 
     cabled.systemctl("enable", "systemd-networkd.service")
     cabled.boot()
     await_routes(cabled, [])
-    assert not is_mended(cabled)
+    assert not is_fixed(cabled)
     for dev, text in drop_ins(SAYABLE_BY_NETWORKD).items():
         cabled.write(DROP_IN.format(dev), text)
     cabled.run("networkctl", "reload")
     await_routes(cabled, SAYABLE_BY_NETWORKD)
-    assert is_mended(cabled)
+    assert is_fixed(cabled)
 
 
 def test_what_the_comments_warn_of(cabled: Machine) -> None:

@@ -87,18 +87,18 @@ CONSUMERS = [
 ]
 
 
-# --- blocked, mended, warned ---------------------------------------------------------------------------------------
+# --- blocked, fixed, warned ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("add", "config"), CONSUMERS)
-def test_strict_and_shadowed_the_payload_never_runs_mended_it_runs_after_the_check(
+def test_strict_and_shadowed_the_payload_never_runs_fixed_it_runs_after_the_check(
     node: Machine, add: Any, config: dict[str, Any]
 ) -> None:
     payload = installed(node, add=add, **config)
     boot_held(node, payload)
     journal = node.journal(payload.unit)
     assert "OVERLAP: expected CIDR 172.16.1.0/24 (probe 172.16.1.0) routes via ib0, expected eth0" in journal
-    assert "fix: hostrouting fix prints what mends it" in journal
+    assert "fix: hostrouting fix prints what fixes it" in journal
     assert list(marker(node)) == ["detected"]
     assert not start(node, payload)
     node.ip(*MEND)
@@ -160,18 +160,18 @@ FAULTS = {
 
 
 @pytest.mark.each_release
-def test_a_held_start_comes_up_by_itself_after_the_mend_whatever_failed(node: Machine, by_turns: Any) -> None:
+def test_a_held_start_comes_up_by_itself_after_the_fix_whatever_failed(node: Machine, by_turns: Any) -> None:
     payload = installed(node, MENDED)
     node.boot()
     payload.wait_until_it_ran()
     faults = dict(by_turns([*FAULTS.items()]))
-    for fault, (spoil, mend) in faults.items():
+    for fault, (spoil, fix) in faults.items():
         count = len(payload.starts())
         node.run("sh", "-euc", spoil)
         node.systemctl("restart", "--no-block", payload.unit)
         payload.wait_until_held()
         assert len(payload.starts()) == count
-        node.run("sh", "-euc", mend)
+        node.run("sh", "-euc", fix)
         node.wait_until(lambda before=count: len(payload.starts()) > before, fault)  # type: ignore[misc]
     assert ("there is no flock" in node.journal(payload.unit)) == ("no flock" in faults)
 

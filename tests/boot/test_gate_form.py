@@ -87,15 +87,15 @@ SPOILERS = [
 
 
 @pytest.mark.each_release
-def test_a_gate_that_is_missing_or_cut_off_is_closed_and_the_mend_opens_it(
+def test_a_gate_that_is_missing_or_cut_off_is_closed_and_the_fix_opens_it(
     node: Machine, trying: Payload, by_turns: Any
 ) -> None:
     """One that is cut to its first line succeeds, and leaves no pass."""
-    for spoil, mend in by_turns(SPOILERS):
+    for spoil, fix in by_turns(SPOILERS):
         node.run("sh", "-euc", spoil)
         begin(node, trying)
         wait_until_tried_again(node, trying)
-        node.run("sh", "-euc", mend)
+        node.run("sh", "-euc", fix)
         trying.wait_until_held()
         assert not trying.has_run(), spoil
         node.systemctl("stop", trying.unit)

@@ -74,11 +74,11 @@ def test_at_no_moment_does_an_update_open_the_gate_or_close_it(node: Machine, up
     node.boot()
     node.python("apply", check=False)
     for number in range(by_day(3, by_night=40)):
-        is_mended = number % 3 == 0
+        is_fixed = number % 3 == 0
         if number % 3 < 2:
-            node.ip("route", "add" if is_mended else "delete", *MEND[2:])
+            node.ip("route", "add" if is_fixed else "delete", *MEND[2:])
         ran = start_with(node, payload, lambda n=number: update(node, n), chance.uniform(0, 0.8))
-        assert ran == is_mended, number
+        assert ran == is_fixed, number
         node.systemctl("stop", payload.unit)
 
 

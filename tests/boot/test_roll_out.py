@@ -120,7 +120,7 @@ def state(node: Machine) -> str:
 
 @pytest.fixture
 def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[int, Collection[int]], Fleet]:
-    """Boots so many machines, of which those that are sick have a shadow that no route of the config mends."""
+    """Boots so many machines, of which those that are sick have a shadow that no route of the config fixes."""
     if not (PROGRAMS / "ansible-playbook").exists():
         pytest.fail("Ansible isn't installed; the extra named ansible has it, from Python 3.11 on", pytrace=False)
 
@@ -140,7 +140,7 @@ def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[i
 
 
 @pytest.mark.timeout(by_day(900, by_night=3600), func_only=True)
-def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_mended(
+def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_fixed(
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
     fleet = new_fleet(SIZE, SICK)

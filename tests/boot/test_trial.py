@@ -113,7 +113,7 @@ def test_a_start_of_the_machine_is_judged_by_what_is_installed_and_ends_the_tria
     assert node.python("confirm", check=False).returncode == 1
 
 
-def test_a_trial_that_would_mend_it_never_lets_a_held_node_start(node: Machine) -> None:
+def test_a_trial_that_would_fix_it_never_lets_a_held_node_start(node: Machine) -> None:
     """Its routes are gone when its time is over, and the node would run shadowed."""
     chance = random.Random(21)
     payload = installed(node)

@@ -151,7 +151,7 @@ def test_on_a_running_node_it_installs_now_and_stops_nothing(node: Machine, runn
 
     carry(node, document(OTHER))
     done = node.run(f"{OUT}/install.sh", check=False)
-    assert done.returncode == 1, "STRICT, and nothing mends the shadow; it stays installed, as by apply"
+    assert done.returncode == 1, "STRICT, and nothing fixes the shadow; it stays installed, as by apply"
     node.systemctl("stop", running.unit)
     assert not start(node, running)
     node.run(f"{OUT}/remove.sh")

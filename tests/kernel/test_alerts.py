@@ -109,7 +109,7 @@ def test_a_node_as_it_should_be_fires_none(check: Any, firing: Any) -> None:
     firing(check("10.96.0.0/12"))
 
 
-def test_a_shadowed_node_fires_until_it_is_mended(check: Any, firing: Any, node: NamespaceKernel) -> None:
+def test_a_shadowed_node_fires_until_it_is_fixed(check: Any, firing: Any, node: NamespaceKernel) -> None:
     firing(check(SHADOWED), "HostRoutingOverlap")
     subprocess.run(["ip", "route", "add", str(MENDED), "via", "10.1.0.1"], check=True)
     firing(check(SHADOWED), "HostRoutingOverlap")

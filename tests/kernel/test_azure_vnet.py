@@ -1,4 +1,4 @@
-"""What azure-vnet leaves breaks a new pod, and its removal mends that: real packets, ebtables and bridge."""
+"""What azure-vnet leaves breaks a new pod, and its removal fixes that: real packets, ebtables and bridge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts on which a verdict was once wrong: sockets, library, recordings and boot script say the same, and it is right."""
+"""Hosts on which a verdict was once wrong: sockets, library, snapshots and boot script say the same, and it is right."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ CASES = {
     "one that connections don't meet, and datagrams do": Case(
         f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", overlap("ib0"), {"ib0"}
     ),
-    "what TCP's first look-up fails as is told once": Case(
+    "what TCP's first lookup fails as is told once": Case(
         "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\nrule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole",
         SHUT,
     ),
@@ -637,7 +637,7 @@ def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
             BY_A_MASK,
         ),
     ],
-    ids=["ip may not print it", "a recording does not tell whether it matches", "it may not matter"],
+    ids=["ip may not print it", "a snapshot does not tell whether it matches", "it may not matter"],
 )
 def test_a_rule_by_an_unknown_selector(
     case: Case, selectors: tuple[tuple[int, bytes], ...], kernel: NamespaceKernel, tmp_path: Path

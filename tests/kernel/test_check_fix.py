@@ -1,4 +1,4 @@
-"""The remedy against brute force: what it proposes mends what fails, nothing else changes, and no entry is idle."""
+"""The fix against brute force: what it proposes fixes what fails, nothing else changes, and no entry is idle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import attrs
 import pytest
 from asking import DEFAULT, ETH0, NODE, Case, leaving, run_ip, veths
 from brute_force import Judge, Sort, default_route, fewest_prefixes, judged, live, sort_all
+from fixing import changed, covered, failing, found, install
 from hypothesis import HealthCheck, given, settings
-from mending import changed, covered, failing, found, install
 from nightly import IS_NIGHTLY, by_day
 from node import build_node, on_linux
 from scenario import play
@@ -39,7 +39,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import Remedy
+from hostrouting.overlap.findings import Fix
 from hostrouting.routes.resolve import resolve
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Patient:
         return None if there & set(found) else len(found)
 
     def is_mendable(self, address: IPv4Address, devs: Sequence[str]) -> bool:
-        """Whether a route of its own, where none may be proposed for other reasons, mends an address."""
+        """Whether a route of its own, where none may be proposed for other reasons, fixes an address."""
         routes = self.kernel.routes()
         is_gateway = any(hop.gateway == address for route in routes for hop in route.hops)
         has_route = any(route.destination == IPv4Network(address) and route.table == Table.MAIN for route in routes)
@@ -133,47 +133,47 @@ class Patient:
         return tuple(str(route) for route in self.kernel.routes() if route.is_connected)
 
 
-def mend(patient: Patient, *, few: bool) -> None:
-    """Apply the remedy, all of it and parts, and hold what becomes of every address to what was promised.
+def fix(patient: Patient, *, few: bool) -> None:
+    """Apply the fix, all of it and parts, and hold what becomes of every address to what was promised.
 
     Args:
         patient: a host.
         few: whether to leave out only one entry, and apply only one finding's fix, not several.
     """
     report = patient.check()
-    remedy = report.remedy
+    fix = report.fix
     if not report.findings:
-        assert remedy == Remedy()
+        assert fix == Fix()
         return
     before = patient.sorts()
-    hopeless = {address for part in remedy.unmendable for network in part.ranges for address in network}
-    of_connections = [part for part in remedy.unmendable if re.search(" for (connections|TCP)", part.reason)]
-    never = [part for part in remedy.unmendable if part not in of_connections]
+    hopeless = {address for part in fix.unfixable for network in part.ranges for address in network}
+    of_connections = [part for part in fix.unfixable if re.search(" for (connections|TCP)", part.reason)]
+    never = [part for part in fix.unfixable if part not in of_connections]
     left = {address for part in never for network in part.ranges for address in network}
     unconnected = {address for address, sort in before.items() if sort.is_failure}
-    assert hopeless <= failing(before), "what was fine is called unmendable"
-    _see_what_is_covered(remedy.routes, before)
-    assert {entry for finding in report.findings for entry in finding.fix} == set(remedy.routes)
-    assert failing(before) - covered(remedy.routes) <= hopeless, "left out without a word"
+    assert hopeless <= failing(before), "what was fine is called unfixable"
+    _see_what_is_covered(fix.routes, before)
+    assert {entry for finding in report.findings for entry in finding.fix} == set(fix.routes)
+    assert failing(before) - covered(fix.routes) <= hopeless, "left out without a word"
 
     most = patient.fewest_entries(unconnected - left, before)
-    assert most is None or len(remedy.routes) <= most, f"{most} would do, instead of {remedy.routes}"
+    assert most is None or len(fix.routes) <= most, f"{most} would do, instead of {fix.routes}"
 
     connected = patient.connected()
-    patient.apply(remedy.routes)
+    patient.apply(fix.routes)
     again, after = patient.check(), patient.sorts()
     assert failing(after) == hopeless, f"it still fails: {again.findings}"
     assert found(again) == hopeless
-    assert changed(remedy, before, after) == set()
+    assert changed(fix, before, after) == set()
     assert patient.connected() == connected
 
-    for entry in remedy.routes[:1] if few else remedy.routes[:8]:
-        others = [other for other in remedy.routes if other != entry]
+    for entry in fix.routes[:1] if few else fix.routes[:8]:
+        others = [other for other in fix.routes if other != entry]
         patient.apply(others)
         # Within another entry it may only be what keeps its addresses on the link.
         is_link = entry.gateway == "onlink" and any(entry.destination.subnet_of(o.destination) for o in others)
         assert is_link or found(patient.check()) & covered([entry]), f"{entry} is idle"
-    # Of a connection that fails the first look-up may, and then its source changes.
+    # Of a connection that fails the first lookup may, and then its source changes.
     findings = [finding for finding in report.findings if finding.source is None]
     for finding in findings[:1] if few else findings[:4]:
         patient.apply(finding.fix)
@@ -184,7 +184,7 @@ def mend(patient: Patient, *, few: bool) -> None:
     assert patient.connected() == connected
     assert patient.sorts() == before
     for part in never[:1] if few else never[:4]:
-        assert not patient.is_mendable(part.ranges[0][0], part.devs), f"one route would mend {part}"
+        assert not patient.is_mendable(part.ranges[0][0], part.devs), f"one route would fix {part}"
 
 
 def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IPv4Address, Sort]) -> None:
@@ -201,19 +201,19 @@ def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IPv4Addres
 
 @settings(_SETTINGS)
 @given(question=questions())
-def test_in_memory_the_remedy_mends_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
+def test_in_memory_the_fix_fixes_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
     kernel = FakeKernel()
     question.world.build(kernel)
-    mend(Patient(kernel, question, root), few=not IS_NIGHTLY)
+    fix(Patient(kernel, question, root), few=not IS_NIGHTLY)
 
 
 @pytest.mark.kernel
 @settings(_SETTINGS)
 @given(question=questions(has_objects=True))
-def test_on_linux_the_remedy_mends_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
+def test_on_linux_the_fix_fixes_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
     kernel = on_linux()
     question.world.build(kernel)
-    mend(Patient(kernel, question, root), few=True)
+    fix(Patient(kernel, question, root), few=True)
 
 
 def test_an_entry_never_covers_what_a_rule_decides_before_main(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_an_entry_never_covers_what_a_rule_decides_before_main(tmp_path: Path) -
         rule add 10 to 10.9.0.0/28 lookup 100
         """,
     )
-    mend(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path), few=not IS_NIGHTLY)
+    fix(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path), few=not IS_NIGHTLY)
 
 
 def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_path: Path) -> None:
@@ -241,34 +241,34 @@ def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_p
     kernel.add_rule(Rule(11, table=Table.LOCAL))
     kernel.del_rule(Rule(0, table=Table.LOCAL, protocol=Protocol.KERNEL))
     patient = Patient(kernel, Question(World((), ()), (cidr,)), tmp_path)
-    entries = patient.check().remedy.routes
+    entries = patient.check().fix.routes
     assert entries
     assert not any(own.subnet_of(entry.destination) for entry in entries)
-    mend(patient, few=not IS_NIGHTLY)
+    fix(patient, few=not IS_NIGHTLY)
 
 
 def test_no_entry_is_proposed_whose_interface_no_config_takes(tmp_path: Path) -> None:
     kernel = FakeKernel()
     ODD_NAME.world.build(kernel)
     patient = Patient(kernel, ODD_NAME, tmp_path)
-    remedy = patient.check().remedy
-    assert {part.reason for part in remedy.unmendable} == {
+    fix = patient.check().fix
+    assert {part.reason for part in fix.unfixable} == {
         "it is on the link of e$th, a name that no config takes: rename it",
     }
-    patient.apply(remedy.routes)
-    assert patient.check().remedy.unmendable == remedy.unmendable
-    assert patient.check().remedy.routes == ()
+    patient.apply(fix.routes)
+    assert patient.check().fix.unfixable == fix.unfixable
+    assert patient.check().fix.routes == ()
 
 
-def test_what_main_discards_is_mended_where_a_rule_would_pass_over_a_route_and_main_is_asked_again(
+def test_what_main_discards_is_fixed_where_a_rule_would_pass_over_a_route_and_main_is_asked_again(
     tmp_path: Path,
 ) -> None:
     kernel = FakeKernel()
     PASSED_DISCARD.world.build(kernel)
     patient = Patient(kernel, PASSED_DISCARD, tmp_path)
-    networks = [str(entry.destination) for entry in patient.check().remedy.routes]
+    networks = [str(entry.destination) for entry in patient.check().fix.routes]
     assert networks == ["10.0.0.0/26", "10.0.0.64/26", "10.0.1.64/26"]
-    mend(patient, few=not IS_NIGHTLY)
+    fix(patient, few=not IS_NIGHTLY)
 
 
 def kernels() -> Iterator[Kernel]:
@@ -285,7 +285,7 @@ def test_no_entry_is_proposed_that_the_kernel_refuses_as_it_does_not_find_the_ga
 ) -> None:
     for kernel in kernels():
         question.world.build(kernel)
-        mend(Patient(kernel, question, root), few=not IS_NIGHTLY or isinstance(kernel, NamespaceKernel))
+        fix(Patient(kernel, question, root), few=not IS_NIGHTLY or isinstance(kernel, NamespaceKernel))
 
 
 def test_entries_by_a_gateway_that_the_rules_pass_over_need_one_to_it_first(tmp_path: Path) -> None:
@@ -293,14 +293,14 @@ def test_entries_by_a_gateway_that_the_rules_pass_over_need_one_to_it_first(tmp_
     LOST_GATEWAY.world.build(kernel)
     patient = Patient(kernel, LOST_GATEWAY, tmp_path)
     report = patient.check()
-    assert report.remedy.routes == ()
+    assert report.fix.routes == ()
     assert {finding.fix for finding in report.findings} == {()}
-    (reason,) = {part.reason for part in report.remedy.unmendable}
+    (reason,) = {part.reason for part in report.fix.unfixable}
     assert "would refuse entries via 192.0.2.1" in reason
     assert reason.endswith('{"destination": "192.0.2.1/32", "gateway": "onlink"}')
     own = StaticRoute(IPv4Network("192.0.2.1"), "onlink")
     patient.apply([own])
-    after = patient.check().remedy
+    after = patient.check().fix
     assert covered(after.routes) == {address for cidr in LOST_GATEWAY.cidrs for address in cidr}
     patient.apply([own, *after.routes])
     assert patient.check().verdict == "ok"
@@ -310,12 +310,12 @@ def test_entries_by_an_onlink_gateway_that_table_local_claims_are_not_proposed(t
     kernel = FakeKernel()
     CLAIMED_GATEWAY.world.build(kernel)
     report = Patient(kernel, CLAIMED_GATEWAY, tmp_path).check()
-    assert (report.remedy.routes, {finding.fix for finding in report.findings}) == ((), {()})
-    (part,) = report.remedy.unmendable
+    assert (report.fix.routes, {finding.fix for finding in report.findings}) == ((), {()})
+    (part,) = report.fix.unfixable
     claim = next(route for route in kernel.routes(Table.LOCAL) if route.destination.prefixlen == 30)
     assert str(claim) in part.reason
     assert kernel.delete([claim]) == ()
-    mend(Patient(kernel, CLAIMED_GATEWAY, tmp_path), few=not IS_NIGHTLY)
+    fix(Patient(kernel, CLAIMED_GATEWAY, tmp_path), few=not IS_NIGHTLY)
 
 
 def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: Path) -> None:
@@ -329,9 +329,9 @@ def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: P
         """,
     )
     patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path)
-    (part,) = patient.check().remedy.unmendable
+    (part,) = patient.check().fix.unfixable
     assert "via 10.1.0.1: by its rules " in part.reason
-    mend(patient, few=not IS_NIGHTLY)
+    fix(patient, few=not IS_NIGHTLY)
 
 
 def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path) -> None:
@@ -339,9 +339,9 @@ def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path)
     build_node(kernel)
     play(kernel, "route add throw 10.9.0.7 proto static")
     patient = Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path)
-    (part,) = patient.check().remedy.unmendable
+    (part,) = patient.check().fix.unfixable
     assert part.reason.startswith("throw 10.9.0.7 proto static ")
-    mend(patient, few=not IS_NIGHTLY)
+    fix(patient, few=not IS_NIGHTLY)
 
 
 # --- on Linux --------------------------------------------------------------------------------------------------------
@@ -353,8 +353,8 @@ def test_no_entry_is_proposed_that_the_kernel_refuses_where_a_rule_is_for_vrfs(k
     run_ip(f"{NODE}\naddr add 10.5.0.1/24 dev ib0\n{DEFAULT}\nrule add pref 1000 l3mdev")
     run_ip("rule add pref 20 not to 10.5.0.0/16 unreachable")
     report = asking.checked(kernel, [IPv4Network("10.5.0.0/24")])[1]
-    assert (report.verdict, report.remedy.routes) == ("overlap", ())
-    assert [str(each.ranges[0]) for each in report.remedy.unmendable] == ["10.5.0.0/32"]
+    assert (report.verdict, report.fix.routes) == ("overlap", ())
+    assert [str(each.ranges[0]) for each in report.fix.unfixable] == ["10.5.0.0/32"]
     refused = subprocess.run(["ip", "route", "add", "10.5.0.0/25", "via", "10.1.0.1"], check=False)
     assert refused.returncode != 0
 
@@ -365,7 +365,7 @@ HALVES = ["10.5.0.0/25", "10.5.0.128/25"]
 
 @pytest.mark.kernel
 @pytest.mark.parametrize(
-    ("does", "cidr", "fix", "left"),
+    ("does", "cidr", "expected", "left"),
     [
         (METRICS, "10.5.0.0/24", ["10.5.0.0/24"], []),
         (METRICS, "10.5.7.7/32", ["10.5.7.7/32"], []),
@@ -375,13 +375,13 @@ HALVES = ["10.5.0.0/25", "10.5.0.128/25"]
     ],
 )
 def test_a_fix_is_as_short_as_the_kernel_lets_it_be(
-    does: str, cidr: str, fix: list[str], left: list[str], kernel: NamespaceKernel
+    does: str, cidr: str, expected: list[str], left: list[str], kernel: NamespaceKernel
 ) -> None:
     run_ip(f"{NODE}\n{DEFAULT}\n{does}")
-    remedy = asking.checked(kernel, [IPv4Network(cidr)])[1].remedy
-    assert [str(entry.destination) for entry in remedy.routes] == fix
-    assert [str(network) for each in remedy.unmendable for network in each.ranges][:1] == left
-    run_ip("\n".join(f"route add {destination} via 10.1.0.1" for destination in fix))
+    fix = asking.checked(kernel, [IPv4Network(cidr)])[1].fix
+    assert [str(entry.destination) for entry in fix.routes] == expected
+    assert [str(network) for each in fix.unfixable for network in each.ranges][:1] == left
+    run_ip("\n".join(f"route add {destination} via 10.1.0.1" for destination in expected))
     if not left:
         assert asking.checked(kernel, [IPv4Network(cidr)])[1].verdict == "ok"
         assert leaving(str(IPv4Network(cidr)[-1] - (cidr != "10.5.7.7/32"))) == {"eth0"}
@@ -396,10 +396,10 @@ def test_what_any_source_of_a_fix_may_meet_is_told(kernel: NamespaceKernel) -> N
         route add default dev up0
         rule add from 10.9.0.4 to 10.5.0.0/24 blackhole
     """)
-    remedy = asking.checked(kernel, [IPv4Network("10.5.0.0/25")])[1].remedy
-    assert remedy.routes
-    assert any(IPv4Address("10.5.0.9") in network for each in remedy.unmendable for network in each.ranges)
-    run_ip("\n".join(f"route add {entry.destination} dev up0" for entry in remedy.routes))
+    fix = asking.checked(kernel, [IPv4Network("10.5.0.0/25")])[1].fix
+    assert fix.routes
+    assert any(IPv4Address("10.5.0.9") in network for each in fix.unfixable for network in each.ranges)
+    run_ip("\n".join(f"route add {entry.destination} dev up0" for entry in fix.routes))
     assert leaving("10.5.0.9") == {None, "up0"}
 
 
@@ -408,10 +408,10 @@ def test_a_fix_has_no_source_that_left_the_host(kernel: NamespaceKernel) -> None
     lost = "route add local 10.7.7.7 dev lo\nroute add default via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
     case = Case(f"addr add 10.5.0.1/24 dev ib0\n{lost}", cidr="10.5.0.0/24", node=ETH0, default="")
     case.build()
-    remedy = check_overlap(case.config, kernel, phases.CancelScope()).remedy
+    fix = check_overlap(case.config, kernel, phases.CancelScope()).fix
     main = kernel.routes(Table.MAIN)
-    routes, missing = resolve(remedy.routes, kernel.links(), kernel.addresses(), main, None)
-    assert (remedy.unmendable, missing, kernel.add(routes)) == ((), None, ())
+    routes, missing = resolve(fix.routes, kernel.links(), kernel.addresses(), main, None)
+    assert (fix.unfixable, missing, kernel.add(routes)) == ((), None, ())
     assert check_overlap(case.config, kernel, phases.CancelScope()).verdict == "ok"
 
 
@@ -426,24 +426,24 @@ def on_node(scenario: str) -> FakeKernel:
     return kernel
 
 
-def remedy_of(kernel: Kernel, *expected: ExpectedCidr) -> Remedy:
+def remedy_of(kernel: Kernel, *expected: ExpectedCidr) -> Fix:
     report = asking.checked(kernel, expected)[1]
     assert report.findings
-    return report.remedy
+    return report.fix
 
 
 def test_where_the_default_route_is_not_expected_no_route_by_it_is_proposed() -> None:
-    remedy = remedy_of(on_node("route add 10.9.0.0/17 dev eth1"), ExpectedCidr("10.9.0.0/16", ["eth1"]))
-    (left,) = remedy.unmendable
-    assert (remedy.routes, left.ranges) == ((), (IPv4Network("10.9.128.0/17"),))
+    fix = remedy_of(on_node("route add 10.9.0.0/17 dev eth1"), ExpectedCidr("10.9.0.0/16", ["eth1"]))
+    (left,) = fix.unfixable
+    assert (fix.routes, left.ranges) == ((), (IPv4Network("10.9.128.0/17"),))
     assert "10.9.0.0/16 by eth1 is expected" in left.reason
 
 
 def test_where_two_entries_ask_for_different_interfaces_no_fix_serves_one_at_the_others_cost() -> None:
     both = ExpectedCidr("10.2.0.0/16"), ExpectedCidr("10.2.0.0/24", ["eth1"])
-    remedy = remedy_of(on_node(""), *both)
-    (left,) = remedy.unmendable
-    assert (remedy.routes, left.devs) == ((), ("eth1",))
+    fix = remedy_of(on_node(""), *both)
+    (left,) = fix.unfixable
+    assert (fix.routes, left.devs) == ((), ("eth1",))
     assert "10.2.0.0/24 by eth1 is expected" in left.reason
 
 
@@ -457,13 +457,13 @@ def test_a_command_to_paste_quotes_the_name_of_an_interface() -> None:
         rule add 100 lookup 100
         """
     )
-    (left,) = remedy_of(kernel, ExpectedCidr("10.9.0.0/16")).unmendable
+    (left,) = remedy_of(kernel, ExpectedCidr("10.9.0.0/16")).unfixable
     assert "dev ';reboot'" in left.reason
     assert "dev ;reboot" not in left.reason
 
 
 @pytest.mark.parametrize("kind", ["unreachable", "blackhole"])
-def test_what_is_discarded_gets_a_source_with_its_mend_and_may_meet_a_rule_then(kind: str) -> None:
+def test_what_is_discarded_gets_a_source_with_its_fix_and_may_meet_a_rule_then(kind: str) -> None:
     kernel = on_node(
         f"""
         route add {kind} 10.9.0.0/16
@@ -471,9 +471,9 @@ def test_what_is_discarded_gets_a_source_with_its_mend_and_may_meet_a_rule_then(
         rule add 100 from 10.1.0.4/32 lookup 100
         """
     )
-    remedy = remedy_of(kernel, ExpectedCidr("10.9.0.0/16"))
-    assert remedy.routes
-    (left,) = remedy.unmendable
+    fix = remedy_of(kernel, ExpectedCidr("10.9.0.0/16"))
+    assert fix.routes
+    (left,) = fix.unfixable
     assert (left.ranges, left.obstacle.preference, left.obstacle.table) == ((IPv4Network("10.9.0.0/16"),), 100, 100)
 
 
@@ -488,7 +488,7 @@ def test_what_tcp_does_behind_a_rule_for_datagrams_is_told_though_its_table_lead
         rule add 100 to 172.16.2.0/23 ipproto 17 lookup 101
         """
     )
-    parts = remedy_of(kernel, ExpectedCidr("172.16.0.0/22")).unmendable
+    parts = remedy_of(kernel, ExpectedCidr("172.16.0.0/22")).unfixable
     (left,) = [left for left in parts if IPv4Network("172.16.2.0/24") in left.ranges]
     assert left.devs == ("ib0",)
     assert "TCP" in left.reason
@@ -512,6 +512,6 @@ def test_a_rule_that_passes_over_short_routes_makes_no_more_entries_than_anybody
     )
     for rule in gone:
         kernel.del_rule(rule)
-    remedy = remedy_of(kernel, ExpectedCidr("8.0.0.0/6"))
-    assert len(remedy.routes) == entries
-    assert bool(remedy.unmendable) is not bool(entries)
+    fix = remedy_of(kernel, ExpectedCidr("8.0.0.0/6"))
+    assert len(fix.routes) == entries
+    assert bool(fix.unfixable) is not bool(entries)

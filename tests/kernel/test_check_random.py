@@ -26,7 +26,7 @@ import phases
 from hostrouting import Config, RouteOverlap
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import Verdict
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from hostrouting import OverlapReport
     from hostrouting.kernel.port import Kernel
-    from hostrouting.overlap.explanation import Explanation, LookupWay
+    from hostrouting.overlap.explanation import ExplainedLookup, Explanation
 
 _SETTINGS = settings(
     max_examples=by_day(4, by_night=5000),
@@ -136,11 +136,11 @@ def test_on_linux_wide_cidrs_are_judged_as_brute_force_does(question: Question, 
 _GOT = re.compile(r"(?:\w+ )?(?P<address>[\d.]+) (?:from [\d.]+ )?(?:via (?:inet6 )?\S+ )?dev (?P<dev>\S+) ")
 
 
-def _dev_told_by_ip(way: LookupWay) -> str | None:
+def _dev_told_by_ip(way: ExplainedLookup) -> str | None:
     """The interface that ``ip route get`` names; None: an error."""
-    words = ["ip", "-4", "-oneline", "route", "get", str(way.outcome.answer.lookup.address)]
-    words += ["from", str(way.outcome.answer.source)] if way.outcome.answer.source else []
-    words += ["ipproto", "tcp"] if way.outcome.answer.is_tcp else []
+    words = ["ip", "-4", "-oneline", "route", "get", str(way.classification.probe.lookup.address)]
+    words += ["from", str(way.classification.probe.source)] if way.classification.probe.source else []
+    words += ["ipproto", "tcp"] if way.classification.probe.is_tcp else []
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     if ran.returncode:
         return None
@@ -149,9 +149,9 @@ def _dev_told_by_ip(way: LookupWay) -> str | None:
     return found["dev"]
 
 
-def _ends(way: LookupWay) -> set[str | None]:
-    """Where a look-up may end, as ip says it: what is local leaves by lo."""
-    route = way.outcome.route
+def _ends(way: ExplainedLookup) -> set[str | None]:
+    """Where a lookup may end, as ip says it: what is local leaves by lo."""
+    route = way.classification.route
     if route is None or route.type.is_discard or not route.hops:
         return {None}
     if route.type is RouteType.BROADCAST:
@@ -161,8 +161,8 @@ def _ends(way: LookupWay) -> set[str | None]:
 
 def _of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
     """Where a socket's packets may leave by what is told."""
-    of_protocol = [way for way in found.lookups if way.outcome.answer.is_tcp is is_tcp] or found.lookups
-    chosen = [way for way in of_protocol if way.outcome.answer.source is not None]
+    of_protocol = [way for way in found.lookups if way.classification.probe.is_tcp is is_tcp] or found.lookups
+    chosen = [way for way in of_protocol if way.classification.probe.source is not None]
     return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
 
 
@@ -202,11 +202,13 @@ def test_a_finding_is_what_a_socket_does_and_what_no_socket_does_is_none(questio
             assert leaving.by_tcp(address, 9) in _of(found, is_tcp=True, connects=True)
 
 
-def _see_where_it_ends(way: LookupWay) -> None:
+def _see_where_it_ends(way: ExplainedLookup) -> None:
     assert way.is_modelled
     decides = [step for step in way.steps if step.passed is None]
     # A rule that says unreachable decides too, and to the kernel that is no route.
-    is_decided = way.outcome.route or way.outcome.answer.lookup.discarded_by or way.steps[-1].passed is None
+    is_decided = (
+        way.classification.route or way.classification.probe.lookup.discarded_by or way.steps[-1].passed is None
+    )
     assert decides == ([way.steps[-1]] if is_decided else [])
     assert _dev_told_by_ip(way) in _ends(way)
 
@@ -220,7 +222,7 @@ def _batch(lines: Sequence[str]) -> str:
 
 
 def chosen_by_the_kernel(addresses: Sequence[IPv4Address]) -> dict[IPv4Address, IPv4Address | None]:
-    """The source in the answer of a plain look-up of each address; None: it has none."""
+    """The source in the answer of a plain lookup of each address; None: it has none."""
     chosen: dict[IPv4Address, IPv4Address | None] = {}
     for line in _batch([f"route get {address}" for address in addresses]).splitlines():
         source = re.search(r" src (\S+)", line)
@@ -243,5 +245,5 @@ def test_the_computed_source_is_the_one_that_the_kernel_chooses(commands: list[s
         computed, source = Sources(addresses).of(answer.route), chosen[answer.address]
         if sum(not hop.is_dead for hop in answer.route.hops) == 1:
             assert computed == (() if source is None else (source,)), str(answer.route)
-        else:  # a plain look-up tells of one of the hops
+        else:  # a plain lookup tells of one of the hops
             assert source in (computed or (None,)), str(answer.route)

@@ -15,7 +15,7 @@ from command_line import CONFIG, SETUP
 pytestmark = pytest.mark.kernel
 
 HOST = os.uname().nodename
-PAGE = (Path(__file__).parent.parent.parent / "docs/howto/recordings.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 # What is waited for never comes by itself; whoever reads the pipe knows when the waiting has begun.
@@ -82,17 +82,17 @@ def test_the_story_of_a_host_check_plan_apply_check_remove(tmp_path: Path) -> No
     ]
 
 
-def test_what_fix_prints_mends_the_host_as_a_config_and_as_commands(tmp_path: Path) -> None:
+def test_what_fix_prints_fixes_the_host_as_a_config_and_as_commands(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
         r"""
         cd "$SCRATCH"
         before=$(ip -4 route show table all)
-        hostrouting fix "$CONFIG" --cidr 172.16.2.0/23 > mended.json 2> advice
+        hostrouting fix "$CONFIG" --cidr 172.16.2.0/23 > fixed.json 2> advice
         grep -c neighbours advice
         [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
-        hostrouting apply --routes-only mended.json
-        hostrouting check mended.json --cidr 172.16.2.0/23
+        hostrouting apply --routes-only fixed.json
+        hostrouting check fixed.json --cidr 172.16.2.0/23
         ip route flush proto 217
         hostrouting fix --cidr 172.16.2.0/23 --format ip 2> advice | sh -eu
         hostrouting check --cidr 172.16.2.0/23

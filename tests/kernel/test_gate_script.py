@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernel
 
 FOLDER = "/etc/aks-flex-node"
 ROUTES, CHECK = f"{FOLDER}/static-routes.sh", f"{FOLDER}/check-route-overlap.sh"
-HELD = "the start is held until that is mended; to let it through unchecked: touch /etc/hostrouting/gate.off\n"
+HELD = "the start is held until that is fixed; to let it through unchecked: touch /etc/hostrouting/gate.off\n"
 PASS, FAIL = "echo ran-$0-$*; exit 0", "exit 1"
 HANG = "trap '' TERM; while :; do sleep 60; done"
 DROP_IN = "/etc/systemd/system/x.service.d/zz-hostrouting.conf"
@@ -233,15 +233,15 @@ def test_a_hold_that_sees_something_else_each_time_says_so_only_now_and_then(san
     assert (done.returncode, done.stderr) == (0, f"1\n{HELD}")
 
 
-def test_a_hold_looks_until_the_mend_and_says_once_what_it_waits_for(sandbox: Sandbox) -> None:
-    body = "[ ! -e /run/mended ] || exit 0; echo $# >>/run/looks; echo shadowed >&2; exit 1"
+def test_a_hold_looks_until_the_fix_and_says_once_what_it_waits_for(sandbox: Sandbox) -> None:
+    body = "[ ! -e /run/fixed ] || exit 0; echo $# >>/run/looks; echo shadowed >&2; exit 1"
     prepare = installed(f"{CHECK} required", check_route_overlap=body)
     process = sandbox.start(gate(), "hold", is_host=True, etc=True, prepare=prepare)
     looks = sandbox.root / "run/looks"
     while not looks.exists() or len(looks.read_text().split()) < 6:
         assert process.poll() is None
         time.sleep(0.05)
-    (sandbox.root / "run/mended").touch()
+    (sandbox.root / "run/fixed").touch()
     begin = time.monotonic()
     out, err = process.communicate(timeout=30)
     assert time.monotonic() - begin < 2

@@ -1,4 +1,4 @@
-"""The H200 in full, on Linux and in memory: each node of docs/howto/h200.md is found sick, mended, and let through."""
+"""The H200 in full, on Linux and in memory: each node of docs/howto/h200.md is found sick, fixed, and let through."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ def test_a_node_is_found_sick_and_its_fix_lets_it_through(variant: Variant, bare
     assert noted(report) == notes
 
     code, out, err = run("fix", config)
-    mended = json.loads(out)
+    fixed = json.loads(out)
     assert code == 0
     minded = [line for line in err.splitlines() if line.startswith("mind: ")]
     assert minded
     assert all("neighbours of ib0, ib1, " in line for line in minded)
     static = {"enabled": True, "routes": fix}
-    assert mended == {"hostRouting": variant.config["hostRouting"] | {"staticRoutes": static}}
+    assert fixed == {"hostRouting": variant.config["hostRouting"] | {"staticRoutes": static}}
     assert bare.routes() == before
 
     with pytest.raises(RouteOverlapError):
@@ -126,7 +126,7 @@ def test_a_node_is_found_sick_and_its_fix_lets_it_through(variant: Variant, bare
 
     code, out, _ = run("check", config, "--output", "json")
     assert (code, noted(json.loads(out))) == (0, notes)
-    assert run("fix", config) == (0, json.dumps(mended, indent=2) + "\n", "nothing fails: there is nothing to mend\n")
+    assert run("fix", config) == (0, json.dumps(fixed, indent=2) + "\n", "nothing fails: there is nothing to fix\n")
 
 
 @pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
@@ -156,8 +156,8 @@ def test_what_is_sent_to_the_api_server_is_lost_before_the_fix_and_arrives_after
     with listening(kernel, "eth0") as api_server:
         assert not hears(api_server, patience=LOST_AFTER_SECONDS)
         assert cli.main(["fix", str(config_of(variant, host))], host=host) == 0
-        mended = json.loads(capsys.readouterr().out)
-        phases.run(Configure(Config.from_mapping(mended), host=host))
+        fixed = json.loads(capsys.readouterr().out)
+        phases.run(Configure(Config.from_mapping(fixed), host=host))
         assert hears(api_server)
 
 
@@ -168,7 +168,7 @@ def test_a_gateway_on_the_infiniband_side_is_left_out_and_named(bare: Kernel, ho
     code, out, err = run("fix", config)
     assert code == 1
     gateway = "it is the gateway of 192.168.100.0/24 via 172.16.0.1 dev ib0 proto static"
-    assert f"no route mends 172.16.0.1: {gateway}: move that gateway, or remove the route" in err.splitlines()
+    assert f"no route fixes 172.16.0.1: {gateway}: move that gateway, or remove the route" in err.splitlines()
     assert "172.16.0.1/32" not in out
     assert len(json.loads(out)["hostRouting"]["staticRoutes"]["routes"]) == 16
 

@@ -14,7 +14,7 @@ import pytest
 from command_line import CONFIG, SETUP
 from shadowed import shadowed_kernel
 
-from hostrouting.kernel.recording import take_snapshot
+from hostrouting.kernel.snapshot_backend import take_snapshot
 
 pytestmark = pytest.mark.kernel
 

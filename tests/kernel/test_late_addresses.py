@@ -165,7 +165,7 @@ def at_gate(case: Case) -> str:
 def test_the_gate_waits_once_and_not_for_long(
     settle_seconds: int | None, node: NamespaceKernel, tmp_path: Path
 ) -> None:
-    """A hold has waited at its first look: when what holds it is mended, it lets the start through."""
+    """A hold has waited at its first look: when what holds it is fixed, it lets the start through."""
     text, sandbox = at_gate(Case("STRICT", settle_seconds, 90)), Sandbox(tmp_path)
     run = partial(run_script, sandbox, text, lambda: None)
     with infiniband(DEV):

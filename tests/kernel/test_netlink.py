@@ -357,7 +357,7 @@ def test_the_hops_of_a_replaced_nexthop_object_are_the_new_ones(node: NamespaceK
     assert [route.devs for route in node.routes() if route.nexthop_id == 7] == [("ib0",)]
 
 
-# --- look-ups --------------------------------------------------------------------------------------------------
+# --- lookups --------------------------------------------------------------------------------------------------
 
 
 def test_thousands_of_addresses_are_looked_up_in_order(node: NamespaceKernel) -> None:
@@ -612,7 +612,7 @@ class Interrupted(NetlinkBackend):
             self.dumps += 1
             if self.left:
                 self.left -= 1
-                raise rtnl.AgainError
+                raise rtnl.DumpInterrupted
             return whole(kind, body)
 
         talk.dump = dump  # type: ignore[method-assign]
@@ -675,7 +675,7 @@ def test_the_kernels_mark_on_an_interrupted_dump_is_seen_and_obeyed(node: Namesp
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.1/32"))
     _, _, body, _ = ADDRESSES
-    with closing(backend._connect()) as talk, pytest.raises(rtnl.AgainError):
+    with closing(backend._connect()) as talk, pytest.raises(rtnl.DumpInterrupted):
         list(talk.dump(rtnl.RTM_GETADDR, body))
     backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.2/32"))
     assert len({address.local for address in backend.addresses()}) == 1505

@@ -23,8 +23,8 @@ import phases
 from hostrouting import Config
 from hostrouting.boot.render import render_check_route_overlap_script
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 
@@ -271,11 +271,11 @@ def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
 
 
 @pytest.mark.parametrize("route", ["default", "10.5.0.0/16"])
-@pytest.mark.parametrize("recording", ["ours", "by ip"])
-def test_a_recorded_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str, recording: str) -> None:
+@pytest.mark.parametrize("recorded", ["ours", "by ip"])
+def test_a_recorded_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str, recorded: str) -> None:
     run_ip(NODE + "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
     run_ip("route replace default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
-    snapshot = take_snapshot(kernel) if recording == "ours" else recorded_by(BY_HAND)
+    snapshot = take_snapshot(kernel) if recorded == "ours" else recorded_by(BY_HAND)
     document = snapshot.to_document()
     (item,) = (each for each in document["routes"] if each["dst"] == route)
     del item["nexthops"][1]["dev"]

@@ -92,7 +92,7 @@ def there(kernel: NamespaceKernel) -> set[Route]:
         ),
     ],
 )
-def test_pasted_commands_mend_as_our_own_routes_would(kernel: NamespaceKernel, tmp_path: Path, default: Route) -> None:
+def test_pasted_commands_fix_as_our_own_routes_would(kernel: NamespaceKernel, tmp_path: Path, default: Route) -> None:
     build_node(kernel, default)
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
     with pytest.raises(RouteOverlapError):
@@ -152,7 +152,7 @@ def test_what_keeps_an_interface_answering_is_safe_to_paste(kernel: NamespaceKer
     kernel.add_address(name, "172.20.0.9/16")
     config = Config(route_overlap={"expectedCidrs": ["172.20.0.0/24"]}, wait_seconds=0)
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
-    (told,) = phases.run(CheckRouteOverlap(config, host=host)).remedy.consequences
+    (told,) = phases.run(CheckRouteOverlap(config, host=host)).fix.consequences
     _, _, commands = told.partition("give it a table: ")
     done = subprocess.run(
         ["bash"], input=commands.replace("ITS-ADDRESS", "172.20.0.9"), cwd=tmp_path, capture_output=True, text=True,

@@ -26,7 +26,7 @@ from hostrouting.azure import (
     LoadBalancerProbeError,
     ProbeReport,
     RemoveLoadBalancerProbe,
-    examinations,
+    checks,
 )
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
@@ -498,7 +498,7 @@ def test_rules_by_a_bridges_port_do_nothing(bridged: lab.World) -> None:
 
 @pytest.fixture
 def host(kernel: NamespaceKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr(examinations, "given_or_real", lambda *_: LinuxProbeNode())
+    monkeypatch.setattr(checks, "given_or_real", lambda *_: LinuxProbeNode())
     program = tmp_path / "usr/sbin/nft"
     program.parent.mkdir(parents=True)
     program.touch(0o755)
@@ -537,7 +537,7 @@ def test_whatever_the_default_route_does_the_rules_stay(bare: lab.World, host: H
         for _ in range(2):  # before and after another run
             assert bare.probe() == lab.ANSWER
             assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
-            examined = examine(host=host, checks=examinations.CHECKS)
+            examined = examine(host=host, checks=checks.CHECKS)
             assert [faults for each, faults in examined.found.items() if each.name == "probes"] == [()]
             assert not configure(host).changed
 
@@ -548,7 +548,7 @@ def test_a_configured_node_hears_router_advertisements(bare: lab.World, host: Ho
 
 
 @pytest.mark.parametrize("wipe", ["flush ruleset", REMOVAL, f"flush table ip6 {TABLE}"])
-def test_another_run_mends_what_was_wiped(bare: lab.World, host: Host, wipe: str) -> None:
+def test_another_run_fixes_what_was_wiped(bare: lab.World, host: Host, wipe: str) -> None:
     configure(host)
     lab.nft(wipe)
     lab.ip(f"route del {lab.PIN}")

@@ -143,12 +143,12 @@ class Installer:
             assert done.stderr == ""
             lines = [line.split() for line in done.stdout.splitlines() if line.startswith("route ")]
             return [f"{verb.replace('del', 'delete')} {destination}" for _, verb, destination, *_ in lines]
-        recording = RecordingBackend(self.kernel)
+        snapshot = RecordingBackend(self.kernel)
         try:
-            configure(recording, Layout(self.root), config(*wanted) if wanted else NOTHING)
+            configure(snapshot, Layout(self.root), config(*wanted) if wanted else NOTHING)
         except RouteError as error:
             raise Refused(str(error)) from error
-        return [f"{verb} {route.destination}" for verb, route in recording.written]
+        return [f"{verb} {route.destination}" for verb, route in snapshot.written]
 
 
 @pytest.fixture(
@@ -322,10 +322,10 @@ def test_a_route_that_longer_prefixes_cover_is_fine_only_if_they_are_ours(instal
 
 
 def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Kernel, layout: Layout) -> None:
-    recording = RecordingBackend(node)
-    assert configure(recording, layout, NOTHING) == RoutesReport()
-    assert phases.run(RemoveHostRouting(host=host_of(recording, layout))) == RoutesReport()
-    assert recording.written == []
+    snapshot = RecordingBackend(node)
+    assert configure(snapshot, layout, NOTHING) == RoutesReport()
+    assert phases.run(RemoveHostRouting(host=host_of(snapshot, layout))) == RoutesReport()
+    assert snapshot.written == []
     assert list(layout.root.iterdir()) == []
 
 

@@ -605,7 +605,7 @@ def test_each_way_of_failing_is_told_from_what_is_fine(
 
 
 def lead_connections_away(node: NamespaceKernel) -> None:
-    """What leaves from the address of eth0 leaves by eth1: no look-up without a source tells."""
+    """What leaves from the address of eth0 leaves by eth1: no lookup without a source tells."""
     assert node.add([default_route(NextHop("eth1", SECOND_GATEWAY), table=100)]) == ()
     node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32"), table=100))
 

@@ -23,8 +23,8 @@ import phases
 from hostrouting import Config, Host, Layout
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.links import Hardware
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap

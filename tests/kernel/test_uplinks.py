@@ -13,7 +13,7 @@ from scripts import Sandbox, awk_or_skip, awks_for
 import phases
 from hostrouting import Config, judge
 from hostrouting.boot.render import render_check, render_static_routes
-from hostrouting.kernel.recording import take_snapshot
+from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.overlap.check import check_overlap
@@ -56,7 +56,7 @@ class UplinkCase(Case):
         inherits: of a route that names nothing the interface of each hop; none: it waits.
         is_contested: whether a note names several default routes.
         fixed: the destinations of the fix, each with the device that it names.
-        left: what no route mends.
+        left: what no route fixes.
     """
 
     uplinks: tuple[str, ...] | None = None
@@ -81,7 +81,7 @@ class UplinkCase(Case):
         return Config.from_mapping({"hostRouting": section})
 
 
-def mended(dev: str | None, *networks: str) -> frozenset[tuple[str, str | None]]:
+def entries_by(dev: str | None, *networks: str) -> frozenset[tuple[str, str | None]]:
     return frozenset((network, dev) for network in networks)
 
 
@@ -92,7 +92,7 @@ CASES = {
         by=("eth1",),
         inherits=("eth1",),
         is_contested=True,
-        fixed=mended(None, *PODS_FIXED),
+        fixed=entries_by(None, *PODS_FIXED),
         left=frozenset({NODES}),
     ),
     "the storage's default wins, and the uplink is named": UplinkCase(
@@ -101,7 +101,7 @@ CASES = {
         uplinks=("eth0",),
         by=("eth0",),
         inherits=("eth0",),
-        fixed=mended("eth0", SERVICES, *PODS_FIXED),
+        fixed=entries_by("eth0", SERVICES, *PODS_FIXED),
     ),
     "the node's default wins": UplinkCase(
         NODE_WINS,
@@ -109,7 +109,7 @@ CASES = {
         by=("eth0",),
         inherits=("eth0",),
         is_contested=True,
-        fixed=mended(None, *PODS_FIXED),
+        fixed=entries_by(None, *PODS_FIXED),
     ),
     "the node's default wins, and the uplink is named": UplinkCase(
         NODE_WINS,
@@ -117,7 +117,7 @@ CASES = {
         uplinks=("eth0",),
         by=("eth0",),
         inherits=("eth0",),
-        fixed=mended("eth0", *PODS_FIXED),
+        fixed=entries_by("eth0", *PODS_FIXED),
     ),
     "equal metrics": UplinkCase(TIED, inherits=("eth0",), unknown="contested-default"),
     "equal metrics, and the uplink is named": UplinkCase(
@@ -126,10 +126,10 @@ CASES = {
         uplinks=("eth0",),
         by=("eth0",),
         inherits=("eth0",),
-        fixed=mended("eth0", SERVICES, *PODS_FIXED),
+        fixed=entries_by("eth0", SERVICES, *PODS_FIXED),
     ),
     "multipath": UplinkCase(
-        MULTIPATH, (PODS_BY_IB0,), by=("eth0", "eth1"), inherits=("eth0", "eth1"), fixed=mended(None, *PODS_FIXED)
+        MULTIPATH, (PODS_BY_IB0,), by=("eth0", "eth1"), inherits=("eth0", "eth1"), fixed=entries_by(None, *PODS_FIXED)
     ),
     "multipath, and one is the uplink": UplinkCase(
         MULTIPATH,
@@ -137,7 +137,7 @@ CASES = {
         uplinks=("eth0",),
         by=("eth0",),
         inherits=("eth0",),
-        fixed=mended("eth0", SERVICES, *PODS_FIXED),
+        fixed=entries_by("eth0", SERVICES, *PODS_FIXED),
     ),
     "several uplinks": UplinkCase(
         STORAGE_WINS,
@@ -146,7 +146,7 @@ CASES = {
         by=("eth0", "eth1"),
         inherits=("eth1",),
         is_contested=True,
-        fixed=mended("eth1", *PODS_FIXED),
+        fixed=entries_by("eth1", *PODS_FIXED),
     ),
     "the default is the storage's alone": UplinkCase(
         BY_ETH1,
@@ -188,8 +188,8 @@ def test_the_uplinks_are_expected_live_recorded_and_at_boot(
     for report in reports:
         assert report.default_devs == case.by
         assert case.is_contested == any(note.kind == "CONTESTED" for note in report.notes)
-        assert {(str(entry.destination), entry.dev) for entry in report.remedy.routes} == case.fixed
-        assert {part for each in report.remedy.unmendable for part in each.parts} == case.left
+        assert {(str(entry.destination), entry.dev) for entry in report.fix.routes} == case.fixed
+        assert {part for each in report.fix.unfixable for part in each.parts} == case.left
         (group,) = judge([take_snapshot(kernel)], case.config).groups
         assert (group.report.verdict, group.report.findings) == (report.verdict, report.findings)
 
@@ -210,7 +210,7 @@ def test_an_explanation_shows_each_default_that_is_taken_by_turns(kernel: Namesp
     case = CASES["equal metrics, and the uplink is named"]
     case.build()
     found = explain(IPv4Address("10.97.0.9"), case.config, kernel, phases.CancelScope())
-    ends = {str(way.steps[-1].route): way.outcome.is_failure for way in found.lookups}
+    ends = {str(way.steps[-1].route): way.classification.is_failure for way in found.lookups}
     assert ends == {
         "default via 10.1.0.1 dev eth0 proto dhcp metric 100": False,
         "default via 10.9.0.1 dev eth1 proto dhcp metric 100": True,
@@ -245,14 +245,14 @@ def test_a_route_that_names_nothing_inherits_from_an_uplink(
 def test_what_the_fix_says_is_what_sockets_do(case: UplinkCase, kernel: NamespaceKernel) -> None:
     before = leaving("10.1.0.9"), leaving("10.9.0.9")
     report = check_overlap(case.config, kernel, phases.CancelScope())
-    plan, missing = plan_now(case.config_with(*(entry.to_mapping() for entry in report.remedy.routes)), kernel)
+    plan, missing = plan_now(case.config_with(*(entry.to_mapping() for entry in report.fix.routes)), kernel)
     assert missing is None
     assert kernel.add(plan.add) == ()
     assert (leaving("10.1.0.9"), leaving("10.9.0.9")) == before
     after = check_overlap(case.config, kernel, phases.CancelScope())
     if not case.unknown:
         assert (after.verdict == "ok") == (not case.left)
-        assert after.remedy.routes == ()
+        assert after.fix.routes == ()
     for network, _ in case.fixed:
         assert leaving(str(IPv4Network(network)[9])) <= {*case.by}
 
@@ -292,8 +292,8 @@ DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
 @pytest.mark.parametrize(
     ("does", "cidr", "fixed", "is_left"),
     [
-        (SHARED, NODES, mended("eth0", "10.1.2.0/25", "10.1.2.128/25"), False),
-        (DOWN, "10.9.0.0/16", mended("eth0", "10.9.0.0/17", "10.9.128.0/17"), False),
+        (SHARED, NODES, entries_by("eth0", "10.1.2.0/25", "10.1.2.128/25"), False),
+        (DOWN, "10.9.0.0/16", entries_by("eth0", "10.9.0.0/17", "10.9.128.0/17"), False),
         (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, frozenset(), True),
     ],
 )
@@ -303,10 +303,10 @@ def test_a_fix_goes_by_an_uplink_that_works_and_is_meant(
     run_ip(f"{NODE}\n{does}")
     section = {"uplinks": ["eth*"], "waitSeconds": 0, "routeOverlap": {"expectedCidrs": [cidr]}}
     config = Config.from_mapping({"hostRouting": section})
-    remedy = check_overlap(config, kernel, phases.CancelScope()).remedy
-    assert {(str(entry.destination), entry.dev) for entry in remedy.routes} == fixed
-    assert bool(remedy.unmendable) == is_left
-    entries = [entry.to_mapping() for entry in remedy.routes]
+    fix = check_overlap(config, kernel, phases.CancelScope()).fix
+    assert {(str(entry.destination), entry.dev) for entry in fix.routes} == fixed
+    assert bool(fix.unfixable) == is_left
+    entries = [entry.to_mapping() for entry in fix.routes]
     wanted = Config.from_mapping({"hostRouting": section | {"staticRoutes": {"enabled": True, "routes": entries}}})
     assert kernel.add(plan_now(wanted, kernel)[0].add) == ()
     assert check_overlap(config, kernel, phases.CancelScope()).verdict == ("overlap" if is_left else "ok")

@@ -171,7 +171,7 @@ def is_plain_by_eth0(route: Route) -> bool:
 @pytest.mark.kernel
 def test_routes_by_their_way_are_the_routes(node: NamespaceKernel) -> None:
     node.add(many(1200) + mixed(1200))
-    by_way = node.routes_by_way(Table.MAIN)
+    by_way = node.routes_by_attributes(Table.MAIN)
     assert len(by_way) < 1500
     assert [
         attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in by_way for prefix in prefixes

@@ -17,7 +17,7 @@ import phases
 from hostrouting import Config, Host, Layout, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
-from hostrouting.overlap._cover import Piece, fewest_prefixes
+from hostrouting.overlap._cover import Segment, fewest_prefixes
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import NewAddress
@@ -32,11 +32,11 @@ _SETTINGS = settings(
 )
 
 
-def smallest_cover(mended: list[frozenset[IPv4Address]], wanted: frozenset[IPv4Address]) -> int:
+def smallest_cover(fixed: list[frozenset[IPv4Address]], wanted: frozenset[IPv4Address]) -> int:
     """How many of some sets it takes to hold all addresses, by breadth: whatever it is, one of them holds the first."""
     count, left = 0, {wanted}
     while frozenset() not in left:
-        left = {rest - some for rest in left for some in mended if min(rest) in some}
+        left = {rest - some for rest in left for some in fixed if min(rest) in some}
         assert left, "no choice holds them all"
         count += 1
     return count
@@ -50,7 +50,7 @@ class Puzzle:
     """What each address of the space asks, and what can't be used.
 
     Args:
-        asks: by address, as the fields of a ``Piece``: is_target, above, most; None: it isn't to be covered.
+        asks: by address, as the fields of a ``Segment``: is_target, above, most; None: it isn't to be covered.
         taken: prefixes that can't be used.
     """
 
@@ -58,13 +58,13 @@ class Puzzle:
     taken: frozenset[IPv4Network]
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[Segment]:
         """With those that are alike put together."""
-        pieces: list[Piece] = []
+        pieces: list[Segment] = []
         for number, ask in zip(map(int, ADDRESSES), self.asks, strict=True):
             if ask is None:
                 continue
-            piece = Piece(number, number, *ask)
+            piece = Segment(number, number, *ask)
             if pieces and pieces[-1]._replace(first=number, last=number) == piece and pieces[-1].last == number - 1:
                 piece = pieces.pop()._replace(last=number)
             pieces.append(piece)
@@ -180,7 +180,7 @@ class Judge:
         )
 
     def reach(self, prefix: IPv4Network, wanted: frozenset[IPv4Address]) -> frozenset[IPv4Address] | None:
-        """What a route for it mends; None if it must not be, as something else gets another answer."""
+        """What a route for it fixes; None if it must not be, as something else gets another answer."""
         if prefix in self._there or not all(address in self.before for address in prefix):
             return None
         route = entry(prefix)
@@ -192,10 +192,10 @@ class Judge:
         return frozenset(a for a in changed if all(prefix.subnet_of(own) for own in subnets[a]))
 
     def optimum(self, wanted: frozenset[IPv4Address]) -> tuple[frozenset[IPv4Address], int]:
-        """What can be mended of some failing addresses, and by how many routes."""
+        """What can be fixed of some failing addresses, and by how many routes."""
         reach = [found for prefix in PREFIXES if (found := self.reach(prefix, wanted)) is not None]
-        mendable: frozenset[IPv4Address] = frozenset().union(*reach)
-        return mendable, smallest_cover(reach, mendable)
+        fixable: frozenset[IPv4Address] = frozenset().union(*reach)
+        return fixable, smallest_cover(reach, fixable)
 
 
 def entry(prefix: IPv4Network) -> Route:
@@ -209,16 +209,16 @@ def is_fine(route: Route) -> bool:
 
 
 def hold(judge: Judge, wanted: frozenset[IPv4Address], entries: tuple[StaticRoute, ...]) -> frozenset[IPv4Address]:
-    """Entries mend what can be, are the fewest, and leave the rest as it is; what they can't mend."""
+    """Entries fix what can be, are the fewest, and leave the rest as it is; what they can't fix."""
     more = tuple(entry(static.destination) for static in entries)
     after = {address: judge.winner(address, more) for address in judge.before}
-    mendable, fewest = judge.optimum(wanted)
-    assert {a: r for a, r in after.items() if a not in mendable} == {
-        a: r for a, r in judge.before.items() if a not in mendable
+    fixable, fewest = judge.optimum(wanted)
+    assert {a: r for a, r in after.items() if a not in fixable} == {
+        a: r for a, r in judge.before.items() if a not in fixable
     }
-    assert all(after[address] in more for address in mendable)
+    assert all(after[address] in more for address in fixable)
     assert len(entries) == fewest, [str(static.destination) for static in entries]
-    return wanted - mendable
+    return wanted - fixable
 
 
 def static_route(prefix: str, dev: str) -> Route:
@@ -255,10 +255,10 @@ def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(question:
     report = check_overlap(config, host.routes, phases.CancelScope())
     judge = Judge(kernel, question.cidrs)
     assert {a for finding in report.findings for part in finding.ranges for a in part} == judge.failing
-    event(f"{len(report.remedy.routes)} entries")
-    left = hold(judge, judge.failing, report.remedy.routes)
-    assert {a for part in report.remedy.unmendable for network in part.ranges for a in network} == left
-    more = {entry(static.destination): static for static in report.remedy.routes}
+    event(f"{len(report.fix.routes)} entries")
+    left = hold(judge, judge.failing, report.fix.routes)
+    assert {a for part in report.fix.unfixable for network in part.ranges for a in network} == left
+    more = {entry(static.destination): static for static in report.fix.routes}
     for finding in report.findings:
         winners = {judge.winner(address, tuple(more)) for part in finding.ranges for address in part}
         assert {more[winner] for winner in winners if winner in more} <= set(finding.fix) <= set(more.values())
@@ -275,4 +275,4 @@ def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(question:
 def test_an_entry_may_cover_what_a_longer_route_holds(question: Question, networks: list[str]) -> None:
     config = Config(route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs]))
     report = check_overlap(config, kernel_of(question), phases.CancelScope())
-    assert [str(static.destination) for static in report.remedy.routes] == networks
+    assert [str(static.destination) for static in report.fix.routes] == networks

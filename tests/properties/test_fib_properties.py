@@ -42,7 +42,7 @@ def kernel(addresses: list[tuple[str, NewAddress]], entries: list[Route], rules:
 
 
 def substance(answer: Lookup) -> object:
-    """What a prediction is used for; a dump names another table than a look-up while local and main are one trie."""
+    """What a prediction is used for; a dump names another table than a lookup while local and main are one trie."""
     route = answer.route
     return answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
 

@@ -62,7 +62,7 @@ def test_what_the_tables_show_to_win_the_kernel_has_win(
     for dev in down:
         kernel.set_link(dev, up=False)
     main, local = kernel.routes(Table.MAIN), kernel.routes(Table.LOCAL)
-    by_way = kernel.routes_by_way(Table.MAIN)
+    by_way = kernel.routes_by_attributes(Table.MAIN)
     left = unproven(main, rules=kernel.rules(), main=by_way, local=local)
     asked = {route for route, _ in left}
     event(f"{len(main) - len(asked)} proven")
@@ -85,7 +85,11 @@ def test_plain_routes_leave_nothing_to_ask() -> None:
     wanted = [Route(IPv4Network(f"172.16.{third}.0/24"), hop) for third in range(8)]
     wanted += [Route(IPv4Network("172.16.0.0/16"), hop), Route(IPv4Network("172.16.1.0/32"), hop)]
     assert kernel.add([Route(IPv4Network("0.0.0.0/0"), hop, protocol=Protocol.DHCP), *wanted]) == ()
-    tables = {"rules": kernel.rules(), "main": kernel.routes_by_way(Table.MAIN), "local": kernel.routes(Table.LOCAL)}
+    tables = {
+        "rules": kernel.rules(),
+        "main": kernel.routes_by_attributes(Table.MAIN),
+        "local": kernel.routes(Table.LOCAL),
+    }
     assert unproven(wanted, **tables) == []  # type: ignore[arg-type]
 
 

@@ -24,8 +24,8 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Rou
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
-from hostrouting.watch._events import Event, EventKind, of_failures, of_troubles, status
-from hostrouting.watch._repair import Repair, Setbacks, plan_repair
+from hostrouting.watch._events import Event, EventKind, of_failures, of_problems, status
+from hostrouting.watch._repair import Failures, Repair, plan_repair
 from hostrouting.watch.loop import WatchHostRouting
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope
@@ -89,18 +89,18 @@ def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[OverlapReport
 def test_a_trouble_is_said_once_as_it_comes_and_that_all_is_well_again_once(seen: list[list[str]]) -> None:
     before: list[str] = []
     for now in seen:
-        events = list(of_troubles(before, now))
-        assert [event.message for event in events if event.kind is EventKind.TROUBLE] == [
+        events = list(of_problems(before, now))
+        assert [event.message for event in events if event.kind is EventKind.PROBLEM] == [
             each for each in now if each not in before
         ]
-        assert any(event.kind is EventKind.TROUBLE_OVER for event in events) == bool(before and not now)
+        assert any(event.kind is EventKind.PROBLEM_OVER for event in events) == bool(before and not now)
         before = now
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 3))))
-def test_a_wait_never_shrinks_while_it_goes_on_and_ends_in_time(setbacks: list[tuple[float, int]]) -> None:
-    now, counted = 0.0, defaultdict[int, Setbacks](Setbacks)
-    for seconds, key in setbacks:
+def test_a_wait_never_shrinks_while_it_goes_on_and_ends_in_time(failures: list[tuple[float, int]]) -> None:
+    now, counted = 0.0, defaultdict[int, Failures](Failures)
+    for seconds, key in failures:
         now += seconds
         before = counted[key]
         counted[key] = item = before.again(now)
@@ -181,7 +181,7 @@ def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_loo
         assert host.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
     assert not plan_repair(CONFIG, kernel)[0].changes
     assert all(route.is_ours for _, route in backend.written)
-    troubles = sum(event.kind is EventKind.TROUBLE for event in said)
+    troubles = sum(event.kind is EventKind.PROBLEM for event in said)
     assert troubles <= len(story) + 1
     assert len(backend.written) <= 8 * (len(story) + 1)
 

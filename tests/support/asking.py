@@ -17,8 +17,8 @@ import phases
 from hostrouting import Config, ExpectedCidr
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hostrouting import OverlapReport
     from hostrouting.backend import RouteBackend
 
-PAGE = (Path(__file__).parent.parent.parent / "docs/howto/recordings.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 BY_HAND = _BY_HAND.replace("sleep 1", "sleep 0.1")
 """The commands that record a host with ip alone; a hand isn't as fast."""
@@ -123,8 +123,8 @@ class Case:
         told: of each failure the kind, the interfaces, the first address and the source.
         seen: the interfaces by which packets to ``address`` leave; None among them: a socket fails; empty: not tried.
         unknown: why the host can't be judged; empty: it can.
-        recorded: why our own recording can't be, if the host can.
-        by_ip: why a recording by ip can't be, if the host can.
+        recorded: why our own snapshot can't be, if the host can.
+        by_ip: why a snapshot by ip can't be, if the host can.
         notes: the kinds of those on addresses that are this host's own or broadcast; None: any.
         cidr: what is expected.
         address: inside of it.
@@ -193,7 +193,7 @@ def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
 
 
 def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
-    """Have the library, both recordings and the boot script judge; the reports of those that can."""
+    """Have the library, both snapshots and the boot script judge; the reports of those that can."""
     live, reports = NetlinkBackend(), []
     by_ip = SnapshotBackend(recorded_by(BY_HAND, ip=case.ip))
     for backend, why in ((live, ""), (SnapshotBackend(recorded(live)), case.recorded), (by_ip, case.by_ip)):

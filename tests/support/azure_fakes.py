@@ -9,7 +9,7 @@ from unittest import mock
 
 import attrs
 
-from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, NodeState, examinations
+from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, NodeState, checks
 from hostrouting.azure.probe import tasks as probe_tasks
 from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import TABLE
@@ -92,7 +92,7 @@ def on_fakes(probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[None]:
     """Have commands and doctor work on these, where they are given no node."""
     fakes: dict[Any, Any] = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
     with ExitStack() as patches:
-        for module in (probe_tasks, vnet_tasks, examinations):
+        for module in (probe_tasks, vnet_tasks, checks):
             fake = mock.patch.object(module, "given_or_real", lambda _, given, real: given or fakes[real])
             patches.enter_context(fake)
         yield

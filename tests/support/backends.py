@@ -27,7 +27,7 @@ class Wrapper:
         self.addresses = inner.addresses
         self.rules = inner.rules
         self.routes = inner.routes
-        self.routes_by_way = inner.routes_by_way
+        self.routes_by_attributes = inner.routes_by_attributes
         self.default_routes = inner.default_routes
         self.our_routes = inner.our_routes
         self.routes_except = inner.routes_except

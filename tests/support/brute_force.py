@@ -44,8 +44,8 @@ class Sort:
         devs: the interfaces that it leaves by.
         route: the entry that decides; None: there is none, or a rule decides.
         discarded_by: blackhole, unreachable or prohibit, if it is.
-        source: from which a connection is looked up again; None: the first look-up.
-        more: failures of other look-ups of the same address.
+        source: from which a connection is looked up again; None: the first lookup.
+        more: failures of other lookups of the same address.
     """
 
     kind: str
@@ -172,7 +172,7 @@ class Judge:
         """Return what the check must say of one answer."""
         self.answers += 1
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
-        if source is not None and not self.is_own(source):
+        if source is not None and not self.is_local(source):
             decision = errnos.ENETUNREACH
         if not _is_same(answer, decision):
             if not self._is_odd:
@@ -191,8 +191,8 @@ class Judge:
             return next((route for route in covering if route.type.name == word), answer.errno or 0)
         own = [route for route in covering if route.table == Table.LOCAL]
         longest = max(own, key=lambda route: route.destination.prefixlen, default=answer.route)
-        is_own = (longest.destination, longest.type) == (answer.route.destination, answer.route.type)
-        return longest if is_own else answer.route
+        is_local = (longest.destination, longest.type) == (answer.route.destination, answer.route.type)
+        return longest if is_local else answer.route
 
     def in_turn(self, answer: Lookup) -> list[Lookup]:
         """Return an answer of each default route that the kernel may take: it goes by the state of their neighbours."""
@@ -215,7 +215,7 @@ class Judge:
             found += [address.local for address in (*on_link, *near, *elsewhere)[:1]]
         return found
 
-    def is_own(self, source: IPv4Address) -> bool:
+    def is_local(self, source: IPv4Address) -> bool:
         """Tell whether it is an address of this host."""
         local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
         return any(source in network for network in local) or any(each.local == source for each in self.addresses)
@@ -383,7 +383,7 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
 
     firsts = answers()
     rounds = [(False, firsts)]
-    # In memory a look-up knows no more of a protocol than the rules.
+    # In memory a lookup knows no more of a protocol than the rules.
     if isinstance(kernel, NamespaceKernel) or any(rule.ip_protocol for rule in judge.rules):
         rounds.append((True, answers(is_tcp=True)))
     connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
@@ -410,7 +410,7 @@ def _connecting(
     has_source = any(rule.source for rule in judge.rules)
     from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
     for answer in answers:
-        sources = {source for source in judge.sources(answer) if has_source or not judge.is_own(source)}
+        sources = {source for source in judge.sources(answer) if has_source or not judge.is_local(source)}
         for source in sources:
             from_source[source].append(answer.address)
         if not sources:

@@ -324,7 +324,7 @@ def _ssh(node: Node, arguments: list[str]) -> str:
 
 
 def _xargs(node: Node, _arguments: list[str]) -> str:
-    (node.folder / "recordings/gpu-0001.json").write_text(node._line("hostrouting snapshot"))
+    (node.folder / "snapshots/gpu-0001.json").write_text(node._line("hostrouting snapshot"))
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the packages ask for: one route, which mends what ib0 shadows, and a check of it."""
+"""What the tests of the packages ask for: one route, which fixes what ib0 shadows, and a check of it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
-from hostrouting.azure.probe.ruleset import PROBE, ROOM, pinned_route, render_ruleset
+from hostrouting.azure.probe.ruleset import PROBE, ROOM, host_route, render_ruleset
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
@@ -46,7 +46,7 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
         config=HostNetworking(LoadBalancerProbe(True, (device,))).to_mapping(),
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
-            BootFile(layout.unit(PROBE), fill(f"{PROBE}.service", room=ROOM, ROUTE=pinned_route(device))),
+            BootFile(layout.unit(PROBE), fill(f"{PROBE}.service", room=ROOM, ROUTE=host_route(device))),
             *(BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text) for unit, text in drop_ins.items()),
         ),
     )

@@ -57,7 +57,7 @@ def has_rules(listing: str | None, device: str) -> bool:
     return rules == wanted and "\tflags dormant" not in lines
 
 
-def pinned_route(device: str) -> str:
+def host_route(device: str) -> str:
     """Return the route to the rewritten source, as ip(8) takes and prints it.
 
     Its metric is the lowest of IPv6 (0 means 1024): answers of the node itself go back by the device that probes come

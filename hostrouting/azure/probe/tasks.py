@@ -30,7 +30,7 @@ from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
 # IPv6 has one route for a destination and a metric: whose place the pinned one takes.
-_PINNED = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
+_HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
     _refuse_port(probe.device, host.routes.links())
     rules = None if ruleset.has_rules(node.listing(TABLE), probe.device) else "loaded"
-    wanted, was = ruleset.pinned_route(probe.device), _in_place(node.route())
+    wanted, was = ruleset.host_route(probe.device), _in_place(node.route())
     pinned = () if was == wanted else (Change(wanted, "replaced" if was else "added", was),)
     return ProbeReport(probe.device, rules=rules, changes=Changes(routes=pinned) | boot)
 
@@ -112,7 +112,7 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 def _in_place(route: str | None) -> str | None:
     """Return a route if it is in the place of the pinned one, without the flags that ip(8) prints behind it."""
-    return match[0] if (match := _PINNED.match(route or "")) else None
+    return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 
 def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
@@ -186,7 +186,7 @@ class ConfigureLoadBalancerProbe:
 
 def _load(node: ProbeNode, device: str) -> None:
     """Do what the unit does at boot, and see that the route wins: a rule may lead past table main."""
-    wanted = ruleset.pinned_route(device)
+    wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
     if _in_place(route := node.route()) != wanted:

@@ -20,7 +20,7 @@ import attrs
 from hostrouting.azure.nodes import LEGACY_BY_HAND, AzureVnetError, Programs
 from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, read
 from hostrouting.kernel.rtnetlink.requests import request
@@ -126,7 +126,7 @@ def _far_mac(talk: Conversation, link: Any) -> str | None:
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
         (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
-    except RefusedError:
+    except NetlinkError:
         return None
     # A pair's ends name each other; a VLAN's parent doesn't name the VLAN.
     return _mac(far) if far.get_attr("IFLA_LINK") == link["index"] else None

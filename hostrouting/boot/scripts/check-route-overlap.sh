@@ -8,7 +8,7 @@
 #   check-route-overlap.sh unjudged WHY    leaves the marker of a gate that didn't get as far as that
 #
 # STRICT fails if anything fails or nothing could be judged; WARN only says so. This is the verdict alone: what else is
-# worth a note, all that is shadowed and what mends it are told by `hostrouting check`.
+# worth a note, all that is shadowed and what fixes it are told by `hostrouting check`.
 #
 # Routes and rules look at prefixes, so the kernel's answer changes only where a prefix begins or ends. The kernel is
 # asked about one address between two such places: all of each CIDR is judged, and by the kernel itself.
@@ -105,7 +105,7 @@ function read_route() {
     elsewhere = "; another table has one: " in_words($0)
 }
 
-# What default routes share among which the kernel chooses by the state of their gateways, anew for each look-up: table,
+# What default routes share among which the kernel chooses by the state of their gateways, anew for each lookup: table,
 # metric and scope; "" if it always takes this one.
 function turn_of(c) {
   if (!(c in turns_of)) {
@@ -201,7 +201,7 @@ function print_suspect(begin, end,    octet) {
     is_near[octet] = 1
 }
 
-# A look-up counts as one of UDP. Whatever connects is looked up again, with the source that the first answer gave it.
+# A lookup counts as one of UDP. Whatever connects is looked up again, with the source that the first answer gave it.
 function look_up(    i, firsts) {
   with_ports = has_all_ports ? free_ports() : ""
   for (i = 1; i <= places; i++) {
@@ -210,7 +210,7 @@ function look_up(    i, firsts) {
       tcp_at[i] = add_question(i, "", " ipproto tcp")
   }
   firsts = questions
-  # Where no rule asks for a source, a second look-up can only differ if the one that a route names is no address of this host.
+  # Where no rule asks for a source, a second lookup can only differ if the one that a route names is no address of this host.
   for (i in src_of)
     if (src_of[i] != "" && !has_sources && !is_named[src_of[i]]++)
       question[add_question(1, src_of[i], "")] = "route get fibmatch " src_of[i] " from " src_of[i] " uid 0"
@@ -294,7 +294,7 @@ function add_probes(    i, ids, id, asked_by, firsts) {
     add_probes_of(id[i], asked_by[id[i]])
 }
 
-# A look-up tells the source of the hop that it takes, by a hash of the address or also of the port.
+# A lookup tells the source of the hop that it takes, by a hash of the address or also of the port.
 function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, n, p, from_port) {
   count = split(asked_by, list, " ")
   parse(text_of[list[1]])
@@ -362,7 +362,7 @@ function add_connections(    i, k, list, count, n, from, sources_asked, asked_by
 }
 
 # Asks all questions at once. The kernel tells of a change right after it is made, before it releases its lock, which no
-# look-up takes and the last line does: so whatever has been seen is told by then.
+# lookup takes and the last line does: so whatever has been seen is told by then.
 function ask(    i, given) {
   question[questions + 1] = "link show dev lo"
   run(question, questions + 1, "-force")
@@ -494,7 +494,7 @@ function judge(r,    p, k, said, said_of_tcp, also_said, list, count) {
     trouble = "again"
   for (; p && p <= places && place_first[p] <= range_last[r]; p++) {
     said = consider(r, first_at[p])
-    # TCP sends nothing by a look-up that only chooses the source of a second one.
+    # TCP sends nothing by a lookup that only chooses the source of a second one.
     said_of_tcp = p in tcp_at && !connects_at[p] ? consider(r, tcp_at[p], said) : ""
     count = split(turns_at[p], list, " ")
     for (k = 1; k <= count; k++) {
@@ -805,14 +805,14 @@ report() {
       mapfile -t shown <<<"$LINES"
       complain "${shown[@]:0:SHOWN_LINES}"
       [ "${#shown[@]}" -le "$SHOWN_LINES" ] || complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
-      complain 'fix: hostrouting fix prints what mends it; without it here, record this host and judge it elsewhere:' \
+      complain 'fix: hostrouting fix prints what fixes it; without it here, record this host and judge it elsewhere:' \
         '  hostrouting fix --snapshot FILE' ;;
     *) complain "the check couldn't judge anything: $LINES" ;;
   esac
   [[ $MODE = WARN || ( $VERDICT = ok && -n $is_left ) ]]
 }
 
-# Has Python tell what is shadowed, what mends it and what else is worth a note, and leave the report. Whatever becomes of
+# Has Python tell what is shadowed, what fixes it and what else is worth a note, and leave the report. Whatever becomes of
 # it changes nothing of the verdict. -I: the consumer's environment and folder don't say which modules root loads.
 explain() {
   [[ $VERDICT = ok || $VERDICT = nothing || ! -x $PYTHON ]] ||
@@ -828,7 +828,7 @@ case $#:${1-} in
     be_the_gate
     IS_GATE=yes IS_TOLD=${2-} EXPLAIN_LIMIT=$GATE_EXPLAIN_SECONDS
     SETTLE_LIMIT=$((SETTLE_SECONDS < GATE_SECONDS ? SETTLE_SECONDS : GATE_SECONDS))
-    # A hold has waited once, and lets the start through as soon as what holds it is mended.
+    # A hold has waited once, and lets the start through as soon as what holds it is fixed.
     [ -z "$IS_TOLD" ] || SETTLE_LIMIT=0
     ;;
   *) explain_usage '[gate [told]]' ;;

@@ -214,7 +214,7 @@ is_on_host || ELSEWHERE=$WHY
 until look && admit; do
   look_at_time
   : "${FAILED:=$NOW}"
-  [ "$WORD" != hold ] || tell held "the start is held until that is mended; to let it through unchecked: touch $GATE_OFF"
+  [ "$WORD" != hold ] || tell held "the start is held until that is fixed; to let it through unchecked: touch $GATE_OFF"
   [ "$WORD" = hold ] || { [ $((NOW - FAILED)) -lt $((HOLD_SECONDS * 100)) ] && [ "$NOW" -lt "$END" ]; } || exit 255
   sleep 1
 done

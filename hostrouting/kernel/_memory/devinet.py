@@ -15,7 +15,7 @@ from hostrouting.kernel._memory.semantics import (
     fib_sync_up,
     inet_addr_type,
 )
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
@@ -29,10 +29,10 @@ def add_device(net: Net, dev: Device) -> None:
     """Register a device.
 
     Raises:
-        RefusedError: EEXIST.
+        NetlinkError: EEXIST.
     """
     if dev.name in net.devices:
-        raise RefusedError(errnos.EEXIST, f"there is an interface named {dev.name!r}")
+        raise NetlinkError(errnos.EEXIST, f"there is an interface named {dev.name!r}")
     net.devices[dev.name] = dev
     net.tell()
 
@@ -48,7 +48,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
         return
     if dev.name == LOOPBACK:
         # inetdev_event gives lo its address, unless it has that one.
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(NetlinkError):
             inet_insert_ifa(net, dev, Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST))
     for ifa in dev.addresses:
         _fib_add_ifaddr(net, dev, ifa)
@@ -71,10 +71,10 @@ def delete_device(net: Net, dev: Device) -> None:
     """Unregister a device: it goes down, loses its addresses one by one, then all that is left of its routes.
 
     Raises:
-        RefusedError: EOPNOTSUPP for the loopback.
+        NetlinkError: EOPNOTSUPP for the loopback.
     """
     if dev.name == LOOPBACK:
-        raise RefusedError(errnos.EOPNOTSUPP)
+        raise NetlinkError(errnos.EOPNOTSUPP)
     set_device_up(net, dev, is_up=False)
     while dev.addresses:
         _inet_del_ifa(net, dev, dev.addresses[0], promotes=False, keeps_secondaries=True)
@@ -93,7 +93,7 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
     """Give a device an address: a secondary one if it has another of the same subnet; 0.0.0.0 is dropped in silence.
 
     Raises:
-        RefusedError: EEXIST, EINVAL.
+        NetlinkError: EEXIST, EINVAL.
     """
     if ifa.local == _ANY:
         return
@@ -103,9 +103,9 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
             position = behind
         if ifa.network == other.network:
             if other.local == ifa.local:
-                raise RefusedError(errnos.EEXIST, "ipv4: Address already assigned")
+                raise NetlinkError(errnos.EEXIST, "ipv4: Address already assigned")
             if other.scope != ifa.scope:
-                raise RefusedError(errnos.EINVAL, "ipv4: Invalid scope value")
+                raise NetlinkError(errnos.EINVAL, "ipv4: Invalid scope value")
             ifa = attrs.evolve(ifa, is_secondary=True)
     dev.addresses.insert(len(dev.addresses) if ifa.is_secondary else position, ifa)
     net.tell()
@@ -116,13 +116,13 @@ def inet_del_ifa(net: Net, dev: Device, local: IPv4Address, length: int) -> None
     """Take the first such address away; with a primary its secondaries go, or the first of them takes its place.
 
     Raises:
-        RefusedError: EADDRNOTAVAIL.
+        NetlinkError: EADDRNOTAVAIL.
     """
     for ifa in dev.addresses:
         if (ifa.local, ifa.prefix_length) == (local, length):
             _inet_del_ifa(net, dev, ifa, promotes=net.promotes_secondaries, keeps_secondaries=False)
             return
-    raise RefusedError(errnos.EADDRNOTAVAIL, "ipv4: Address not found")
+    raise NetlinkError(errnos.EADDRNOTAVAIL, "ipv4: Address not found")
 
 
 def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_secondaries: bool) -> None:
@@ -205,7 +205,7 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
     """Add the routes of an address, of a device that is down the local one alone; refusals are ignored."""
     for what, route in _routes_of(dev, ifa).items():
         if dev.is_up or what == "local":
-            with contextlib.suppress(RefusedError):
+            with contextlib.suppress(NetlinkError):
                 fib_new_route(net, route, How.APPEND)
 
 
@@ -224,7 +224,7 @@ def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | No
     needed = [item for other in others for item in _routes_of(dev, other).items()]
     gone = dict(item for item in _routes_of(dev, ifa).items() if item not in needed)
     for route in gone.values():
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(NetlinkError):
             fib_table_delete(net, attrs.evolve(route, metric=0))
     if "local" not in gone or ifa in dev.addresses:
         return

@@ -12,7 +12,7 @@ import attrs
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Route, Scope
@@ -78,10 +78,10 @@ class Net(Fib):
         """Return a device by name.
 
         Raises:
-            RefusedError: ENODEV.
+            NetlinkError: ENODEV.
         """
         if name not in self.devices:
-            raise RefusedError(errnos.ENODEV, f"no interface is named {name!r}")
+            raise NetlinkError(errnos.ENODEV, f"no interface is named {name!r}")
         return self.devices[name]
 
     def addresses(self) -> tuple[Address, ...]:
@@ -130,7 +130,7 @@ def fib_table_insert(net: Net, route: Route, how: How) -> None:
         how: what to do where the key is taken.
 
     Raises:
-        RefusedError: EEXIST.
+        NetlinkError: EEXIST.
     """
     there = net.there(route)
     first = sum((-each.tos, each.metric) < (-route.tos, route.metric) for each in there)
@@ -143,7 +143,7 @@ def fib_table_insert(net: Net, route: Route, how: How) -> None:
             net.tell(route)
         return
     if position is not None or (same and how is not How.APPEND):
-        raise RefusedError(errnos.EEXIST)
+        raise NetlinkError(errnos.EEXIST)
     there.insert(first + len(same), route)
     net.tell(route)
 
@@ -152,7 +152,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
     """Take the first route out that fits; metric 0, no source, scope NOWHERE and no hops fit any.
 
     Raises:
-        RefusedError: ESRCH.
+        NetlinkError: ESRCH.
     """
     there = net.there(cfg)
     for route in there:
@@ -166,7 +166,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
             there.remove(route)
             net.tell(route)
             return
-    raise RefusedError(errnos.ESRCH)
+    raise NetlinkError(errnos.ESRCH)
 
 
 def _fib_nh_match(cfg: Route, route: Route) -> bool:

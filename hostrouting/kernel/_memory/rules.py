@@ -7,7 +7,7 @@ import errno as errnos
 import attrs
 
 from hostrouting.kernel._memory.net import Net
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -30,13 +30,13 @@ def fib_newrule(net: Net, rule: Rule) -> None:
     """Add a rule behind those of its preference.
 
     Raises:
-        RefusedError: EINVAL, EEXIST.
+        NetlinkError: EINVAL, EEXIST.
     """
     rule = _fib_nl2rule(rule)
     if any(_rule_exists(each, rule) for each in net.rules):
-        raise RefusedError(errnos.EEXIST)
+        raise NetlinkError(errnos.EEXIST)
     if rule.tos & (_ECN | _HIGH_DSCP):
-        raise RefusedError(errnos.EINVAL, "Invalid tos")
+        raise NetlinkError(errnos.EINVAL, "Invalid tos")
     net.is_merged = False
     net.rules.insert(sum(each.preference <= rule.preference for each in net.rules), rule)
     net.tell()
@@ -46,12 +46,12 @@ def fib_delrule(net: Net, rule: Rule) -> None:
     """Delete the first rule that fits; what the given one doesn't select by is any.
 
     Raises:
-        RefusedError: EINVAL, ENOENT.
+        NetlinkError: EINVAL, ENOENT.
     """
     rule = _fib_nl2rule(rule)
     found = next((each for each in net.rules if _rule_find(each, rule)), None)
     if found is None:
-        raise RefusedError(errnos.ENOENT)
+        raise NetlinkError(errnos.ENOENT)
     net.is_merged = False
     net.rules.remove(found)
     net.tell()
@@ -61,16 +61,16 @@ def _fib_nl2rule(rule: Rule) -> Rule:
     """Return a rule as it will be shown: selectors that select nothing left out.
 
     Raises:
-        RefusedError: EINVAL.
+        NetlinkError: EINVAL.
     """
     if rule.goto is not None and rule.action is not RuleAction.GOTO:
-        raise RefusedError(errnos.EINVAL, "Unexpected goto")
+        raise NetlinkError(errnos.EINVAL, "Unexpected goto")
     if rule.action is RuleAction.GOTO and rule.goto is None:
-        raise RefusedError(errnos.EINVAL, "Missing goto target for action goto")
+        raise NetlinkError(errnos.EINVAL, "Missing goto target for action goto")
     if rule.goto is not None and rule.goto <= rule.preference:
-        raise RefusedError(errnos.EINVAL, "Backward goto not supported")
+        raise NetlinkError(errnos.EINVAL, "Backward goto not supported")
     if rule.uid_range is not None and not rule.uid_range[0] <= rule.uid_range[1] <= _LAST_UID:
-        raise RefusedError(errnos.EINVAL, "Invalid uid range")
+        raise NetlinkError(errnos.EINVAL, "Invalid uid range")
     has_mark = rule.mark is not None and (rule.mark or rule.mark_mask)
     return attrs.evolve(
         rule,

@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.kernel._memory.net import Device, How, Net, fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK, Flow
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
@@ -29,7 +29,7 @@ def fib_new_route(net: Net, cfg: Route, how: How) -> None:
     """Add a route (inet_rtm_newroute).
 
     Raises:
-        RefusedError: as fib_create_info and fib_table_insert.
+        NetlinkError: as fib_create_info and fib_table_insert.
     """
     net.tables.setdefault(cfg.table, {})  # none is ever unmade
     fib_table_insert(net, _fib_create_info(net, cfg), how)
@@ -39,22 +39,22 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
     """Return a route as it will be shown.
 
     Raises:
-        RefusedError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or a discarding type's errno.
+        NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or a discarding type's errno.
     """
     if _LEAST_SCOPE.get(cfg.type, Scope.UNIVERSE) > cfg.scope:
-        raise RefusedError(errnos.EINVAL, "Invalid scope")
+        raise NetlinkError(errnos.EINVAL, "Invalid scope")
     if cfg.nexthop_id is not None:
-        raise RefusedError(errnos.EINVAL, "Nexthop id does not exist")
+        raise NetlinkError(errnos.EINVAL, "Nexthop id does not exist")
     # RTA_PREFSRC 0.0.0.0 is none.
     source = None if cfg.source == _ANY else cfg.source
     hops: tuple[NextHop, ...] = ()
     if cfg.type in _WITHOUT_HOPS:
         if len(cfg.hops) > 1 or any(hop.dev is not None or _gateway_of(hop) for hop in cfg.hops):
-            raise RefusedError(errnos.EINVAL, "Gateway, device and multipath can not be specified for this route type")
+            raise NetlinkError(errnos.EINVAL, "Gateway, device and multipath can not be specified for this route type")
     else:
         hops = _create_hops(net, cfg)
         if source is not None and not _fib_valid_prefsrc(net, cfg, source):
-            raise RefusedError(errnos.EINVAL, "Invalid prefsrc address")
+            raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
     mtu = min(cfg.mtu, _LARGEST_MTU) if cfg.mtu else None
     route = attrs.evolve(cfg, hops=hops, source=source, mtu=mtu)
     # Routes with the same attributes share their hops' state. It differs from that of new hops only where some hops
@@ -67,16 +67,16 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
 
 def _create_hops(net: Net, cfg: Route) -> tuple[NextHop, ...]:
     if cfg.scope > Scope.HOST:
-        raise RefusedError(errnos.EINVAL, "Invalid scope")
+        raise NetlinkError(errnos.EINVAL, "Invalid scope")
     wanted = cfg.hops or (NextHop(),)
     if cfg.scope != Scope.HOST:
         return tuple(_fib_check_nh(net, hop, cfg) for hop in wanted)
     if len(wanted) > 1:
-        raise RefusedError(errnos.EINVAL, "Route with host scope can not have multiple nexthops")
+        raise NetlinkError(errnos.EINVAL, "Route with host scope can not have multiple nexthops")
     if _gateway_of(wanted[0]):
-        raise RefusedError(errnos.EINVAL, "Route with host scope can not have a gateway")
+        raise NetlinkError(errnos.EINVAL, "Route with host scope can not have a gateway")
     if wanted[0].dev is None:
-        raise RefusedError(errnos.ENODEV)
+        raise NetlinkError(errnos.ENODEV)
     return (NextHop(net.device(wanted[0].dev).name, None, wanted[0].onlink),)
 
 
@@ -96,7 +96,7 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
         return NextHop(_fib_check_nh_v6_gw(dev, via, hop).name, via, hop.onlink, weight)
     if gateway is None:
         if hop.onlink:
-            raise RefusedError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
+            raise NetlinkError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
         found = _up(dev)
     elif hop.onlink:
         found = _fib_check_onlink(net, dev, gateway, cfg.scope)
@@ -107,18 +107,18 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
 
 def _up(dev: Device | None) -> Device:
     if dev is None:
-        raise RefusedError(errnos.ENODEV, "Nexthop device required")
+        raise NetlinkError(errnos.ENODEV, "Nexthop device required")
     if not dev.is_up:
-        raise RefusedError(errnos.ENETDOWN, "Nexthop device is not up")
+        raise NetlinkError(errnos.ENETDOWN, "Nexthop device is not up")
     return dev
 
 
 def _fib_check_onlink(net: Net, dev: Device | None, gateway: IPv4Address, scope: int) -> Device:
     if scope >= Scope.LINK:
-        raise RefusedError(errnos.EINVAL, "Nexthop has invalid scope")
+        raise NetlinkError(errnos.EINVAL, "Nexthop has invalid scope")
     dev = _up(dev)
     if inet_addr_type(net, gateway, Table.LOCAL) is not RouteType.UNICAST:
-        raise RefusedError(errnos.EINVAL, _INVALID_GATEWAY)
+        raise NetlinkError(errnos.EINVAL, _INVALID_GATEWAY)
     return dev
 
 
@@ -127,14 +127,14 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
     if hop.onlink:
         dev = _up(dev)
     if gateway.is_multicast or gateway.is_loopback or gateway.is_unspecified:
-        raise RefusedError(errnos.EINVAL, "Invalid gateway address")
+        raise NetlinkError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
         # There is no IPv6 route that could lead to it.
-        raise RefusedError(errnos.EHOSTUNREACH)
+        raise NetlinkError(errnos.EHOSTUNREACH)
     if dev is None:
-        raise RefusedError(errnos.EINVAL, "Egress device not specified")
+        raise NetlinkError(errnos.EINVAL, "Egress device not specified")
     if dev.name == LOOPBACK:
-        raise RefusedError(errnos.EINVAL, "Egress device can not be loopback device for this route")
+        raise NetlinkError(errnos.EINVAL, "Egress device can not be loopback device for this route")
     return _up(dev)
 
 
@@ -144,10 +144,10 @@ def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
     if route is None or not route.hops:
         decision = net.decide_flow(flow)
         if decision.route is None or decision.errno:
-            raise RefusedError(decision.errno, _INVALID_GATEWAY)
+            raise NetlinkError(decision.errno, _INVALID_GATEWAY)
         route = decision.route
     if route.type not in (RouteType.UNICAST, RouteType.LOCAL):
-        raise RefusedError(errnos.EINVAL, _INVALID_GATEWAY)
+        raise NetlinkError(errnos.EINVAL, _INVALID_GATEWAY)
     hop = net.hop(route, flow) or route.hops[0]
     # The gateway may be the own address of a device that is down.
     return _up(net.device(hop.dev or ""))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from hostrouting.kernel.port import matters
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
@@ -114,9 +114,9 @@ class Conversation(Socket):
             body: and attributes, which filter.
 
         Raises:
-            AgainError: the list changed while it was read (NLM_F_DUMP_INTR), or a part of it got lost. The dump may
-                still be running, so this conversation is over.
-            RefusedError: the kernel refused.
+            DumpInterrupted: the list changed while it was read (NLM_F_DUMP_INTR), or a part of it got lost. The dump
+                may still be running, so this conversation is over.
+            NetlinkError: the kernel refused.
         """
         sequence = self._reserve(1)
         self._send(HEADER.pack(HEADER_BYTES + len(body), kind, rtnl.DUMP, sequence, 0) + body)
@@ -125,14 +125,14 @@ class Conversation(Socket):
                 if run.sequence != sequence or run.port != self._port:
                     continue
                 if run.flags & rtnl.NLM_F_DUMP_INTR:
-                    raise rtnl.AgainError
+                    raise rtnl.DumpInterrupted
                 if run.kind == rtnl.NLMSG_ERROR:
                     raise _refusal(run.messages)
                 if run.kind == rtnl.NLMSG_DONE:
                     # The end of a dump may be the only place that says why there is nothing.
                     (errno,) = _INT.unpack_from(run.messages, HEADER_BYTES)
                     if errno:
-                        raise RefusedError(-errno)
+                        raise NetlinkError(-errno)
                     return
                 yield run
 
@@ -146,7 +146,7 @@ class Conversation(Socket):
 
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
-    ) -> Iterator[tuple[Sequence[T], list[bytes | RefusedError]]]:
+    ) -> Iterator[tuple[Sequence[T], list[bytes | NetlinkError]]]:
         """Ask a question about each subject; yield some of them at a time, with their answers.
 
         Args:
@@ -157,18 +157,18 @@ class Conversation(Socket):
             For each subject the one message of its answer, or the refusal.
 
         Raises:
-            AgainError: an answer got lost.
-            RefusedError: nothing can be sent.
+            DumpInterrupted: an answer got lost.
+            NetlinkError: nothing can be sent.
         """
         for start in range(0, len(subjects), self._batch):
             part = subjects[start : start + self._batch]
             yield part, self._answers(part, pack)
 
-    def _answers(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[bytes | RefusedError]:
+    def _answers(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[bytes | NetlinkError]:
         first = self._reserve(len(subjects))
         asked = range(first, first + len(subjects))
         self._send(b"".join(map(pack, subjects, asked)))
-        answers: dict[int, bytes | RefusedError] = {}
+        answers: dict[int, bytes | NetlinkError] = {}
         while len(answers) < len(asked):
             # An answer is one message alone.
             datagram = self._receive(_MESSAGE_BYTES)
@@ -179,7 +179,7 @@ class Conversation(Socket):
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, RefusedError]]:
+    def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, NetlinkError]]:
         """Ask for a change about each subject, in order, going on after a refusal; only refusals are answered.
 
         Args:
@@ -189,20 +189,20 @@ class Conversation(Socket):
         Returns:
             The subjects that were refused, in order, each with the refusal. One with ENOBUFS is unknown.
         """
-        refusals: dict[int, RefusedError] = {}
+        refusals: dict[int, NetlinkError] = {}
         first = self._reserve(len(subjects))
         for start in range(0, len(subjects), self._batch):
             messages: dict[int, bytes] = {}
             for sequence, subject in enumerate(subjects[start : start + self._batch], first + start):
                 try:
                     messages[sequence] = pack(subject, sequence)
-                except RefusedError as error:
+                except NetlinkError as error:
                     refusals[sequence] = error
             if messages:
                 self._commit(messages, refusals)
         return [(subjects[sequence - first], refusals[sequence]) for sequence in sorted(refusals)]
 
-    def _commit(self, messages: dict[int, bytes], refusals: dict[int, RefusedError]) -> None:
+    def _commit(self, messages: dict[int, bytes], refusals: dict[int, NetlinkError]) -> None:
         """Send requests in parts that the socket takes, and note what is refused."""
         request_bytes = b"".join(messages.values())
         if len(request_bytes) > _BATCH_BYTES and len(messages) > 1:
@@ -212,7 +212,7 @@ class Conversation(Socket):
             return
         try:
             self._send(request_bytes)
-        except RefusedError as error:
+        except NetlinkError as error:
             refusals.update(dict.fromkeys(messages, error))
             return
         is_lost = False
@@ -241,7 +241,7 @@ class Conversation(Socket):
         try:
             self.send(messages)
         except OSError as error:
-            raise RefusedError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
+            raise NetlinkError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
 
     def _receive(self, size: int) -> bytes:
         """Return the next datagram, whole."""
@@ -250,7 +250,7 @@ class Conversation(Socket):
         except OSError as error:
             is_lost = error.errno == errnos.ENOBUFS
             reason = _LOST if is_lost else f"netlink gives no answer: {error.strerror or error}"
-            raise rtnl.AgainError(reason) from error
+            raise rtnl.DumpInterrupted(reason) from error
 
 
 def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], Conversation] = Conversation) -> T:
@@ -267,21 +267,21 @@ def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], C
     reason = ""
     for _ in range(_ATTEMPTS):
         try:
-            with rtnl.told(attempt), connect() as talk:
+            with rtnl.translate_errors(attempt), connect() as talk:
                 return ask(talk)
-        except rtnl.AgainError as again:
+        except rtnl.DumpInterrupted as again:
             reason = str(again) or "they changed while they were read"
     raise RouteError(f"can't {attempt}: {reason}, {_ATTEMPTS} times over", hint="try again later")
 
 
-_UNKNOWN = RefusedError(errnos.ENOBUFS, f"{_LOST}; whether the change was made is unknown")
+_UNKNOWN = NetlinkError(errnos.ENOBUFS, f"{_LOST}; whether the change was made is unknown")
 
 
-def _refusal(message: bytes) -> RefusedError:
+def _refusal(message: bytes) -> NetlinkError:
     """Return the refusal that a message of kind NLMSG_ERROR holds; one that acknowledges doesn't come here."""
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
-    return RefusedError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
+    return NetlinkError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 
 
 class Listener(Socket):
@@ -336,7 +336,7 @@ class Listener(Socket):
         """Return whether anything that matters has changed since this was opened, also when asked again.
 
         The kernel tells of a change right after it is made, and before it releases its lock (rtnl_mutex), which no
-        look-up takes. The request takes it, so whatever has been seen is told when it returns.
+        lookup takes. The request takes it, so whatever has been seen is told when it returns.
         """
         if not self._has_seen:
             self.send(_GET_LINK)
@@ -353,14 +353,14 @@ class Listener(Socket):
 
 
 @contextlib.contextmanager
-def calm(attempts: Iterator[int]) -> Iterator[None]:
+def retry_if_changed(attempts: Iterator[int]) -> Iterator[None]:
     """Have what is read meanwhile read again if anything changes, as long as there are attempts left.
 
     Raises:
-        AgainError: something has changed.
+        DumpInterrupted: something has changed.
         OSError: the socket can't listen.
     """
     with Listener() as listener:
         yield
         if listener.saw_a_change() and next(attempts, None) is not None:
-            raise rtnl.AgainError
+            raise rtnl.DumpInterrupted

@@ -2,7 +2,7 @@
 
 Most entries of a large table differ in their destinations only. With those columns blanked, the messages of a datagram
 are one message repeated, which is one comparison; what it says is decoded once, and the routes share it. Whatever looks
-otherwise is read by itself. All ways end in ``_decode``, so they give the same.
+otherwise is read by itself. All of these end in ``_decode``, so they agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ANY = bytes(4)
 _KEPT_MAX = 4096  # where each says something else
 
 
-class Way(NamedTuple):
+class Attributes(NamedTuple):
     """The common part of some entries: one of them, whose destination doesn't count."""
 
     entry: Route
@@ -50,31 +50,31 @@ class RouteReader:
     Args:
         names: of the interfaces.
         nexthops: gives all nexthop objects; asked for an entry that is shown without the hops of its own.
-        is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all that go its way
+        is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all with its attributes
             are wanted.
-        inside: what lies in these prefixes is wanted whatever its way.
+        inside: what lies in these prefixes is wanted whatever its attributes.
     """
 
     _names: rtnl.Names
     _nexthops: Callable[[], Mapping[int, NexthopObject]]
     _is_wanted: Callable[[Route], bool]
     _inside: PrefixSet
-    _ways: dict[bytes, Way] = attrs.field(factory=dict, init=False)
+    _known: dict[bytes, Attributes] = attrs.field(factory=dict, init=False)
 
     def entry(self, message: bytes) -> Route:
         """Read an entry, wanted or not.
 
         Raises:
-            AgainError: an interface is gone.
+            DumpInterrupted: an interface is gone.
         """
-        way, prefix = self._single(message)
-        return attrs.evolve(way.entry, destination=IPv4Network(prefix))
+        common, prefix = self._single(message)
+        return attrs.evolve(common.entry, destination=IPv4Network(prefix))
 
     def groups(self, run: Run) -> list[Group]:
         """Read the wanted entries of a part of a dump, in its order.
 
         Raises:
-            AgainError: an interface is gone.
+            DumpInterrupted: an interface is gone.
         """
         block, length, step = run.messages, run.length, (run.length + 3) & ~3
         if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
@@ -84,42 +84,42 @@ class RouteReader:
                 blanked[column::length] = zeros
             first = bytes(blanked[:length])
             if blanked == first * len(zeros):
-                return self._alike(block, length, self._way(first[HEADER_BYTES:]))
+                return self._alike(block, length, self._attributes(first[HEADER_BYTES:]))
         singles = (self._single(block[at : at + length]) for at in range(0, len(block), step))
-        return [group for way, prefix in singles for group in self._chosen(way, [prefix])]
+        return [group for common, prefix in singles for group in self._chosen(common, [prefix])]
 
-    def _alike(self, block: bytes, length: int, way: Way) -> list[Group]:
+    def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
         """Return the wanted ones of entries that differ in their destinations only."""
         layout = _prefixes(length)
-        if not way.is_wanted:
+        if not common.is_wanted:
             # The walk of a table is in the order of addresses (leaf_walk_rcu), and it goes on by address.
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
             if not self._inside.overlaps(first, last):
                 return []
-        return self._chosen(way, [(first, bits) for bits, first in layout.iter_unpack(block)])
+        return self._chosen(common, [(first, bits) for bits, first in layout.iter_unpack(block)])
 
-    def _single(self, message: bytes) -> tuple[Way, Prefix]:
+    def _single(self, message: bytes) -> tuple[Attributes, Prefix]:
         if message[_DST_HEADER] == _HAS_DST:
-            way = self._way(message[HEADER_BYTES : _ADDRESS.start] + _ANY + message[_ADDRESS.stop :])
-            return way, (int.from_bytes(message[_ADDRESS], "big"), message[_LENGTH_AT])
-        way = self._way(message[HEADER_BYTES:])
-        return way, numbers(way.entry.destination)
+            common = self._attributes(message[HEADER_BYTES : _ADDRESS.start] + _ANY + message[_ADDRESS.stop :])
+            return common, (int.from_bytes(message[_ADDRESS], "big"), message[_LENGTH_AT])
+        common = self._attributes(message[HEADER_BYTES:])
+        return common, numbers(common.entry.destination)
 
-    def _chosen(self, way: Way, prefixes: list[Prefix]) -> list[Group]:
-        if not way.is_wanted:
+    def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
+        if not common.is_wanted:
             prefixes = [prefix for prefix in prefixes if self._inside.covers(prefix)]
-        return [(way.entry, prefixes)] if prefixes else []
+        return [(common.entry, prefixes)] if prefixes else []
 
-    def _way(self, body: bytes) -> Way:
+    def _attributes(self, body: bytes) -> Attributes:
         """Read the body of an entry, which may have a blank destination."""
-        way = self._ways.get(body)
-        if way is not None:
-            return way
+        common = self._known.get(body)
+        if common is not None:
+            return common
         route = with_shares(with_hops(_decode(body, self._names), self._nexthops), rtnl.lacks_carrier)
-        if len(self._ways) >= _KEPT_MAX:
-            self._ways.clear()
-        way = self._ways[body] = Way(route, self._is_wanted(route))
-        return way
+        if len(self._known) >= _KEPT_MAX:
+            self._known.clear()
+        common = self._known[body] = Attributes(route, self._is_wanted(route))
+        return common
 
 
 def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:

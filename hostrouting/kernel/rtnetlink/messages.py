@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from fcntl import ioctl
 from typing import NamedTuple
 
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.model.errors import RouteError
 
 # linux/rtnetlink.h
@@ -80,10 +80,10 @@ def attribute(kind: int, value: bytes) -> bytes:
     """Return an attribute, padded.
 
     Raises:
-        RefusedError: the value is longer than any attribute (EMSGSIZE).
+        NetlinkError: the value is longer than any attribute (EMSGSIZE).
     """
     if len(value) > _VALUE_BYTES_MAX:
-        raise RefusedError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into an attribute of netlink")
+        raise NetlinkError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into an attribute of netlink")
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
@@ -159,7 +159,7 @@ def is_read(kind: int) -> bool:
     return kind % 4 == RTM_GETLINK % 4
 
 
-class AgainError(Exception):
+class DumpInterrupted(Exception):
     """Signal that what was read can't be relied upon, for a reason or since it changed, and is to be read again.
 
     Never leaves the backend.
@@ -175,7 +175,7 @@ class Names(dict[int, str]):
         except OSError as error:
             if error.errno != errnos.ENXIO:  # it couldn't be asked, as if_indextoname opens a socket
                 raise
-            raise AgainError from error
+            raise DumpInterrupted from error
         return name
 
 
@@ -183,7 +183,7 @@ def lacks_carrier(name: str) -> bool:
     """Return whether an interface is up and has no carrier.
 
     Raises:
-        AgainError: it is gone.
+        DumpInterrupted: it is gone.
     """
     request = _INTERFACE.pack(os.fsencode(name), 0)
     try:
@@ -193,7 +193,7 @@ def lacks_carrier(name: str) -> bool:
     except OSError as error:
         if error.errno != errnos.ENODEV:
             raise
-        raise AgainError from error
+        raise DumpInterrupted from error
     return bool(flags & (IFF_UP | IFF_RUNNING) == IFF_UP)
 
 
@@ -204,16 +204,16 @@ class Indexes(dict[str, int]):
         try:
             index = self[name] = socket.if_nametoindex(name)
         except (OSError, ValueError) as error:
-            raise RefusedError(errnos.ENODEV, f"no interface is named {name!r}") from error
+            raise NetlinkError(errnos.ENODEV, f"no interface is named {name!r}") from error
         return index
 
 
 @contextmanager
-def told(attempt: str) -> Iterator[None]:
+def translate_errors(attempt: str) -> Iterator[None]:
     """Tell why the kernel refuses, or no socket can be opened, as of the attempt ("list the routes")."""
     try:
         yield
-    except RefusedError as refusal:
+    except NetlinkError as refusal:
         raise RouteError(f"can't {attempt}: {refusal.message}", errno=refusal.errno) from refusal
     except OSError as error:
         raise RouteError(f"can't {attempt}: no netlink socket: {error.strerror or error}", errno=error.errno) from error

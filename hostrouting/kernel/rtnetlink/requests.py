@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from hostrouting.kernel.refusals import RefusedError
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 
@@ -54,8 +54,8 @@ def request(
         pyroute2's: ``message[field]`` of the fixed header, ``message.get_attr(name)``, which is None if it isn't there.
 
     Raises:
-        RefusedError: the kernel refused, or the socket failed.
-        AgainError: a list changed while it was read, or an answer got lost.
+        NetlinkError: the kernel refused, or the socket failed.
+        DumpInterrupted: a list changed while it was read, or an answer got lost.
     """
     message_class = _message_classes()[kind]
 
@@ -68,8 +68,8 @@ def request(
         message.encode()
         return bytes(message.data)
 
-    def unpack(answer: bytes | RefusedError) -> Any:
-        if isinstance(answer, RefusedError):
+    def unpack(answer: bytes | NetlinkError) -> Any:
+        if isinstance(answer, NetlinkError):
             raise answer
         message = message_class(answer)
         message.decode()
@@ -80,7 +80,7 @@ def request(
             raise refusal
         return ()
     if flags == rtnl.DUMP:
-        answers: Iterable[bytes | RefusedError] = talk.messages(kind, pack(flags, 0)[rtnl.HEADER_BYTES :])
+        answers: Iterable[bytes | NetlinkError] = talk.messages(kind, pack(flags, 0)[rtnl.HEADER_BYTES :])
     else:
         ((_, answers),) = talk.ask([flags], pack)
     return tuple(map(unpack, answers))

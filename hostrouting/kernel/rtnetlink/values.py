@@ -158,7 +158,7 @@ def _has_any_source_port(found: dict[int, bytes]) -> bool:
 
 
 def selects_any_source_port(rules: Iterable[bytes]) -> bool:
-    """Return whether a rule is for all source ports, which TCP doesn't have before its second look-up.
+    """Return whether a rule is for all source ports, which TCP doesn't have before its second lookup.
 
     Args:
         rules: the messages of a dump.
@@ -173,7 +173,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
         rules: the messages of a dump.
 
     Returns:
-        None if no rule is for all ports; then a look-up without ports does.
+        None if no rule is for all ports; then a lookup without ports does.
     """
     ranges = {ports for rule in rules for ports in _port_ranges(attributes(rule, HEADER_BYTES + _RULE.size))}
     if ALL_PORTS not in ranges:

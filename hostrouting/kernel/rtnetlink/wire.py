@@ -153,7 +153,7 @@ def new_route(flags: int, pack_hops: PackHops, route: Route, sequence: int) -> b
         sequence: comes back with a refusal.
 
     Raises:
-        RefusedError: an interface doesn't exist, or a number doesn't fit into the message.
+        NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
     """
     return _pack(rtnl.RTM_NEWROUTE, flags, sequence, route, pack_hops, route.hops, route.type, route.scope)
 
@@ -162,7 +162,7 @@ def delete_route(pack_hops: PackHops, route: Route, sequence: int) -> bytes:
     """Ask for a route to be deleted, naming what tells it from others (fib_table_delete, fib_nh_match).
 
     Raises:
-        RefusedError: as for ``new_route``.
+        NetlinkError: as for ``new_route``.
     """
     # A blackhole of a nexthop object is shown as one, but stored as unicast; 0 is any type. Scope 0 would mean
     # universe, and ESRCH for a route on the link: only NOWHERE means any. Of several hops the kernel compares the

@@ -20,7 +20,7 @@ from hostrouting.azure import (
     ProbeReport,
     RemoveLoadBalancerProbe,
 )
-from hostrouting.azure.probe.ruleset import TABLE, has_rules, pinned_route, render_ruleset
+from hostrouting.azure.probe.ruleset import TABLE, has_rules, host_route, render_ruleset
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -98,7 +98,7 @@ def test_no_other_text_reaches_a_rendered_file(device: str) -> None:
     with pytest.raises(ValueError, match="is not an interface name"):
         render_ruleset(device)
     with pytest.raises(ValueError, match="is not an interface name"):
-        pinned_route(device)
+        host_route(device)
 
 
 def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: FakeProbeNode) -> None:
@@ -106,14 +106,14 @@ def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: 
     assert (plan.device, plan.rules, [change.what for change in plan.changes.routes]) == (
         "eth0",
         "loaded",
-        [pinned_route("eth0")],
+        [host_route("eth0")],
     )
     assert (files(host), node) == (set(), FakeProbeNode())
     done = configure(host, node, asked())
     assert {(change.what, change.action) for change in plan.changes.files} == {*map(told, done.changes.files)}
     assert (done.changes.units, done.changes.routes) == (plan.changes.units, plan.changes.routes)
     assert files(host) == FILES
-    assert (node.tables[TABLE], node.pinned) == (listing_of("eth0"), pinned_route("eth0"))
+    assert (node.tables[TABLE], node.pinned) == (listing_of("eth0"), host_route("eth0"))
     assert not plan_probe(asked(), host, CancelScope(), node=node).changed
     assert not configure(host, node, asked()).changed
 
@@ -139,7 +139,7 @@ def listing_of(device: str) -> str:
 def test_the_unit_loads_both_and_tries_again(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked(devices=["azure0"]))
     unit = host.layout.of(UNIT).read_text()
-    assert f"ExecStart=/usr/sbin/ip -6 route replace {pinned_route('azure0')}\n" in unit
+    assert f"ExecStart=/usr/sbin/ip -6 route replace {host_route('azure0')}\n" in unit
     assert "ExecStart=/usr/sbin/nft -f /etc/aks-flex-node/load-balancer-probe.nft\n" in unit
     assert "\nRestart=on-failure\n" in unit
     assert host.layout.of("etc/aks-flex-node/load-balancer-probe.nft").read_text() == render_ruleset("azure0")
@@ -150,7 +150,7 @@ def test_the_unit_loads_both_and_tries_again(host: Host, node: FakeProbeNode) ->
 def test_another_device_takes_the_place_of_the_first(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     (change,) = configure(host, node, asked(devices=["azure0"])).changes.routes
-    assert (change.action, change.was, node.pinned) == ("replaced", pinned_route("eth0"), pinned_route("azure0"))
+    assert (change.action, change.was, node.pinned) == ("replaced", host_route("eth0"), host_route("azure0"))
 
 
 class Refusing(FakeProbeNode):
@@ -237,7 +237,7 @@ def test_all_of_it_is_taken_back(host: Host, node: FakeProbeNode, is_by_config: 
     assert plan_probe(off, host, CancelScope(), node=node).rules == "removed"
     remove = RemoveLoadBalancerProbe(host=host, node=node)
     report = configure(host, node, off) if is_by_config else phases.run(remove)
-    assert (report.rules, [change.what for change in report.changes.routes]) == ("removed", [pinned_route("azure0")])
+    assert (report.rules, [change.what for change in report.changes.routes]) == ("removed", [host_route("azure0")])
     assert (node.tables, node.pinned, files(host)) == ({}, None, set())
     assert phases.run(remove) == ProbeReport(skipped_because="nothing of it is installed")
 

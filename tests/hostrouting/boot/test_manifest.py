@@ -89,7 +89,7 @@ def test_foreign_names_are_refused(host: Host, layout: Layout, change: Callable[
 def test_a_broken_one_is_an_error_that_says_what_to_do(host: Host, layout: Layout, text: str) -> None:
     layout.manifest.parent.mkdir(parents=True)
     layout.manifest.write_text(text)
-    with pytest.raises(FileError, match="can't read the manifest.*mend it"):
+    with pytest.raises(FileError, match="can't read the manifest.*fix it"):
         phases.run(Configure(CONFIG, host=host))
     assert not host.routes.our_routes()
 
@@ -134,7 +134,7 @@ def test_an_edited_config_is_told(host: Host, layout: Layout, change: Callable[[
     layout.manifest.write_text(json.dumps(document))
     with pytest.raises(FileError, match="the manifest was edited"):
         _ = Manifest.load(layout).config
-    assert "not-examined" in {fault.kind for fault in examine(host=host).faults}
+    assert "not-examined" in {finding.kind for finding in examine(host=host).findings}
     phases.run(Configure(CONFIG, host=host))
     assert layout.manifest.read_text() == before
     layout.manifest.write_text(json.dumps(document))

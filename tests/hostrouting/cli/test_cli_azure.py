@@ -11,7 +11,7 @@ from stale import arp_reply, dnat
 
 from hostrouting import Host, Layout, UnitError, cli
 from hostrouting.azure import AzureVnetError, Interface, NodeState
-from hostrouting.azure.probe.ruleset import TABLE, pinned_route, render_ruleset
+from hostrouting.azure.probe.ruleset import TABLE, host_route, render_ruleset
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -
     assert code == 2
     for line in ("probes come in by: eth0", f"+ nftables table ip6 {TABLE}", f"enable {UNIT}", f"+++ /{RULES}"):
         assert line in out.splitlines()
-    assert f"added     {pinned_route('eth0')}" in out
+    assert f"added     {host_route('eth0')}" in out
     planned = json.loads(run("lb-probe plan CONFIG --output json")[1])
     assert (probe.tables, host.layout.manifest.exists()) == ({}, False)
     code, out, _ = run("lb-probe apply CONFIG")
@@ -76,7 +76,7 @@ def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -
     for document in (planned, json.loads(run("lb-probe apply CONFIG --output json")[1])):
         told = [document[key] for key in ("schema", "changed", "device", "rules")]
         assert told == [1, True, "eth0", "loaded"]
-        assert document["routes"] == [{"route": pinned_route("eth0"), "change": "added"}]
+        assert document["routes"] == [{"route": host_route("eth0"), "change": "added"}]
         assert {"unit": UNIT, "change": "enabled"} in document["units"]
 
 
@@ -84,7 +84,7 @@ def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -
 def test_it_is_taken_back(run: Any, host: Host, probe: FakeProbeNode, word: str) -> None:
     run("lb-probe apply CONFIG")
     document = json.loads(run(f"{word} --output json")[1])
-    assert (document["changed"], document["routes"]) == (True, [{"route": pinned_route("eth0"), "change": "removed"}])
+    assert (document["changed"], document["routes"]) == (True, [{"route": host_route("eth0"), "change": "removed"}])
     assert {"unit": UNIT, "change": "disabled"} in document["units"]
     assert (probe.tables, probe.pinned, host.layout.manifest.exists()) == ({}, None, False)
     assert json.loads(run(f"{word} --output json")[1])["changed"] is False
@@ -148,7 +148,7 @@ PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "flush": (lambda probe, _: probe.tables.clear(), [("probes-differ", OF_TABLE, "broken")]),
     "meddle": (lambda probe, _: probe.tables.update({TABLE: MEDDLED}), [("probes-differ", OF_TABLE, "broken")]),
     "edit": (lambda _, host: host.layout.of(RULES).write_text("x\n"), [("probes-differ", f"/{RULES}", "broken")]),
-    "unpin": (lambda probe, _: setattr(probe, "pinned", "default"), [("probes-differ", pinned_route("eth0"), "risk")]),
+    "unpin": (lambda probe, _: setattr(probe, "pinned", "default"), [("probes-differ", host_route("eth0"), "risk")]),
     "disable": (lambda _, host: host.units.disable(UNIT), [("probes-differ", UNIT, "risk")]),
     "refuse": (lambda probe, _: setattr(probe, "problem", "nft refused"), [("probes-fail", UNIT, "risk")]),
     "agentbaker": (

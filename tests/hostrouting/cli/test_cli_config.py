@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.cli.mending import set_sections
+from hostrouting.cli.fixing import set_sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

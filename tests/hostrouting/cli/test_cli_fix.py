@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GATEWAY = IPv4Address("10.1.0.1")
 EXPECTED = "172.16.0.0/16"
 HALVES = [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
-NOTHING = "nothing fails: there is nothing to mend\n"
+NOTHING = "nothing fails: there is nothing to fix\n"
 
 
 def expecting(*cidrs: str, **more: Any) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def test_the_proposal_comes_after_the_configs_routes(run: Run, write: Any, kerne
     before, text = kernel.routes(), path.read_text()
     code, out, err = run("fix", path)
     assert code == 0
-    mended = json.loads(out)
-    proposal = mended["hostRouting"]["staticRoutes"]["routes"][2:]
+    fixed = json.loads(out)
+    proposal = fixed["hostRouting"]["staticRoutes"]["routes"][2:]
     document["hostRouting"]["staticRoutes"]["routes"] = own + proposal  # type: ignore[index]
-    assert json.dumps(mended) == json.dumps(document)
+    assert json.dumps(fixed) == json.dumps(document)
     assert proposal == HALVES, "what is fine by its own /24 stays so"
     assert (kernel.routes(), path.read_text()) == (before, text)
     assert err.startswith("mind: the node then reaches neighbours of ib0 in 172.16.0.0/16 by eth0")
@@ -78,13 +78,13 @@ def test_routes_that_the_config_no_longer_names_are_not_counted_on(run: Run, wri
     alone = json.loads(run("fix", "--cidr", "172.16.0.0/23")[1])["hostRouting"]
     overlap = {"expectedCidrs": ["172.16.0.0/23"]}
     assert alone == {"staticRoutes": static({"destination": "172.16.1.0/24"}), "routeOverlap": overlap}
-    mended = tmp_path / "mended.json"
-    mended.write_text(out)
-    assert run("apply", "--routes-only", mended)[0] == 0
-    assert run("check", mended)[0] == 0
+    fixed = tmp_path / "fixed.json"
+    fixed.write_text(out)
+    assert run("apply", "--routes-only", fixed)[0] == 0
+    assert run("check", fixed)[0] == 0
 
 
-def test_cidrs_beside_a_config_are_mended_and_expected_too(run: Run, write: Any) -> None:
+def test_cidrs_beside_a_config_are_fixed_and_expected_too(run: Run, write: Any) -> None:
     document = expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.2.0/24"}))
     code, out, _ = run("fix", write(document), "--cidr", "172.16.2.0/23")
     entries = ({"destination": f"172.16.{number}.0/24"} for number in (2, 1, 3))
@@ -95,7 +95,7 @@ def test_cidrs_beside_a_config_are_mended_and_expected_too(run: Run, write: Any)
     assert json.loads(out)["hostRouting"]["routeOverlap"]["expectedCidrs"][2:] == ["10.96.0.0/12"]
 
 
-def test_the_config_of_the_layout_is_mended_if_none_is_named(run: Run, host: Host) -> None:
+def test_the_config_of_the_layout_is_fixed_if_none_is_named(run: Run, host: Host) -> None:
     host.layout.config.parent.mkdir(parents=True, exist_ok=True)
     host.layout.config.write_text(json.dumps(expecting("172.16.1.0/24")))
     wanted = static({"destination": "172.16.1.0/24"})
@@ -182,17 +182,17 @@ def test_a_format_has_the_proposal_alone_not_the_routes_of_the_config(run: Run, 
     assert [line.split()[4] for line in out.splitlines() if not line.startswith("#")] == ["172.16.3.0/24"]
 
 
-# --- what can't be mended, and what can't be judged --------------------------------------------------------------
+# --- what can't be fixed, and what can't be judged --------------------------------------------------------------
 
 
-def test_what_no_route_mends_is_named_and_is_1_and_the_rest_is_printed(run: Run, kernel: FakeKernel) -> None:
+def test_what_no_route_fixes_is_named_and_is_1_and_the_rest_is_printed(run: Run, kernel: FakeKernel) -> None:
     lost = Route(IPv4Network("172.16.5.5/32"), (NextHop("ib0"),), protocol=Protocol.STATIC)
     assert kernel.add([lost]) == ()
     code, out, err = run("fix", "--cidr", "172.16.5.0/24")
     assert code == 1
     assert json.loads(out)["hostRouting"]["staticRoutes"] == static({"destination": "172.16.5.0/24"})
     assert err.splitlines()[0] == (
-        "no route mends 172.16.5.5: 172.16.5.5 dev ib0 proto static scope link "
+        "no route fixes 172.16.5.5: 172.16.5.5 dev ib0 proto static scope link "
         "is for this address alone, and no route is longer: remove it"
     )
     code, out, _ = run("fix", "--cidr", "172.16.5.5/32")
@@ -207,7 +207,7 @@ def test_docker_is_advised_to_move_and_gets_no_routes(run: Run, kernel: FakeKern
     code, out, err = run("fix", write(document))
     assert code == 1
     assert json.loads(out)["hostRouting"]["staticRoutes"] == static({"destination": "172.16.1.0/24"})
-    advice = [line for line in err.splitlines() if line.startswith("no route mends")]
+    advice = [line for line in err.splitlines() if line.startswith("no route fixes")]
     assert len(advice) == 1
     assert "docker0 belongs to Docker: move its address pools (bip, default-address-pools in daemon.json)" in advice[0]
     assert json.loads(run("fix", write(expecting("172.17.0.0/16")))[1]) == expecting("172.17.0.0/16")
@@ -294,15 +294,15 @@ def test_what_is_only_printed_is_said_not_to_be_in_the_config(run: Run, write: A
 
 def test_its_json_has_what_was_found_proposed_and_changed(run: Run, write: Any, kernel: FakeKernel) -> None:
     path = write(expecting(EXPECTED))
-    mended = json.loads(run("fix", path)[1])
+    fixed = json.loads(run("fix", path)[1])
     code, out, _ = run("fix", path, "--output", "json")
     document = json.loads(out)
     assert (code, document["host"], document["changed"], document["files"]) == (0, os.uname().nodename, False, [])
-    assert (document["overlap"]["verdict"], document["remedy"]["routes"]) == ("overlap", HALVES)
-    assert (document["format"], document["proposal"]) == ("config", mended)
+    assert (document["overlap"]["verdict"], document["fix"]["routes"]) == ("overlap", HALVES)
+    assert (document["format"], document["proposal"]) == ("config", fixed)
     done = json.loads(run("fix", path, "--output", "json", "--in-place")[1])
     assert (done["changed"], done["files"]) == (True, [{"path": str(path), "change": "replaced"}])
-    assert json.loads(path.read_text()) == mended
+    assert json.loads(path.read_text()) == fixed
     as_ip = json.loads(run("fix", "--cidr", "172.16.9.0/24", "--output", "json", "--format", "ip")[1])
     assert as_ip["proposal"] == run("fix", "--cidr", "172.16.9.0/24", "--format", "ip")[1].rstrip()
     lose_default_route(kernel)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hostrouting import Host
 from hostrouting.backend import NextHop, Route, Rule
 from hostrouting.cli import main
-from hostrouting.kernel.recording import take_snapshot
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
+from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
 from hostrouting.model.rules import RuleAction
 from hostrouting.testing import FakeKernel
@@ -56,9 +56,9 @@ def test_a_connection_is_told_of_with_the_source_that_it_gets(
     assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], "OVERLAP")
     assert [step["preference"] for step in first["steps"]] == [0, 100, 32766]
     assert [step["preference"] for step in second["steps"]] == [0, 100]
-    recording = tmp_path / "node.json"
-    recording.write_text(take_snapshot(kernel).to_text())
-    assert told(host, capsys, ADDRESS, "--snapshot", str(recording)) == live
+    snapshot = tmp_path / "node.json"
+    snapshot.write_text(take_snapshot(kernel).to_text())
+    assert told(host, capsys, ADDRESS, "--snapshot", str(snapshot)) == live
 
 
 PAGE = """\
@@ -92,9 +92,9 @@ def test_without_a_default_route_the_look_ups_are_told_all_the_same(
     assert (live["isAsExpected"], live["defaultDevs"]) == (None, [])
     assert (first["devs"], first["sources"], first["kind"]) == (["eth0"], ["10.1.0.4"], None)
     assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], None)
-    recording = tmp_path / "node.json"
-    recording.write_text(take_snapshot(kernel).to_text())
-    assert told(host, capsys, ADDRESS, "--snapshot", str(recording)) == live
+    snapshot = tmp_path / "node.json"
+    snapshot.write_text(take_snapshot(kernel).to_text())
+    assert told(host, capsys, ADDRESS, "--snapshot", str(snapshot)) == live
     assert [way["kind"] for way in told(host, capsys, "203.0.113.1")["lookups"]] == ["NO-ROUTE"]
     assert main(["explain", ADDRESS], host=host) == 2
     page = capsys.readouterr().out.splitlines()

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from benchmarks.fleet import chromium, write_page
-from benchmarks.recordings import CONFIG, node
+from benchmarks.snapshots import CONFIG, node
 from hostrouting import Config, judge
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.model.routes import NextHop, Protocol, Route
@@ -67,7 +67,7 @@ def element(page: Chrome, selector: str) -> WebElement:
 
 
 def test_it_shows_every_group_and_the_hosts_of_those_that_are_not_fine(page: Chrome) -> None:
-    assert page.title == "10,000 recordings: 1,667 ok, 5,001 overlap, 3,332 unknown"
+    assert page.title == "10,000 snapshots: 1,667 ok, 5,001 overlap, 3,332 unknown"
     titles = shown(page, "h2")
     assert titles[:4] == [
         "1,667 ok",
@@ -75,16 +75,16 @@ def test_it_shows_every_group_and_the_hosts_of_those_that_are_not_fine(page: Chr
         "1,667 BLACKHOLE 10.96.0.0/12",
         "1,667 OVERLAP 10.96.0.0/12 by ib7",
     ]
-    assert [title.split(":")[1] for title in titles[4:]] == [" no-default-route", " no-recording"]
+    assert [title.split(":")[1] for title in titles[4:]] == [" no-default-route", " no-snapshot"]
     assert len(shown(page, "li")) == 10_000 - 1667
     element(page, "section.ok summary").click()
     assert len(shown(page, "li")) == 10_000
 
 
-def test_each_failing_group_has_a_strip_and_what_no_route_mends_is_said(page: Chrome) -> None:
+def test_each_failing_group_has_a_strip_and_what_no_route_fixes_is_said(page: Chrome) -> None:
     pictures = run(page, "[...document.images].map(each => each.complete && each.naturalWidth > 0)")
     assert pictures == [True] * 3
-    (said,) = (text for text in shown(page, "section p") if "no route mends" in text)
+    (said,) = (text for text in shown(page, "section p") if "no route fixes" in text)
     assert "ip rule add to 10.100.0.0/16 lookup main pref 99" in said
 
 
@@ -121,7 +121,7 @@ def test_names_are_text_whatever_is_in_them(browser: Chrome, tmp_path: Path) -> 
     (tmp_path / "fleet.html").write_text(fleet_page(report), encoding="ascii")
     browser.get((tmp_path / "fleet.html").as_uri())
     shown = EVIL.replace("\x1b", "?").replace("\u202e", "?")
-    assert browser.title == "2 recordings: 0 ok, 1 overlap, 1 unknown"
+    assert browser.title == "2 snapshots: 0 ok, 1 overlap, 1 unknown"
     assert run(browser, "[...document.querySelectorAll('li')].map(each => each.textContent)") == [
         *(shown, shown.replace("/", "")),
     ]

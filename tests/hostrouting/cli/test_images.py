@@ -101,8 +101,8 @@ def test_an_image_is_planned_installed_examined_and_undone(run: Any, image: Path
 def test_only_what_files_tell_is_examined(run: Any, image: Path) -> None:
     run("apply", "--root", image)
     document = json.loads(run("doctor", "--root", image, "--output", "json")[1])
-    assert [each["name"] for each in document["examinations"]] == [each.name for each in CHECKS if each.is_of_images]
-    assert not {"verdict", "routes", "ordering"} & {each["name"] for each in document["examinations"]}
+    assert [each["name"] for each in document["checks"]] == [each.name for each in CHECKS if each.is_of_images]
+    assert not {"verdict", "routes", "ordering"} & {each["name"] for each in document["checks"]}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_masked_unit_of_an_image_is_found(run: Any, image: Path) -> None:
     assert findings(run, image) == {"not-enabled": "static-routes.service"}
 
 
-def test_a_remedy_names_the_image(run: Any, image: Path) -> None:
+def test_a_fix_names_the_image(run: Any, image: Path) -> None:
     run("apply", "--root", image)
     (image / "etc/hostrouting/gate.sh").unlink()
     assert f"do: hostrouting apply --root {image}\n" in run("doctor", "--root", image)[1]

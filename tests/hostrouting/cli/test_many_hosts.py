@@ -1,4 +1,4 @@
-"""``hostrouting judge``: many recordings in one page or document; the page for a browser is test_fleet_page.py's."""
+"""``hostrouting judge``: many snapshots in one page or document; the page for a browser is test_fleet_page.py's."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import pytest
 from jsonschema import Draft202012Validator
 from shadowed import shadowed_kernel
 
-from benchmarks.recordings import write_recordings
+from benchmarks.snapshots import write_recordings
 from hostrouting import Host, Layout, cli
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ORDER = ["mended", "shadowed", "discarded", "past-main", "no-default-route", "cut-off"]
+ORDER = ["fixed", "shadowed", "discarded", "past-main", "no-default-route", "cut-off"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recordings")
+    folder = tmp_path_factory.mktemp("snapshots")
     write_recordings(folder, 12)
     return folder
 
 
 @pytest.fixture
 def judge(folder: Path, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, str, str]]:
-    """Judges the recordings of some kinds; the exit code, and what is on standard output and error."""
+    """Judges the snapshots of some kinds; the exit code, and what is on standard output and error."""
 
     def run(kinds: list[str], *words: object) -> tuple[int, str, str]:
         host = Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))
@@ -44,9 +44,9 @@ def judge(folder: Path, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int,
 @pytest.mark.parametrize(
     ("kinds", "code"),
     [
-        (["mended"], 0),
-        (["mended", "shadowed"], 1),
-        (["mended", "no-default-route"], 2),
+        (["fixed"], 0),
+        (["fixed", "shadowed"], 1),
+        (["fixed", "no-default-route"], 2),
         (["cut-off"], 2),
         (["cut-off", "shadowed"], 1),
     ],
@@ -57,22 +57,22 @@ def test_it_exits_with_0_1_or_2(judge: Any, kinds: list[str], code: int) -> None
 
 def test_the_page_has_a_row_for_each_group_with_the_fix_and_the_hosts(judge: Any, folder: Path) -> None:
     assert (
-        judge(["mended", "shadowed", "cut-off"])[1]
+        judge(["fixed", "shadowed", "cut-off"])[1]
         == f"""\
-6 recordings: 2 ok, 2 overlap, 2 unknown
+6 snapshots: 2 ok, 2 overlap, 2 unknown
 ✓ 2  ok
      aks-h200-00000 aks-h200-00006
 ✗ 2  OVERLAP 172.16.0.0/16 by ib0-ib7
      fix: add to hostRouting.staticRoutes.routes: {{"destination": "172.16.0.0/17"}}, {{"destination": "172.16.128.0/17"}}
      aks-h200-00001 aks-h200-00007
-? 2  unknown: no-recording: {folder}/node-00005.json: is not JSON: {why_not_json(folder / "node-00005.json")}
+? 2  unknown: no-snapshot: {folder}/node-00005.json: is not JSON: {why_not_json(folder / "node-00005.json")}
      node-00005 node-00011
 """
     )
 
 
 def test_one_recording_is_one(judge: Any, folder: Path) -> None:
-    assert judge([], folder / "node-00000.json")[1].startswith("1 recording: 1 ok, ")
+    assert judge([], folder / "node-00000.json")[1].startswith("1 snapshot: 1 ok, ")
 
 
 def why_not_json(path: Path) -> str:
@@ -89,7 +89,7 @@ def test_for_programs_it_is_one_document(judge: Any) -> None:
 
 def test_a_library_that_is_missing_is_named_before_the_work(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    code, out, err = judge(["mended"], "--output", "html")
+    code, out, err = judge(["fixed"], "--output", "html")
     assert (code, out) == (2, "")
     assert (
         err

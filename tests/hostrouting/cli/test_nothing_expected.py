@@ -71,16 +71,16 @@ def test_the_plan_lets_the_next_start_through(run: Any, config: Path) -> None:
 
 
 def test_a_recorded_host_is_not_judged(run: Any, config: Path, tmp_path: Path) -> None:
-    recording = tmp_path / "node.json"
-    recording.write_text(run("snapshot")[1])
-    code, out, _ = run("judge", config, recording, "--output", "json")
+    snapshot = tmp_path / "node.json"
+    snapshot.write_text(run("snapshot")[1])
+    code, out, _ = run("judge", config, snapshot, "--output", "json")
     assert (code, json.loads(out)["counts"]) == (2, {"ok": 0, "overlap": 0, "unknown": 1})
 
 
 def test_the_doctor_calls_it_a_risk(run: Any, config: Path) -> None:
     run("apply")
     report = json.loads(run("doctor", "--output", "json")[1])
-    found = {fault["kind"]: fault["severity"] for fault in report["findings"]}
+    found = {finding["kind"]: finding["severity"] for finding in report["findings"]}
     if json.loads(config.read_text())["hostRouting"]["staticRoutes"]["routes"]:
         assert found["nothing-expected"] == "risk"
     else:

@@ -11,7 +11,7 @@ from drawn import bar, report, segment
 
 from hostrouting import StaticRoute
 from hostrouting.cli.report import overlap_picture
-from hostrouting.overlap.findings import FindingKind, NoteKind, Obstacle, Remedy, UnknownReason, Unmendable, Verdict
+from hostrouting.overlap.findings import FindingKind, Fix, NoteKind, Obstacle, Unfixable, UnknownReason, Verdict
 from hostrouting.report import Note
 
 SHADOWED = bar(
@@ -29,11 +29,11 @@ def words(picture: str) -> list[str]:
     return [" ".join(" ".join(parts).split()) for parts in lines.values()]
 
 
-def test_a_picture_says_what_fails_where_and_what_mends_it() -> None:
+def test_a_picture_says_what_fails_where_and_what_fixes_it() -> None:
     routes = (StaticRoute("172.16.0.0/17", "10.1.0.1", "eth0"), StaticRoute("172.16.128.0/17", "10.1.0.1", "eth0"))
-    left = Unmendable((IPv4Network("172.24.7.9/32"),), (), Obstacle("its blackhole is a /32, too: remove it"))
-    remedy = Remedy(routes, (left,), ("peers of ib0 change sides",))
-    said = words(overlap_picture(attrs.evolve(report(SHADOWED, bar("10.96.0.0/12")), remedy=remedy)))
+    left = Unfixable((IPv4Network("172.24.7.9/32"),), (), Obstacle("its blackhole is a /32, too: remove it"))
+    fix = Fix(routes, (left,), ("peers of ib0 change sides",))
+    said = words(overlap_picture(attrs.evolve(report(SHADOWED, bar("10.96.0.0/12")), fix=fix)))
     assert said[0] == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
     assert said[1] == "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT"
     assert {"· eth0 expected", "A ib0 shadow", "X discarded"} < {*said}
@@ -46,7 +46,7 @@ def test_a_picture_says_what_fails_where_and_what_mends_it() -> None:
     assert "✓ 10.96.0.0/12 by eth0" in said
     assert '{"destination": "172.16.0.0/17", "gateway": "10.1.0.1", "dev": "eth0"},' in said
     assert '{"destination": "172.16.128.0/17", "gateway": "10.1.0.1", "dev": "eth0"}' in said
-    assert "no route mends 172.24.7.9: its blackhole is a /32, too: remove it" in said
+    assert "no route fixes 172.24.7.9: its blackhole is a /32, too: remove it" in said
     assert "mind: peers of ib0 change sides" in said
 
 
@@ -76,5 +76,5 @@ def test_nothing_judged_is_a_picture_too() -> None:
 
 def test_a_picture_of_many_routes_counts_those_it_leaves_out() -> None:
     routes = tuple(StaticRoute(f"10.0.{number}.0/24") for number in range(100))
-    said = words(overlap_picture(attrs.evolve(report(SHADOWED), remedy=Remedy(routes))))
+    said = words(overlap_picture(attrs.evolve(report(SHADOWED), fix=Fix(routes))))
     assert '{"destination": "10.0.49.0/24"} and 50 more; hostrouting fix prints all' in said

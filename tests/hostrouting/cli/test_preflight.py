@@ -16,7 +16,7 @@ from shadowed import shadowed_kernel
 import phases
 from hostrouting import Config, Configure, Host, Layout, RouteOverlapError
 from hostrouting.cli.preflight import preflight
-from hostrouting.doctor.examination import Examination, Fault, Severity
+from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.testing import FakeSystemd
 
@@ -86,11 +86,11 @@ def host(tmp_path: Path) -> Host:
 
 
 def report(*severities: Severity | None) -> DoctorReport:
-    """One of examinations named a, b, …, each of which has found this."""
-    found: dict[Examination, tuple[Fault, ...]] = {}
+    """One of checks named a, b, …, each of which has found this."""
+    found: dict[DoctorCheck, tuple[DoctorFinding, ...]] = {}
     for name, severity in zip("abcdef", severities, strict=False):
-        fault = () if severity is None else (Fault("kind", "subject", "message", "remedy", severity),)
-        found[Examination(name, "all is well", lambda _: ())] = fault
+        fault = () if severity is None else (DoctorFinding("kind", "subject", "message", "fix", severity),)
+        found[DoctorCheck(name, "all is well", lambda _: ())] = fault
     return DoctorReport(found)
 
 

@@ -1,4 +1,4 @@
-"""The doctor finds each planted fault, names its remedy, changes nothing, and is silent on a healthy host."""
+"""The doctor finds each planted finding, names its hint, changes nothing, and is silent on a healthy host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hostrouting.boot.locks import locked
 from hostrouting.cli.layout import page_text
 from hostrouting.cli.pages import doctor_page
 from hostrouting.doctor._gate import find_cycle
-from hostrouting.doctor.examination import Severity
+from hostrouting.doctor.checks import Severity
 from hostrouting.doctor.examine import CHECKS, examine
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, Table
@@ -51,7 +51,7 @@ def config(*destinations: str, mode: str = "STRICT", **more: Any) -> Config:
 
 @attrs.frozen
 class Node:
-    """A host on which faults are planted."""
+    """A host on which findings are planted."""
 
     kernel: FakeKernel
     units: FakeSystemd
@@ -125,7 +125,7 @@ def node(healthy: Node, tmp_path: Path) -> Node:
 
 
 def kinds(report: DoctorReport) -> list[str]:
-    return [fault.kind for fault in report.faults]
+    return [finding.kind for finding in report.findings]
 
 
 def everything(node: Node) -> object:
@@ -138,13 +138,13 @@ def everything(node: Node) -> object:
 def test_a_healthy_host_has_no_finding_and_nothing_is_changed(node: Node, given: Config | None) -> None:
     before = everything(node)
     report = examine(given, host=node.host)
-    assert report.faults == ()
+    assert report.findings == ()
     assert [each.name for each in report.found] == [each.name for each in CHECKS]
     assert page_text(doctor_page(report), None).endswith("nothing was found: the gate holds\x1b[0m")
     assert everything(node) == before
 
 
-# --- the planted faults --------------------------------------------------------------------------------------------
+# --- the planted findings --------------------------------------------------------------------------------------------
 
 
 def forget_to_reload(node: Node) -> None:
@@ -240,7 +240,7 @@ def put_the_scripts_behind_a_link(node: Node) -> None:
     node.link(CONFIG_DIR, "../srv/open/config")
 
 
-# A fault: what plants it, the finding's kind, a part of its subject, and of its remedy.
+# A finding: what plants it, the finding's kind, a part of its subject, and of its hint.
 FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
     "script that always admits": (writes(CHECK, "exit 0\n", 0o755), "file-differs", CHECK, "hostrouting apply"),
@@ -359,7 +359,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
 }
 
-# By kind or by fault; what isn't here is broken now.
+# By kind or by finding; what isn't here is broken now.
 RISKS = {
     *("another-agent", "cloud-init-hotplug", "contested", "masked", "network-manager-flushes", "networkd-flushes"),
     *("no-restart", "not-enabled", "not-held", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
@@ -368,16 +368,16 @@ RISKS = {
 SEVERITIES = dict.fromkeys(RISKS, Severity.RISK) | dict.fromkeys(("not-examined", "not-reloaded"), Severity.UNKNOWN)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node: Node, fault: str) -> None:
-    plant, kind, subject, remedy = FAULTS[fault]
+@pytest.mark.parametrize("finding", FAULTS)
+def test_each_planted_fault_is_found_with_its_fix_and_nothing_is_changed(node: Node, finding: str) -> None:
+    plant, kind, subject, hint = FAULTS[finding]
     plant(node)
     before = everything(node)
     report = examine(host=node.host)
-    found = [each for each in report.faults if each.kind == kind and subject in each.subject]
-    assert found, report.faults
-    assert remedy in found[0].remedy
-    assert found[0].severity is SEVERITIES.get(fault, SEVERITIES.get(kind, Severity.BROKEN))
+    found = [each for each in report.findings if each.kind == kind and subject in each.subject]
+    assert found, report.findings
+    assert hint in found[0].hint
+    assert found[0].severity is SEVERITIES.get(finding, SEVERITIES.get(kind, Severity.BROKEN))
     assert everything(node) == before
     assert found[0].subject in page_text(doctor_page(report), None)
     json.dumps(report.to_json())
@@ -389,7 +389,7 @@ def test_each_planted_fault_is_found_with_its_remedy_and_nothing_is_changed(node
 def test_another_config_is_told_from_an_edited_script(node: Node, other: Config) -> None:
     assert "another-config" in kinds(examine(other, host=node.host))
     edit_a_script(node)
-    (edited,) = [each for each in examine(config(), host=node.host).faults if each.kind == "file-differs"]
+    (edited,) = [each for each in examine(config(), host=node.host).findings if each.kind == "file-differs"]
     assert "edited" in edited.message
 
 
@@ -410,7 +410,7 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
     phases.run(Configure(watched, host=node.host))
     node.layout.manifest.unlink()
     found = {
-        each.subject: each.remedy for each in examine(config(), host=node.host).faults if each.kind == "stale-file"
+        each.subject: each.hint for each in examine(config(), host=node.host).findings if each.kind == "stale-file"
     }
     watch = found[f"/{UNITS}/hostrouting-watch.service"]
     assert watch.startswith("systemctl disable --now hostrouting-watch.service; rm ")
@@ -442,7 +442,7 @@ def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node:
     phases.run(Configure(watched, host=node.host))
 
     def found() -> list[tuple[str, str]]:
-        return [(each.kind, each.subject) for each in examine(watched, host=node.host).faults]
+        return [(each.kind, each.subject) for each in examine(watched, host=node.host).findings]
 
     assert found() == [("textfile", "/var/lib/metrics")]
     node.layout.of("/var/lib/metrics").mkdir(parents=True)
@@ -455,8 +455,8 @@ def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node:
 @pytest.mark.parametrize("path", [CHECK, CONFIG_DIR, "run/aks-flex-node", f"{UNITS}/{TEMPLATE}.d", "etc"])
 def test_a_file_or_folder_of_somebody_else_is_found(node: Node, path: str) -> None:
     os.chown(node.layout.of(path), 65534, -1)
-    (fault,) = examine(host=node.host).faults
-    assert (fault.kind, fault.subject, fault.remedy) == ("file-owner", f"/{path}", f"chown root:root /{path}")
+    (finding,) = examine(host=node.host).findings
+    assert (finding.kind, finding.subject, finding.hint) == ("file-owner", f"/{path}", f"chown root:root /{path}")
 
 
 def test_a_lock_that_somebody_keeps_is_found_and_one_that_is_let_go_is_not(node: Node) -> None:
@@ -472,11 +472,11 @@ def test_a_requirement_says_what_it_costs_and_where_to_look_for_it(node: Node) -
     """Apply doesn't fail for it."""
     phases.run(Configure(config(mode="WARN"), host=node.host))
     node.units.properties[MACHINE] = {"Requires": "static-routes.service"}
-    (fault,) = examine(host=node.host).faults
-    assert (fault.kind, fault.subject, fault.severity) == ("tied", MACHINE, Severity.RISK)
+    (finding,) = examine(host=node.host).findings
+    assert (finding.kind, finding.subject, finding.severity) == ("tied", MACHINE, Severity.RISK)
     for cost in ("stopping or restarting", "isn't tried again", "after hostrouting remove a start is refused"):
-        assert cost in fault.message
-    assert "/run/systemd /usr/lib/systemd -path '*.requires/static-routes.service'" in fault.remedy
+        assert cost in finding.message
+    assert "/run/systemd /usr/lib/systemd -path '*.requires/static-routes.service'" in finding.hint
     phases.run(Configure(config(mode="STRICT"), host=node.host))
 
 
@@ -551,9 +551,9 @@ def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(n
     host = Host(routes=node.kernel, units=Refusing(node.layout, running=[MACHINE]), layout=node.layout)
     report = examine(host=host)
     assert report.worst is Severity.UNKNOWN
-    assert {each.kind for each in report.faults} == {"not-examined"}
-    assert all("Connection timed out" in each.message for each in report.faults)
-    fine = [each.name for each, faults in report.found.items() if not faults]
+    assert {each.kind for each in report.findings} == {"not-examined"}
+    assert all("Connection timed out" in each.message for each in report.findings)
+    fine = [each.name for each, findings in report.found.items() if not findings]
     assert fine[:3] == ["verdict", "trial", "installed"]
     assert "couldn't be examined" in page_text(doctor_page(report), None).splitlines()[-1]
 
@@ -570,18 +570,18 @@ def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) 
     assert document["verdict"] == "broken"
     (finding,) = document["findings"]
     assert finding == {
-        "examination": "break-glass",
+        "check": "break-glass",
         "kind": "gate-off",
         "severity": "broken",
         "subject": "/etc/hostrouting/gate.off",
         "message": "as long as it is there every start is admitted unchecked",
-        "remedy": "rm /etc/hostrouting/gate.off",
+        "hint": "rm /etc/hostrouting/gate.off",
     }
     assert {
         "name": "gate",
         "ok": True,
         "fine": "every instance runs the gate before it starts, and obeys it",
-    } in document["examinations"]
+    } in document["checks"]
 
 
 @pytest.mark.parametrize(
@@ -599,11 +599,11 @@ def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) 
     ],
 )
 def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node], None], told: str) -> None:
-    """It comes first, and says the same as the examination of the gate."""
+    """It comes first, and says the same as the check of the gate."""
     node.delete_ours()
     plant(node)
-    (fault,) = (each for each in examine(host=node.host).faults if each.kind == "shadowed")
-    assert fault.message.startswith(told)
+    (finding,) = (each for each in examine(host=node.host).findings if each.kind == "shadowed")
+    assert finding.message.startswith(told)
     assert cli.main(["doctor"], host=node.host) == 1
     assert told[:30] in capsys.readouterr().out.splitlines()[0]
 
@@ -615,9 +615,9 @@ def test_an_edited_drop_in_has_one_remedy(node: Node, is_read: bool) -> None:
     node.write(name, "[Service]\n")
     if is_read:
         node.reload()
-    found = [each for each in examine(host=node.host).faults if each.kind not in ("not-examined", "no-restart")]
+    found = [each for each in examine(host=node.host).findings if each.kind not in ("not-examined", "no-restart")]
     assert sorted(each.kind for each in found) == ["file-differs", "gate-overridden" if is_read else "not-reloaded"]
-    assert {each.remedy for each in found} == {
+    assert {each.hint for each in found} == {
         "hostrouting plan CONFIG shows the difference, hostrouting apply CONFIG ends it"
     }
 
@@ -625,9 +625,9 @@ def test_an_edited_drop_in_has_one_remedy(node: Node, is_read: bool) -> None:
 def test_a_start_that_is_held_right_now_is_told_with_its_time(node: Node) -> None:
     for began, is_told in (("1", True), (str(10**18), False)):
         node.units.properties[MACHINE] = {"SubState": "condition", "InactiveExitTimestampMonotonic": began}
-        found = [each for each in examine(host=node.host).faults if each.kind == "held"]
+        found = [each for each in examine(host=node.host).findings if each.kind == "held"]
         assert [each.subject for each in found] == [MACHINE] * is_told
-        assert all(f"journalctl -u {MACHINE}" in each.remedy for each in found)
+        assert all(f"journalctl -u {MACHINE}" in each.hint for each in found)
 
 
 @pytest.fixture
@@ -639,24 +639,24 @@ def bare(tmp_path: Path) -> Host:
 def test_where_nothing_is_asked_for_and_nothing_installed_no_gate_holds(bare: Host) -> None:
     report = examine(Config(), host=bare)
     assert report.is_broken
-    (fault,) = report.faults
-    assert fault.kind == "not-installed"
-    assert fault.message == "nothing is asked for, and nothing installed: no node is held back"
+    (finding,) = report.findings
+    assert finding.kind == "not-installed"
+    assert finding.message == "nothing is asked for, and nothing installed: no node is held back"
 
 
 def test_a_trial_that_stands_is_told_also_where_nothing_is_installed(bare: Host) -> None:
     phases.run(TryRoutes(config(), 600, host=bare))
-    found = {each.kind: each for each in examine(host=bare).faults}
+    found = {each.kind: each for each in examine(host=bare).findings}
     assert found.keys() == {"trial-stands", "not-installed"}
-    assert "hostrouting remove" in found["trial-stands"].remedy
+    assert "hostrouting remove" in found["trial-stands"].hint
 
 
 def test_during_a_trial_no_verdict_is_given_on_the_next_start(node: Node) -> None:
     """That start ends the trial first."""
     phases.run(TryRoutes(config(), 600, host=node.host))
-    (fault,) = (each for each in examine(host=node.host).faults if each.kind in ("unjudged", "shadowed"))
-    assert (fault.kind, fault.severity) == ("unjudged", Severity.UNKNOWN)
-    assert "a start ends the trial of routes first" in fault.message
+    (finding,) = (each for each in examine(host=node.host).findings if each.kind in ("unjudged", "shadowed"))
+    assert (finding.kind, finding.severity) == ("unjudged", Severity.UNKNOWN)
+    assert "a start ends the trial of routes first" in finding.message
 
 
 def test_what_only_may_break_later_is_listed_and_counts_with_strict_alone(node: Node, capsys: Any) -> None:
@@ -688,7 +688,7 @@ def test_a_template_is_named_itself_and_no_instance_that_nobody_has(node: Node) 
     host = Host(routes=node.kernel, units=bare, layout=node.layout)
     node.write(f"{UNITS}/{TEMPLATE}.d/zzz.conf", "[Service]\nExecStartPre=\nRootDirectory=/srv\n")
     bare.reload()
-    subjects = {(fault.kind, fault.subject) for fault in examine(host=host).faults}
+    subjects = {(finding.kind, finding.subject) for finding in examine(host=host).findings}
     assert {
         (kind, each) for kind in ("gate-overridden", "own-files", "no-restart") for each in (TEMPLATE, MACHINE)
     } <= subjects

@@ -13,8 +13,8 @@ import phases
 from hostrouting import Layout
 from hostrouting.boot.nameservers import nameservers
 from hostrouting.kernel.nexthops import with_hops
-from hostrouting.kernel.recording import SnapshotBackend, take_snapshot
 from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NextHop, NexthopObject, Protocol, Route, RouteType, Table

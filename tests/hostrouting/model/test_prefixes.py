@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting.model.prefixes import numbers, own_addresses
+from hostrouting.model.prefixes import numbers, uncovered_addresses
 
 SMALL = st.builds(
     lambda number, length: IPv4Network((0xAC100000 + (number & ~((1 << (32 - length)) - 1)), length)),
@@ -22,9 +22,9 @@ def test_own_addresses_are_the_first_that_no_longer_prefix_covers(prefixes: set[
         longer = [other for other in prefixes if other.prefixlen > prefix.prefixlen]
         return next((int(a) for a in prefix if not any(a in other for other in longer)), None)
 
-    assert own_addresses(map(numbers, prefixes)) == {numbers(prefix): naive(prefix) for prefix in prefixes}
+    assert uncovered_addresses(map(numbers, prefixes)) == {numbers(prefix): naive(prefix) for prefix in prefixes}
 
 
 def test_own_addresses_of_the_whole_space_and_its_ends() -> None:
     whole, last = (0, 0), (0xFFFFFFFF, 32)
-    assert own_addresses([whole, last]) == {whole: 0, last: 0xFFFFFFFF}
+    assert uncovered_addresses([whole, last]) == {whole: 0, last: 0xFFFFFFFF}

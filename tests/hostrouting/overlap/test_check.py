@@ -12,25 +12,25 @@ import attrs
 import pytest
 from asking import checked
 from brute_force import Judge, disagreements, judged, sort_all
-from mending import install
+from fixing import install
 from nightly import by_day
 from node import GATEWAY, SECOND_GATEWAY, build_node, default_route, on_linux
 from scenario import play
 from worlds import STANDARD_RULES
 
 import phases
-from benchmarks.recordings import HOSTS
+from benchmarks.snapshots import HOSTS
 from hostrouting import Config, RouteOverlap
 from hostrouting.backend import NetlinkBackend
-from hostrouting.kernel.recording import SnapshotBackend
+from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._coverage import Coverage, Tile
+from hostrouting.overlap._classify import classify_probes
+from hostrouting.overlap._coverage import Coverage, Interval
 from hostrouting.overlap._grouping import findings_and_notes
-from hostrouting.overlap._judge import sort_answers
-from hostrouting.overlap._reading import Answer, Reading, pending_devs, read_host
+from hostrouting.overlap._state import Probe, State, pending_devs, read_host
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.report import Finding, Note
@@ -55,9 +55,9 @@ SHADOW = Route(CIDR, (NextHop("ib0"),), protocol=Protocol.KERNEL, source=IPv4Add
 OWN_ENTRY = Route(IPv4Network(PROBE), (NextHop("eth0"),), RouteType.LOCAL, table=Table.LOCAL, scope=Scope.HOST)
 
 
-def reading(answer: Route | int, default: Route = DEFAULT, **changes: Any) -> Reading:
+def state(answer: Route | int, default: Route = DEFAULT, **changes: Any) -> State:
     lookup = Lookup(PROBE, None, answer) if isinstance(answer, int) else Lookup(PROBE, answer)
-    base = Reading(
+    base = State(
         default.devs,
         default,
         named=None,
@@ -65,8 +65,8 @@ def reading(answer: Route | int, default: Route = DEFAULT, **changes: Any) -> Re
         addresses=(),
         rules=STANDARD_RULES,
         routes=(default,),
-        tiles=[Tile(int(CIDR[0]), int(CIDR[-1]), int(PROBE))],
-        answers={int(PROBE): (Answer(lookup),)},
+        intervals=[Interval(int(CIDR[0]), int(CIDR[-1]), int(PROBE))],
+        probes={int(PROBE): (Probe(lookup),)},
     )
     return attrs.evolve(base, **changes)
 
@@ -74,9 +74,9 @@ def reading(answer: Route | int, default: Route = DEFAULT, **changes: Any) -> Re
 def sorted_into(
     answer: Route | int, overlap: RouteOverlap | None = None, **changes: Any
 ) -> tuple[list[Finding], list[Note]]:
-    host = reading(answer, **changes)
+    host = state(answer, **changes)
     overlap = overlap or RouteOverlap([CIDR])
-    findings, notes = findings_and_notes(overlap, host, sort_answers(overlap, host))
+    findings, notes = findings_and_notes(overlap, host, classify_probes(overlap, host))
     return list(findings), list(notes)
 
 
@@ -321,8 +321,11 @@ def test_the_json_of_findings_and_notes_is_as_documented() -> None:
 def test_a_route_whose_way_out_is_not_known_is_asked_about() -> None:
     """So the kernel shows one by a nexthop object where net.ipv4.nexthop_compat_mode is 0."""
     hidden = Route(IPv4Network("172.16.4.0/24"), nexthop_id=7, scope=Scope.UNIVERSE)
-    tiles = Coverage([numbers(CIDR)], ["eth0"], STANDARD_RULES, ()).tiles([DEFAULT, hidden])
-    assert {tile.question for tile in tiles} == {int(IPv4Address("172.16.0.0")), int(IPv4Address("172.16.4.0"))}
+    intervals = Coverage([numbers(CIDR)], ["eth0"], STANDARD_RULES, ()).intervals([DEFAULT, hidden])
+    assert {interval.probed for interval in intervals} == {
+        int(IPv4Address("172.16.0.0")),
+        int(IPv4Address("172.16.4.0")),
+    }
 
 
 # --- running nodes: CNIs, Docker, VPNs and own addresses -------------------------------------------------------------
@@ -452,7 +455,7 @@ NODES = {
             "OVERLAP docker0 65534 of 172.17.0.0-172.17.255.254",
             "LOCAL docker0 172.17.0.1",
             "BROADCAST docker0 172.17.255.255",
-            "unmendable 65534 of 172.17.0.0-172.17.255.254: docker0 belongs to Docker",
+            "unfixable 65534 of 172.17.0.0-172.17.255.254: docker0 belongs to Docker",
         ),
     ),
     "a second NIC": Node(
@@ -487,12 +490,12 @@ NODES = {
         WIREGUARD, ("10.244.0.0/16",), ("CONTAINER wg0 10.244.0.0/16",), {"containerDevs": ["wg[0-9]*"]}
     ),
     "WireGuard": Node(
-        WIREGUARD, ("10.244.0.0/16",), ("OVERLAP wg0 10.244.0.0/16", "unmendable 10.244.0.0/16: wg0 belongs to a VPN")
+        WIREGUARD, ("10.244.0.0/16",), ("OVERLAP wg0 10.244.0.0/16", "unfixable 10.244.0.0/16: wg0 belongs to a VPN")
     ),
     "Tailscale": Node(
         TAILSCALE,
         ("10.96.0.0/16",),
-        ("OVERLAP tailscale0 10.96.0.0/20", "RULE", "unmendable 10.96.0.0/20: tailscale0 belongs to a VPN"),
+        ("OVERLAP tailscale0 10.96.0.0/20", "RULE", "unfixable 10.96.0.0/20: tailscale0 belongs to a VPN"),
     ),
     "Tailscale that is allowed": Node(
         TAILSCALE, ("10.96.0.0/16",), ("ALLOWED tailscale0 10.96.0.0/20", "RULE"), {"allowedDevs": ["tailscale*"]}
@@ -526,15 +529,15 @@ def node(each_kernel: Kernel) -> Kernel:
 
 
 @pytest.mark.parametrize("case", NODES.values(), ids=NODES)
-def test_running_nodes_are_sorted_and_mended(case: Node, node: Kernel, tmp_path: Path) -> None:
+def test_running_nodes_are_sorted_and_fixed(case: Node, node: Kernel, tmp_path: Path) -> None:
     play(node, case.has)
     report = checked_as(node, case.cidrs, case.overlap)[1]
     assert lines_of(report) == [*case.told]
     assert {finding.expected_devs for finding in report.findings} <= {("eth0",)}
     _see_around(node, report, case)
-    install(node, report.remedy.routes, tmp_path)
+    install(node, report.fix.routes, tmp_path)
     after = checked_as(node, case.cidrs, case.overlap)[1]
-    assert after.verdict == ("overlap" if report.remedy.unmendable else "ok")
+    assert after.verdict == ("overlap" if report.fix.unfixable else "ok")
 
 
 def checked_as(kernel: Kernel, cidrs: Sequence[str], overlap: dict[str, Any]) -> tuple[Config, OverlapReport]:
@@ -560,10 +563,8 @@ def lines_of(report: OverlapReport) -> list[str]:
         (str(item.kind), ",".join(item.devs), _span(item.ranges)) for item in items_of(report.findings, report.notes)
     ]
     lines = [" ".join(filter(None, words)) for words in told]
-    lines += [f"fix {entry}" for entry in report.remedy.routes]
-    return lines + [
-        f"unmendable {_span(part.ranges)}: {part.reason.partition(':')[0]}" for part in report.remedy.unmendable
-    ]
+    lines += [f"fix {entry}" for entry in report.fix.routes]
+    return lines + [f"unfixable {_span(part.ranges)}: {part.reason.partition(':')[0]}" for part in report.fix.unfixable]
 
 
 def _span(ranges: tuple[IPv4Network, ...]) -> str:
@@ -579,7 +580,7 @@ SHADOW_172_20 = Route(IPv4Network("172.20.4.0/24"), (NextHop("ib0"),))
 
 
 class Restless:
-    """A kernel to which something is done right before each of the first look-ups."""
+    """A kernel to which something is done right before each of the first lookups."""
 
     def __init__(self, inner: Kernel, *steps: Callable[[Kernel], object]) -> None:
         self._inner, self._steps, self.lookups = inner, list(steps), 0
@@ -738,8 +739,8 @@ def test_of_a_large_table_the_ways_to_gateways_are_read_too() -> None:
     kernel.add(PLAIN)
     kernel.add_rule(Rule(10, suppress_prefix_length=23))
     kernel.add_rule(Rule(11, action=RuleAction.PROHIBIT))
-    remedy = checked(kernel, [IPv4Network("10.96.0.0/12")])[1].remedy
-    assert (len(remedy.routes), remedy.unmendable) == (2**12, ())
+    fix = checked(kernel, [IPv4Network("10.96.0.0/12")])[1].fix
+    assert (len(fix.routes), fix.unfixable) == (2**12, ())
 
 
 @pytest.mark.kernel
@@ -782,7 +783,7 @@ def calls_of_a_check(name: str, size: int) -> int:
     backend = SnapshotBackend(recorded)
     profile = cProfile.Profile()
     report = profile.runcall(check_overlap, Config(route_overlap=overlap), backend, phases.CancelScope())
-    assert len(report.notes) + len(report.remedy.routes) + len(report.remedy.unmendable) >= size
+    assert len(report.notes) + len(report.fix.routes) + len(report.fix.unfixable) >= size
     return sum(entry.callcount for entry in profile.getstats())
 
 

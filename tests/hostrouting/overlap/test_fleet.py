@@ -1,4 +1,4 @@
-"""Many recordings: hosts of which the same is to be said are one group, whoever does the work."""
+"""Many snapshots: hosts of which the same is to be said are one group, whoever does the work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import attrs
 import pytest
 
 import phases
-from benchmarks.recordings import CONFIG, KINDS, node, write_recordings
+from benchmarks.snapshots import CONFIG, KINDS, node, write_recordings
 from hostrouting import Config, HostRoutingError, StaticRoute, Verdict, judge
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.model.routes import NextHop, Protocol, Route
@@ -34,14 +34,14 @@ SHADOWED = GroupFailure(FindingKind.OVERLAP, IPv4Network("172.16.0.0/16"), tuple
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_recordings(tmp_path_factory.mktemp("recordings"), COUNT)
+def snapshots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_recordings(tmp_path_factory.mktemp("snapshots"), COUNT)
 
 
 @pytest.fixture(scope="module")
-def report(recordings: list[Path]) -> FleetReport:
+def report(snapshots: list[Path]) -> FleetReport:
     with ThreadPoolExecutor(1) as one:
-        return judge(recordings, CONFIG_, one)
+        return judge(snapshots, CONFIG_, one)
 
 
 def document(kind: str, number: int = 0) -> dict[str, Any]:
@@ -52,17 +52,17 @@ def without_times(report: FleetReport) -> list[Any]:
     return [attrs.evolve(group, report=attrs.evolve(group.report, time="")) for group in report.groups]
 
 
-def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, recordings: list[Path]) -> None:
+def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, snapshots: list[Path]) -> None:
     assert report.counts == {Verdict.OK: 6, Verdict.OVERLAP: 18, Verdict.UNKNOWN: 12}
     groups = {group.hosts[0]: group for group in report.groups}
     assert len(groups) == len(KINDS)
     for number, _ in enumerate(KINDS):
         # Of a file that is cut off nobody knows the host's name.
-        names = [f"aks-h200-{of:05}" if number < 5 else recordings[of].stem for of in range(number, COUNT, len(KINDS))]
+        names = [f"aks-h200-{of:05}" if number < 5 else snapshots[of].stem for of in range(number, COUNT, len(KINDS))]
         assert groups[names[0]].hosts == tuple(names)
 
 
-def test_a_group_has_what_fails_and_what_mends_it(report: FleetReport) -> None:
+def test_a_group_has_what_fails_and_what_fixes_it(report: FleetReport) -> None:
     found = {group.failures: group for group in report.groups}
     assert found[SHADOWED,].fix == (StaticRoute("172.16.0.0/17"), StaticRoute("172.16.128.0/17"))
     assert found[SHADOWED,].report.host == "aks-h200-00001"
@@ -70,11 +70,11 @@ def test_a_group_has_what_fails_and_what_mends_it(report: FleetReport) -> None:
     assert found[discarded,].fix == (StaticRoute("10.96.0.0/13"), StaticRoute("10.104.0.0/13"))
     past_main = found[GroupFailure(FindingKind.OVERLAP, IPv4Network("10.96.0.0/12"), ("ib7",)),]
     assert past_main.fix == ()
-    assert past_main.report.remedy.unmendable
+    assert past_main.report.fix.unfixable
 
 
 def test_what_is_fine_comes_first_then_what_fails_the_largest_group_first() -> None:
-    kinds = ["cut-off", "discarded", "no-default-route", "shadowed", "shadowed", "mended"]
+    kinds = ["cut-off", "discarded", "no-default-route", "shadowed", "shadowed", "fixed"]
     documents = [document(kind) | {"links": {} if kind == "cut-off" else document(kind)["links"]} for kind in kinds]
     groups = judge(documents, CONFIG_).groups
     assert [(group.verdict, len(group.hosts)) for group in groups] == [
@@ -89,53 +89,53 @@ def test_which_of_eight_that_are_alike_wins_makes_no_group_of_its_own() -> None:
     assert group.failures == (SHADOWED,)
 
 
-def test_all_cores_find_the_same(report: FleetReport, recordings: list[Path]) -> None:
-    assert without_times(judge(map(str, recordings), CONFIG_)) == without_times(report)
+def test_all_cores_find_the_same(report: FleetReport, snapshots: list[Path]) -> None:
+    assert without_times(judge(map(str, snapshots), CONFIG_)) == without_times(report)
 
 
 @pytest.mark.ci
-def test_a_dask_cluster_of_two_workers_finds_the_same(report: FleetReport, recordings: list[Path]) -> None:
+def test_a_dask_cluster_of_two_workers_finds_the_same(report: FleetReport, snapshots: list[Path]) -> None:
     distributed = pytest.importorskip("distributed", reason="distributed isn't installed")
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
-        found = judge(recordings, CONFIG_, client.get_executor())
+        found = judge(snapshots, CONFIG_, client.get_executor())
     assert without_times(found) == without_times(report)
 
 
-# --- broken recordings ---------------------------------------------------------------------------------------------
+# --- broken snapshots ---------------------------------------------------------------------------------------------
 
 
-def test_a_broken_file_is_a_row_and_not_the_end(tmp_path: Path, recordings: list[Path]) -> None:
+def test_a_broken_file_is_a_row_and_not_the_end(tmp_path: Path, snapshots: list[Path]) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "empty.json").touch()
     (tmp_path / "list.json").write_text("[1]")
-    (tmp_path / "odd.json").write_text(json.dumps(document("mended") | {"routes": [{"dst": "10.0.0.0/99"}]}))
+    (tmp_path / "odd.json").write_text(json.dumps(document("fixed") | {"routes": [{"dst": "10.0.0.0/99"}]}))
     names = ["missing", "pipe", "empty", "list", "odd"]
-    paths = [*(tmp_path / f"{name}.json" for name in names), recordings[0], tmp_path]
+    paths = [*(tmp_path / f"{name}.json" for name in names), snapshots[0], tmp_path]
     fine, broken = judge(paths, CONFIG_).groups
     assert (fine.verdict, fine.hosts) == (Verdict.OK, ("aks-h200-00000",))
     assert (broken.verdict, broken.hosts) == (Verdict.UNKNOWN, (*names, tmp_path.name))
-    assert broken.report.reason == f"no-recording: {tmp_path / 'missing.json'}: there is no such file"
+    assert broken.report.reason == f"no-snapshot: {tmp_path / 'missing.json'}: there is no such file"
 
 
 def test_a_recording_without_a_name_goes_by_its_files_or_its_number(tmp_path: Path) -> None:
-    unnamed = {key: value for key, value in document("mended").items() if key != "host"}
+    unnamed = {key: value for key, value in document("fixed").items() if key != "host"}
     (tmp_path / "rack-7.json").write_text(json.dumps(unnamed))
     (group,) = judge([tmp_path / "rack-7.json", unnamed], CONFIG_).groups
-    assert group.hosts == ("rack-7", "recording 2")
+    assert group.hosts == ("rack-7", "snapshot 2")
 
 
 @attrs.frozen
 class Hostile(dict[str, Any]):
-    """A recording that does something to the process that reads it."""
+    """A snapshot that does something to the process that reads it."""
 
     harm: Callable[[], object]
 
     def items(self) -> Any:
         self.harm()
-        return document("mended").items()
+        return document("fixed").items()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hostile, (self.harm,)
@@ -157,18 +157,18 @@ def die() -> None:
 @pytest.mark.parametrize(
     ("harm", "why"), [(spin, "more than 0.6 s of processor time"), (take_two_gib, "more memory"), (die, "was ended")]
 )
-def test_what_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, recordings: list[Path]) -> None:
+def test_what_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snapshots: list[Path]) -> None:
     """Whoever is under way with it is judged all the same, and all keep their order."""
-    fine = recordings[:: len(KINDS)]
+    fine = snapshots[:: len(KINDS)]
     ours, broken = judge([*fine[:3], Hostile(harm), *fine[3:] * 6, Hostile(harm)], CONFIG_, max_mib=1).groups
     assert ours.hosts == tuple(f"aks-h200-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 6))
-    assert broken.hosts == ("recording 4", "recording 23")
+    assert broken.hosts == ("snapshot 4", "snapshot 23")
     assert broken.report.reason_kind is UnknownReason.CHECK_FAILED
     assert why in broken.report.reason_detail
 
 
-def test_hostile_files_leave_the_verdicts_of_the_others(tmp_path: Path, recordings: list[Path]) -> None:
-    unnamed = document("mended") | {"host": None}
+def test_hostile_files_leave_the_verdicts_of_the_others(tmp_path: Path, snapshots: list[Path]) -> None:
+    unnamed = document("fixed") | {"host": None}
     hostile = {
         "large": "[" + "{}," * (1 << 19) + "{}]",
         "deep": "[" * 500_000,
@@ -177,13 +177,13 @@ def test_hostile_files_leave_the_verdicts_of_the_others(tmp_path: Path, recordin
         "numbers": '{"links": [' + "9" * 500_000 + "]}",
         "lists": '{"links": ' + "[],".join("[" * 1000) + "]" * 1000 + "}",
         "binary": "\x00\xff" * 100_000,
-        "names": json.dumps(document("mended") | {"host": "a\nb"}),
+        "names": json.dumps(document("fixed") | {"host": "a\nb"}),
     }
     for name, text in hostile.items():
         (tmp_path / f"{name}.json").write_text(text, encoding="latin-1")
     paths = [tmp_path / f"{name}.json" for name in hostile]
-    report = judge([*recordings[:7], *paths, *recordings[7:]], CONFIG_, max_mib=1)
-    without = judge(recordings, CONFIG_)
+    report = judge([*snapshots[:7], *paths, *snapshots[7:]], CONFIG_, max_mib=1)
+    without = judge(snapshots, CONFIG_)
     told = {
         (group.verdict, group.failures, group.fix, group.report.reason_kind): group.hosts for group in report.groups
     }
@@ -195,9 +195,9 @@ def test_hostile_files_leave_the_verdicts_of_the_others(tmp_path: Path, recordin
 
 
 def test_a_file_of_more_than_the_limit_is_a_row_and_read_with_a_larger_one(tmp_path: Path) -> None:
-    (tmp_path / "large.json").write_text(json.dumps(document("mended") | {"host": "vast"}) + " " * (1 << 20))
+    (tmp_path / "large.json").write_text(json.dumps(document("fixed") | {"host": "vast"}) + " " * (1 << 20))
     (large,) = judge([tmp_path / "large.json"], CONFIG_, max_mib=1).groups
-    assert (large.hosts, large.report.reason_kind) == (("large",), UnknownReason.NO_RECORDING)
+    assert (large.hosts, large.report.reason_kind) == (("large",), UnknownReason.NO_SNAPSHOT)
     assert "larger than 1 MiB" in large.report.reason_detail
     (read,) = judge([tmp_path / "large.json"], CONFIG_, max_mib=2).groups
     assert (read.hosts, read.verdict) == (("vast",), Verdict.OK)
@@ -228,27 +228,27 @@ class Counting(Executor):
         return future
 
 
-def test_no_more_is_under_way_than_workers_need(recordings: list[Path]) -> None:
+def test_no_more_is_under_way_than_workers_need(snapshots: list[Path]) -> None:
     executor = Counting()
 
     def many() -> Iterator[Path]:
         for number in range(1500):
             assert number <= 16 * (executor.done + 64)
-            yield recordings[5]  # broken, so quickly judged
+            yield snapshots[5]  # broken, so quickly judged
 
     (group,) = judge(many(), CONFIG_, executor).groups
     assert len(group.hosts) == 1500
     assert executor.most == 64
 
 
-def test_it_ends_with_its_scope_and_takes_back_what_is_not_begun(recordings: list[Path]) -> None:
+def test_it_ends_with_its_scope_and_takes_back_what_is_not_begun(snapshots: list[Path]) -> None:
     executor, scope = Counting(), phases.CancelScope()
 
     def some() -> Iterator[Path]:
         for number in range(16 * 70):
             if number == 16 * 66:
                 scope.cancel("enough")
-            yield recordings[5]
+            yield snapshots[5]
 
     with pytest.raises(phases.Cancelled, match="enough"):
         judge(some(), CONFIG_, executor, scope=scope)
@@ -257,7 +257,7 @@ def test_it_ends_with_its_scope_and_takes_back_what_is_not_begun(recordings: lis
 
 
 class Endless:
-    """A recording that a worker doesn't come to an end with."""
+    """A snapshot that a worker doesn't come to an end with."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return time.sleep, (600,)
@@ -287,21 +287,21 @@ def test_no_worker_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
         assert process.communicate(timeout=30)[0] == b""
 
 
-def test_a_worker_that_dies_is_an_error_of_ours(recordings: list[Path]) -> None:
+def test_a_worker_that_dies_is_an_error_of_ours(snapshots: list[Path]) -> None:
     with (
         ProcessPoolExecutor(1, initializer=os._exit, initargs=(1,)) as dying,
-        pytest.raises(HostRoutingError, match="can't judge the recordings"),
+        pytest.raises(HostRoutingError, match="can't judge the snapshots"),
     ):
-        judge(recordings, CONFIG_, dying)
+        judge(snapshots, CONFIG_, dying)
 
 
-def test_an_executor_that_was_given_goes_on(recordings: list[Path]) -> None:
+def test_an_executor_that_was_given_goes_on(snapshots: list[Path]) -> None:
     with ThreadPoolExecutor(1) as executor:
-        judge(recordings[:1], CONFIG_, executor)
+        judge(snapshots[:1], CONFIG_, executor)
         assert executor.submit(threading.get_ident).result()
 
 
-def test_it_tells_how_far_it_is(recordings: list[Path]) -> None:
+def test_it_tells_how_far_it_is(snapshots: list[Path]) -> None:
     told: list[float | None] = []
 
     class Told:
@@ -310,7 +310,7 @@ def test_it_tells_how_far_it_is(recordings: list[Path]) -> None:
         def progress(self, path: str, message: str, fraction: float | None) -> None:
             told.append(fraction)
 
-    broken = recordings[5:6] * 40
+    broken = snapshots[5:6] * 40
     task = phases.task("judge")(lambda scope: judge(broken, CONFIG_, Counting(), scope=scope))
     phases.run(task, observer=Told())
     assert told == [pytest.approx(done / 40) for done in (16, 32, 40)]

@@ -53,16 +53,16 @@ def test_what_does_not_fit_is_a_note_and_a_risk(
     notes = [note for note in report.notes if note.kind is NoteKind.NODE_IP]
     assert [(note.message.partition(":")[0], note.devs) for note in notes] == told
     assert report.verdict is Verdict.OK
-    faults = [fault for fault in examine(config, host=host, document=given).faults if fault.kind == "node-ip"]
-    assert [(fault.subject, fault.severity) for fault in faults] == [(key, "risk") for key, _ in told]
-    for note, fault in zip(notes, faults, strict=True):
-        assert note.message == f"{fault.subject}: {fault.message}; {fault.remedy}"
+    findings = [finding for finding in examine(config, host=host, document=given).findings if finding.kind == "node-ip"]
+    assert [(finding.subject, finding.severity) for finding in findings] == [(key, "risk") for key, _ in told]
+    for note, finding in zip(notes, findings, strict=True):
+        assert note.message == f"{finding.subject}: {finding.message}; {finding.hint}"
 
 
 def test_the_hint_names_the_uplinks_address(host: Host) -> None:
     given = document("172.16.0.10")
-    (fault,) = (each for each in examine(host=host, document=given).faults if each.kind == "node-ip")
-    assert fault.remedy == "set it to 10.1.0.4, which eth0 has"
+    (finding,) = (each for each in examine(host=host, document=given).findings if each.kind == "node-ip")
+    assert finding.hint == "set it to 10.1.0.4, which eth0 has"
 
 
 def test_without_a_document_nothing_is_told(host: Host) -> None:
@@ -75,7 +75,7 @@ def test_without_a_default_route_nothing_is_told(host: Host) -> None:
     given = document("10.1.0.5")
     config = Config.from_mapping(given)
     assert check(config, host=host, document=given).notes == ()
-    assert "node-ip" not in {fault.kind for fault in examine(config, host=host, document=given).faults}
+    assert "node-ip" not in {finding.kind for finding in examine(config, host=host, document=given).findings}
 
 
 # --- other shapes, and where the addresses go ------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_the_command_line_reads_them(run: Any, host: Host, tmp_path: Path) -> No
     notes = json.loads(run("check", path, "--output", "json")[1])["notes"]
     assert [note["kind"] for note in notes] == ["NODE-IP"]
     found = json.loads(run("doctor", path, "--output", "json")[1])["findings"]
-    assert [each["subject"] for each in found if each["examination"] == "node-ip"] == ["node.kubelet.nodeIP"]
+    assert [each["subject"] for each in found if each["check"] == "node-ip"] == ["node.kubelet.nodeIP"]
     snapshot = tmp_path / "node.json"
     snapshot.write_text(run("snapshot")[1])
     assert "NODE-IP" not in run("check", path, "--snapshot", snapshot)[1]

@@ -152,11 +152,19 @@ class CountingBackend(Wrapper):
         self.before: Counter[str] = Counter()
         self.after: Counter[str] = Counter()
         self._asked = self.before
-        for name in ("links", "default_routes", "our_routes", "routes_except", "lookup", "routes", "routes_by_way"):
+        for name in (
+            "links",
+            "default_routes",
+            "our_routes",
+            "routes_except",
+            "lookup",
+            "routes",
+            "routes_by_attributes",
+        ):
             setattr(self, name, partial(self._ask, name))
 
     def _ask(self, name: str, *arguments: Any, **more: Any) -> Any:
-        is_whole = name in ("routes", "routes_by_way")
+        is_whole = name in ("routes", "routes_by_attributes")
         self._asked[f"table {arguments[0]:d}" if is_whole else name] += 1
         return getattr(self._inner, name)(*arguments, **more)
 

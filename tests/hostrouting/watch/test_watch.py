@@ -1,4 +1,4 @@
-"""The watcher on a kernel in memory, by a clock that needs no time: what it mends, what it says, when it looks."""
+"""The watcher on a kernel in memory, by a clock that needs no time: what it fixes, what it says, when it looks."""
 
 from __future__ import annotations
 
@@ -154,10 +154,10 @@ def test_while_a_trial_stands_it_leaves_the_routes_alone_and_says_so(world: Worl
     assert [route.destination for route in world.ours()] == [WANTED]
     ((back, _),) = world.of_kind(EventKind.ROUTES_RESTORED)
     assert back > 30
-    ((when, trouble),) = world.of_kind(EventKind.TROUBLE)
+    ((when, trouble),) = world.of_kind(EventKind.PROBLEM)
     assert 5 <= when < 6
     assert "trial" in trouble.message
-    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
 def test_a_loss_without_an_event_is_seen_by_the_slow_timer(world: World) -> None:
@@ -195,7 +195,7 @@ def test_a_silent_kernel_is_looked_at_and_told(world: World) -> None:
     world.at(5, world.lose)
     world.watch(LOOK_SECONDS * 5)
     assert len(world.ours()) == 1
-    assert len(world.of_kind(EventKind.TROUBLE)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM)) == 1
 
 
 def test_a_route_resolved_automatically_follows_the_default_route(world: World) -> None:
@@ -246,7 +246,7 @@ def test_what_stands_in_the_way_of_one_route_keeps_no_other_one_lost(world: Worl
     world.at(5, world.lose)
     world.watch(60)
     assert [route.destination for route in world.ours()] == [WANTED]
-    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
     assert "ib9" in trouble.message
 
 
@@ -261,8 +261,8 @@ def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_othe
     world.watch(200)
     assert [route.destination for route in meanwhile] == [WANTED]
     assert sorted(str(route.destination) for route in world.ours()) == ["172.16.1.0/24", "172.16.2.0/24"]
-    assert len(world.of_kind(EventKind.TROUBLE)) == 1
-    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
 def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person_reads(world: World) -> None:
@@ -270,7 +270,7 @@ def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person
     world.kernel.add([Route(network, (NextHop("ib0"),), protocol=Protocol.STATIC) for network in there])
     world.config = config(*map(str, there))
     world.watch(10)
-    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
     assert "\n" not in trouble.message
     assert trouble.message.endswith(" and 184 more")
     assert all(len(line) < 10_000 for _, line in world.heard)
@@ -334,7 +334,7 @@ def test_a_refused_route_is_tried_ever_rarer(world: World) -> None:
     assert [route.destination for route in soon] == [WANTED]
     assert [route.destination for route in world.ours()] == [WANTED]
     assert 3 < len([call for call, _ in world.backend.written if call == "refused"]) < 20
-    assert len(world.of_kind(EventKind.TROUBLE)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM)) == 1
     assert world.of_kind(EventKind.ROUTES_CONTESTED) == []
 
 
@@ -345,7 +345,7 @@ def test_a_repair_that_fails_as_a_whole_is_put_back_tried_ever_rarer_and_said_on
     world.watch(600)
     assert len(world.ours()) == 2
     assert 3 < len([call for call, _ in world.backend.written if call == "delete"]) < 20
-    assert len(world.of_kind(EventKind.TROUBLE)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM)) == 1
 
 
 def test_once_others_have_done_what_was_refused_it_is_idle_again(world: World) -> None:
@@ -355,7 +355,7 @@ def test_once_others_have_done_what_was_refused_it_is_idle_again(world: World) -
     world.at(400, lambda: before.append(world.looks()))
     world.watch(400 + 10 * LOOK_SECONDS)
     assert world.looks() - before[0] == 10
-    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
 def test_a_kernel_that_never_shows_what_was_written_is_not_written_to_for_ever(world: World) -> None:
@@ -560,9 +560,9 @@ def test_a_config_that_breaks_leaves_the_last_one_in_force_and_is_said_once(worl
     world.at(200, lambda: setattr(world, "config", KEEPING))
     world.watch(400)
     assert len(world.ours()) == 1
-    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
     assert "hostRouting: is bad" in trouble.message
-    assert len(world.of_kind(EventKind.TROUBLE_OVER)) == 1
+    assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
 def test_files_that_can_not_be_written_end_nothing(world: World) -> None:
@@ -571,7 +571,7 @@ def test_files_that_can_not_be_written_end_nothing(world: World) -> None:
     world.at(5, world.lose)
     world.watch(200)
     assert len(world.ours()) == 1
-    ((_, trouble),) = world.of_kind(EventKind.TROUBLE)
+    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
     assert "hostrouting.prom" in trouble.message
 
 

@@ -307,7 +307,7 @@ ODD_NAME = Question(
     ),
     (IPv4Network("10.0.0.0/21"),),
 )
-"""A config can't name the interface that a mend would have to name."""
+"""A config can't name the interface that a fix would have to name."""
 
 LOST_GATEWAY = Question(
     World(
@@ -382,7 +382,7 @@ UDP_REFUSED = attrs.evolve(
         ),
     ),
 )
-"""Rules that decide otherwise about packets to the gateway than about the kernel's own look-up of it."""
+"""Rules that decide otherwise about packets to the gateway than about the kernel's own lookup of it."""
 
 HIDDEN_HOPS = Question(
     World(

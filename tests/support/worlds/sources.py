@@ -185,7 +185,7 @@ CHOSEN_BY_AN_EXPECTED_ROUTE = _seldom(
 """A route that leads where it should gives another source than the default route does, and a rule asks for that one."""
 
 TCP_ONLY_CHOOSES = _seldom(Rule(5, source=IPv4Network("10.2.0.4/32")), Rule(6, table=100, ip_protocol=6))
-"""TCP's first look-up ends at eth1, and the second, from the source that it gives, at eth0: no packet goes wrong."""
+"""TCP's first lookup ends at eth1, and the second, from the source that it gives, at eth0: no packet goes wrong."""
 
 A_SOURCE_A_HOP = _seldom(
     Rule(5, source=IPv4Network("10.1.9.4/32"), table=100),

@@ -31,7 +31,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 report:
-  description: The recording, for C(hostrouting judge) and C(--snapshot).
+  description: The snapshot, for C(hostrouting judge) and C(--snapshot).
   returned: success
   type: dict
 """

@@ -1,4 +1,4 @@
-"""What a remedy does to a host, held to what it promises."""
+"""What a fix does to a host, held to what it promises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hostrouting import OverlapReport, StaticRoute
     from hostrouting.kernel.port import Kernel
-    from hostrouting.overlap.findings import Remedy, Unmendable
+    from hostrouting.overlap.findings import Fix, Unfixable
 
 
 def install(kernel: Kernel, entries: Sequence[StaticRoute], root: Path) -> None:
@@ -46,15 +46,15 @@ def covered(entries: Iterable[StaticRoute]) -> set[IPv4Address]:
     return {address for entry in entries for address in entry.destination}
 
 
-def changed(remedy: Remedy, before: Mapping[IPv4Address, Sort], after: Mapping[IPv4Address, Sort]) -> set[IPv4Address]:
-    """The addresses that a remedy has changed although it doesn't name them, or they were fine."""
+def changed(fix: Fix, before: Mapping[IPv4Address, Sort], after: Mapping[IPv4Address, Sort]) -> set[IPv4Address]:
+    """The addresses that a fix has changed although it doesn't name them, or they were fine."""
 
     def may_change(address: IPv4Address) -> bool:
-        return before[address].is_failure and any(address in entry.destination for entry in remedy.routes)
+        return before[address].is_failure and any(address in entry.destination for entry in fix.routes)
 
     return {address for address in before if after[address] != before[address] and not may_change(address)}
 
 
-def is_told(address: IPv4Address, parts: Iterable[Unmendable]) -> bool:
-    """Whether an address is among those that no route is said to mend."""
+def is_told(address: IPv4Address, parts: Iterable[Unfixable]) -> bool:
+    """Whether an address is among those that no route is said to fix."""
     return any(address in network for part in parts for network in part.ranges)

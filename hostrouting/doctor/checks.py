@@ -1,6 +1,6 @@
-"""The parts of an examination: the host as it was found, and the faults that are found on it.
+"""The parts of a check: the host as it was found, and the findings that are found on it.
 
-A plug-in makes its own examinations of them, and hands them to ``examine``.
+A plug-in makes its own checks of them, and hands them to ``examine``.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ class Severity(StrEnum):
 
 
 @attrs.frozen
-class Fault:
+class DoctorFinding:
     """Something wrong with a host.
 
     Args:
         kind: a word for programs, like ``gate-overridden``.
         subject: the file, unit, route or interface that it is about.
         message: what is wrong and what follows from it, for a person; the subject isn't repeated in it.
-        remedy: what to do; it may have several lines.
+        hint: what to do; it may have several lines.
         severity: whether it hurts already.
     """
 
     kind: str
     subject: str
     message: str
-    remedy: str
+    hint: str
     severity: Severity = Severity.BROKEN
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fault as JSON."""
+        """Return the finding as JSON."""
         return attrs.asdict(self)
 
 
@@ -65,7 +65,7 @@ class ExaminedHost:
         host: whose kernel, systemd and files to look at.
         config: what is asked for; None: what the installed parts were rendered from.
         config_name: what a command has to name so that it reads that config.
-        scope: ends what an examination waits for.
+        scope: ends what a check waits for.
         addresses: that the config's document gives other components.
     """
 
@@ -137,7 +137,7 @@ class ExaminedHost:
 
     @property
     def writing_anew(self) -> str:
-        """The remedy for a file of ours that isn't as rendered."""
+        """The hint for a file of ours that isn't as rendered."""
         return f"{self.command('plan')} shows the difference, {self.command('apply')} ends it"
 
     def command(self, verb: str) -> str:
@@ -156,7 +156,7 @@ _PROPERTIES = (
 )
 
 
-def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[Fault]:
+def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[DoctorFinding]:
     """Yield the programs that aren't in the path of the scripts.
 
     Args:
@@ -167,10 +167,10 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
     for tool, package in tools.items():
         if not any(os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
             message = f"it isn't in {':'.join(_PATH)}, or can't be run: {who} fail without it"
-            yield Fault("tool-missing", tool, message, f"install {package}")
+            yield DoctorFinding("tool-missing", tool, message, f"install {package}")
 
 
-def stale_files(examined: ExaminedHost, part: str) -> Iterator[Fault]:
+def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
     """Yield unit and script of a part that no installation knows of."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
@@ -179,12 +179,12 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[Fault]:
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
             message = "no installation knows of it: the reference, or an earlier run, has left it behind"
-            remedy = f"{disable} {part}.service; rm {layout.relative(path)}; systemctl daemon-reload"
-            yield Fault("stale-file", layout.relative(path), message, remedy, Severity.RISK)
+            hint = f"{disable} {part}.service; rm {layout.relative(path)}; systemctl daemon-reload"
+            yield DoctorFinding("stale-file", layout.relative(path), message, hint, Severity.RISK)
 
 
 @attrs.frozen
-class Examination:
+class DoctorCheck:
     """Something to look at.
 
     Args:
@@ -197,6 +197,6 @@ class Examination:
 
     name: str
     fine: str
-    look: Callable[[ExaminedHost], Iterable[Fault]]
+    look: Callable[[ExaminedHost], Iterable[DoctorFinding]]
     is_of_the_installed: bool = True
     is_of_images: bool = False

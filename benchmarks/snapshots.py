@@ -57,7 +57,7 @@ def _connected(address: Address) -> Iterator[Route]:
 
 
 def node(number: int) -> Snapshot:
-    """Record a node as it should be: InfiniBand has the cluster's /16, and two routes mend that."""
+    """Record a node as it should be: InfiniBand has the cluster's /16, and two routes fix that."""
     infiniband = [Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16) for each in range(8)]
     eth0 = Address("eth0", IPv4Address("10.224.0.4") + number, 16)
     first_pod, pods = IPv4Address("10.244.0.2") + number % 256 * 256, [f"azv{number:04x}{n:03x}" for n in range(_PODS)]
@@ -94,7 +94,7 @@ def _past_main(of: Snapshot) -> Snapshot:
 _DISCARDED = Route(IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC)
 
 KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
-    "mended": lambda of: of,
+    "fixed": lambda of: of,
     "shadowed": lambda of: _without(of, Protocol.HOSTROUTING),
     "discarded": lambda of: _with(of, _DISCARDED),
     "past-main": _past_main,
@@ -105,7 +105,7 @@ KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
 
 
 def write_recordings(folder: Path, count: int) -> list[Path]:
-    """Write that many recordings and the config; the kinds take turns. Return the recordings' paths."""
+    """Write that many snapshots and the config; the kinds take turns. Return the snapshots' paths."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     paths = [folder / f"node-{number:05}.json" for number in range(count)]
     for number, path in enumerate(paths):

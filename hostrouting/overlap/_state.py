@@ -1,7 +1,7 @@
 """A host at one moment, as far as a check judges it: read in one state of its tables, and of large ones no more.
 
-The look-ups are those that a socket of this host makes, and all of them are to go right. A datagram of no connection
-goes by the first look-up. Whatever connects is looked up again, from the source that the first answer chose
+The lookups are those that a socket of this host makes, and all of them are to go right. A datagram of no connection
+goes by the first lookup. Whatever connects is looked up again, from the source that the first answer chose
 (ip_route_connect in include/net/route.h), which matters where a policy rule asks for a source, and where an entry names
 one that isn't this host's.
 """
@@ -18,13 +18,13 @@ import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.nexthops import (
-    Way,
+    SourceKey,
     contested_defaults,
     in_turn,
     inherited_route,
+    source_key,
     spread,
     unicast_defaults,
-    way_of,
 )
 from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK
@@ -33,7 +33,7 @@ from hostrouting.model.links import Address, Hardware, Link, is_like
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteType
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._coverage import Coverage, Tile
+from hostrouting.overlap._coverage import Coverage, Interval
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class NoUplinkError(RouteError):
 
 
 class _Tables(NamedTuple):
-    """All that is read before the kernel is asked; see ``Reading``."""
+    """All that is read before the kernel is asked; see ``State``."""
 
     uplinks: tuple[str, ...]
     default: Route | None
@@ -59,12 +59,12 @@ class _Tables(NamedTuple):
     routes: tuple[Route, ...] = ()
 
 
-class Answer(NamedTuple):
+class Probe(NamedTuple):
     """Answer of a lookup.
 
     Args:
         lookup: the answer.
-        source: which it was asked from; None: the first look-up, which chooses one.
+        source: which it was asked from; None: the first lookup, which chooses one.
         is_tcp: whether it was TCP's, else UDP's.
     """
 
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
 
 # No code compares or prints one, and making the methods for it takes as long as asking the kernel.
 @attrs.frozen(eq=False, repr=False, slots=False)
-class Reading:
+class State:
     """Everything that a judgement needs to know of the host.
 
     Args:
@@ -87,8 +87,8 @@ class Reading:
         addresses: of this host.
         rules: in the order in which the kernel asks them.
         routes: the entries of every table.
-        tiles: of the expected CIDRs, in the order of their addresses.
-        answers: the kernel's to each of their questions; the first is what goes unconnected by UDP.
+        intervals: of the expected CIDRs, in the order of their addresses.
+        answers: the kernel's to each of their probes; the first is what goes unconnected by UDP.
     """
 
     uplinks: tuple[str, ...]
@@ -98,8 +98,8 @@ class Reading:
     addresses: Sequence[Address]
     rules: Sequence[Rule]
     routes: Sequence[Route]
-    tiles: Sequence[Tile]
-    answers: Mapping[int, tuple[Answer, ...]]
+    intervals: Sequence[Interval]
+    probes: Mapping[int, tuple[Probe, ...]]
 
     @property
     def next_hops(self) -> tuple[NextHop, ...]:
@@ -123,7 +123,7 @@ def _asks_local_first(rules: Sequence[Rule]) -> bool:
     return tuple(rules[:1]) == KERNEL_RULES[:1]
 
 
-def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Reading | None:
+def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> State | None:
     """Read tables and the kernel's answers that belong to them.
 
     Args:
@@ -141,13 +141,13 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Read
             decides where packets leave.
     """
     judged = config.route_overlap.judged
-    reading, why_torn = at_one_moment(backend, judged, scope, lambda: read_once(config, backend))
+    state, why_torn = at_one_moment(backend, judged, scope, lambda: read_once(config, backend))
     if why_torn is not None:
         raise why_torn
-    return reading
+    return state
 
 
-def read_once(config: Config, backend: RouteBackend, *, needs_uplinks: bool = True) -> Reading | None:
+def read_once(config: Config, backend: RouteBackend, *, needs_uplinks: bool = True) -> State | None:
     """Read tables and answers one after the other; see ``read_host``.
 
     Args:
@@ -181,7 +181,7 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
             )
     tables = _Tables(devs, default, links, backend.addresses(), backend.rules())
     if any(rule.source is not None or rule.ip_protocol for rule in tables.rules):
-        # Where connections would go once all is mended only whole tables tell.
+        # Where connections would go once all is fixed only whole tables tell.
         return tables._replace(routes=tuple(dict.fromkeys((*defaults, *backend.routes()))))
     # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
     connected = [address.prefix for address in tables.addresses if address.dev not in devs]
@@ -189,9 +189,9 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
     foretold = _coverage(overlap, tables._replace(rules=KERNEL_RULES), (*connected, *single)).suspects(())
     own = {address.local for address in tables.addresses}
     routes = backend.routes_except(devs, inside=foretold, sources=own)
-    told = _coverage(overlap, tables).suspects(routes)
-    if not all(map(PrefixSet(foretold).covers, told)):
-        routes = backend.routes_except(devs, inside=told, sources=own)
+    suspected = _coverage(overlap, tables).suspects(routes)
+    if not all(map(PrefixSet(foretold).covers, suspected)):
+        routes = backend.routes_except(devs, inside=suspected, sources=own)
     others = (route for route in routes if route.destination.prefixlen or route not in defaults)
     return tables._replace(routes=(*defaults, *others))
 
@@ -212,15 +212,15 @@ def _coverage(overlap: RouteOverlap, tables: _Tables, besides: Iterable[Prefix] 
     return Coverage(cidrs, tables.uplinks, tables.rules, besides, [address.local for address in tables.addresses])
 
 
-def _ask_about(config: Config, tables: _Tables, backend: RouteBackend) -> Reading:
+def _ask_about(config: Config, tables: _Tables, backend: RouteBackend) -> State:
     uplinks, default, links, addresses, rules, routes = tables
-    tiles = _coverage(config.route_overlap, tables).tiles(routes, borders=own_subnets(addresses, uplinks))
-    answers = ask(tiles, rules, routes, backend)
-    for lookup in (answer.lookup for found in answers.values() for answer in found):
+    intervals = _coverage(config.route_overlap, tables).intervals(routes, borders=local_subnets(addresses, uplinks))
+    probes = ask(intervals, rules, routes, backend)
+    for lookup in (probe.lookup for found in probes.values() for probe in found):
         if lookup.route is not None and lookup.route.encap:
             reason = f"what is sent to {lookup.address} is encapsulated as {lookup.route.encap} (by {lookup.route})"
             raise RouteError(f"{reason}, and where that leaves is decided by other tables")
-    return Reading(uplinks, default, config.uplinks, links, addresses, rules, routes, tiles, answers)
+    return State(uplinks, default, config.uplinks, links, addresses, rules, routes, intervals, probes)
 
 
 class Asked(Protocol):
@@ -238,19 +238,19 @@ class Asked(Protocol):
 
 
 def ask(
-    tiles: Sequence[Tile], rules: Sequence[Rule], routes: Iterable[Route], asked: Asked
-) -> dict[int, tuple[Answer, ...]]:
-    """Make every look-up that a socket may make, and none whose answer is known.
+    intervals: Sequence[Interval], rules: Sequence[Rule], routes: Iterable[Route], asked: Asked
+) -> dict[int, tuple[Probe, ...]]:
+    """Make every lookup that a socket may make, and none whose answer is known.
 
     Args:
-        tiles: the addresses to send to.
-        rules: of the host; without any for a source a second look-up can only differ where the entry names a source
+        intervals: the addresses to send to.
+        rules: of the host; without any for a source a second lookup can only differ where the entry names a source
             that isn't this host's, and without any for a protocol there is none of TCP.
         routes: the entries of every table, in the kernel's order.
         asked: the kernel.
 
     Returns:
-        For each question the answers: those of UDP first, of a protocol first the one without a source.
+        For each probe the answers: those of UDP first, of a protocol first the one without a source.
 
     Raises:
         RouteError: the kernel can't be asked.
@@ -258,42 +258,46 @@ def ask(
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
     # A rule for a source may take what is this host's own, too, if it is asked first.
-    is_own_safe = _asks_local_first(rules)
+    is_local_safe = _asks_local_first(rules)
     look_up = in_turn(asked.lookup, routes)
-    found: dict[int, list[Answer]] = {tile.question: [] for tile in tiles}
-    addresses = [IPv4Address(question) for question in found]
+    found: dict[int, list[Probe]] = {interval.probed: [] for interval in intervals}
+    addresses = [IPv4Address(probed) for probed in found]
     for is_tcp in (False, True) if has_protocol else (False,):
-        by_way: dict[Way, tuple[Route, list[int]]] = {}
+        by_key: dict[SourceKey, tuple[Route, list[int]]] = {}
         for lookup in look_up(addresses, is_tcp=is_tcp):
             number, route = int(lookup.address), lookup.route
-            found[number].append(Answer(lookup, None, is_tcp))
-            if route is None or (route.type is RouteType.LOCAL and is_own_safe):
+            found[number].append(Probe(lookup, None, is_tcp))
+            if route is None or (route.type is RouteType.LOCAL and is_local_safe):
                 continue
             if has_source or route.source is not None:
-                by_way.setdefault(way_of(route), (route, []))[1].append(number)
-        for source, numbers_ in sorted(_by_source(by_way.values(), tiles, asked, is_tcp=is_tcp).items()):
+                by_key.setdefault(source_key(route), (route, []))[1].append(number)
+        for source, numbers_ in sorted(_by_source(by_key.values(), intervals, asked, is_tcp=is_tcp).items()):
             from_it = [IPv4Address(number) for number in numbers_]
             if not has_source and asked.lookup(from_it[:1], source=source, is_tcp=is_tcp)[0].route is not None:
                 continue
             for lookup in look_up(from_it, source=source, is_tcp=is_tcp):
-                found[int(lookup.address)].append(Answer(lookup, source, is_tcp))
-    return {question: tuple(answers) for question, answers in found.items()}
+                found[int(lookup.address)].append(Probe(lookup, source, is_tcp))
+    return {probed: tuple(probes) for probed, probes in found.items()}
 
 
 def _by_source(
-    ways: Iterable[tuple[Route, list[int]]], tiles: Sequence[Tile], asked: Asked, *, is_tcp: bool
+    groups: Iterable[tuple[Route, list[int]]], intervals: Sequence[Interval], asked: Asked, *, is_tcp: bool
 ) -> dict[IPv4Address, list[int]]:
-    """Return for each source the questions to ask from it, by entries with the questions that go their way."""
+    """Return for each source the probes to ask from it, by entries with the probes that go their way."""
     chosen: Mapping[Route, tuple[IPv4Address, ...]] = {}
-    if unnamed := [way for way in ways if way[0].source is None]:
-        ranges = {tile.question: range(tile.first, tile.last + 1) for tile in tiles if tile.first == tile.question}
-        inside = {route: chain.from_iterable(map(ranges.__getitem__, questions)) for route, questions in unnamed}
+    if unnamed := [group for group in groups if group[0].source is None]:
+        ranges = {
+            interval.probed: range(interval.first, interval.last + 1)
+            for interval in intervals
+            if interval.first == interval.probed
+        }
+        inside = {route: chain.from_iterable(map(ranges.__getitem__, probed)) for route, probed in unnamed}
         flows = {route: spread(route, map(IPv4Address, addresses)) for route, addresses in inside.items()}
         chosen = asked.sources(flows, is_tcp=is_tcp)
     found: dict[IPv4Address, list[int]] = {}
-    for route, questions in ways:
+    for route, probed in groups:
         for source in chosen[route] if route.source is None else (route.source,):
-            found.setdefault(source, []).extend(questions)
+            found.setdefault(source, []).extend(probed)
     return found
 
 
@@ -320,7 +324,7 @@ def usable_devs(links: Sequence[Link], devs: Sequence[str]) -> list[str]:
     ]
 
 
-def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefix, str]:
+def local_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefix, str]:
     """Return the subnets of some interfaces, each with the interface.
 
     Args:
@@ -334,13 +338,13 @@ def own_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefi
     return {address.prefix: address.dev for address in own}
 
 
-def rival_defaults(reading: Reading) -> list[Route]:
+def rival_defaults(state: State) -> list[Route]:
     """Return the live default routes by other interfaces than the one that counts: of uplinks, if these are named."""
-    if reading.default is None:
+    if state.default is None:
         return []
-    known = set(reading.default.devs)
+    known = set(state.default.devs)
 
     def is_rival(route: Route) -> bool:
-        return any(dev not in known and (dev in reading.uplinks or reading.named is None) for dev in route.devs)
+        return any(dev not in known and (dev in state.uplinks or state.named is None) for dev in route.devs)
 
-    return list(filter(is_rival, unicast_defaults(reading.routes)))
+    return list(filter(is_rival, unicast_defaults(state.routes)))

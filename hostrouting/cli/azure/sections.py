@@ -20,14 +20,14 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 from phases import CancelScope, run_child
 
 if TYPE_CHECKING:
-    from hostrouting.doctor.examination import Examination
+    from hostrouting.doctor.checks import DoctorCheck
 
 
-def examinations(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[Examination, ...]:
+def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[DoctorCheck, ...]:
     """Return what the doctor looks at besides."""
-    from hostrouting.azure.examinations import examinations
+    from hostrouting.azure.checks import checks
 
-    return examinations(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
+    return checks(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
 
 
 def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:

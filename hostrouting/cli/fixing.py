@@ -21,7 +21,7 @@ from hostrouting.model.jsonable import to_json_text
 _BLANKS = re.compile(r"\s*")
 
 
-def mended(
+def fixed(
     path: str | os.PathLike[str],
     document: dict[str, Any] | None,
     entries: Sequence[StaticRoute],
@@ -64,7 +64,7 @@ def mended(
     def edit(file: BinaryIO) -> str:
         content = file.read(CONFIG_BYTES_MAX + 1)
         if parse_document(BytesIO(content), str(path), "config", bytes_max=CONFIG_BYTES_MAX) != before:
-            raise FileError(f"{path} was changed meanwhile, so what is proposed may not mend it", hint="run it again")
+            raise FileError(f"{path} was changed meanwhile, so what is proposed may not fix it", hint="run it again")
         return _with_value(content.decode("utf-8", "surrogateescape"), SECTION, section)
 
     files.rewrite(Path(path), edit)

@@ -11,14 +11,14 @@ from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
-from hostrouting.doctor.examination import Examination, ExaminedHost, Fault, Severity, missing_tools, stale_files
+from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity, missing_tools, stale_files
 from hostrouting.model.text import shortened
 
 _NAMED = 3
 
 # AgentBaker's ipv6_nftables. Of two tables in one hook the first has its way.
 _OPEN_TABLE = "azureSLBProbe"
-_OTHER_RULES = Fault(
+_OTHER_RULES = DoctorFinding(
     "other-probe-rules",
     f"nftables table ip6 {_OPEN_TABLE}",
     "AgentBaker's rules are in force too: by them pods can open connections to the fabric's address, and MLD queries "
@@ -28,19 +28,19 @@ _OTHER_RULES = Fault(
 )
 
 
-def examinations(config: HostNetworking | None) -> tuple[Examination, ...]:
+def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
     """Return what the doctor looks at besides.
 
     Args:
         config: what is asked for; None: what the installed part was rendered from.
     """
     return (
-        Examination("probes", "the load balancer's probes are rewritten as asked", partial(_probes, config), False),
-        Examination("azure-vnet", "azure-vnet has left nothing in a pod's way", partial(_azure_vnet, config), False),
+        DoctorCheck("probes", "the load balancer's probes are rewritten as asked", partial(_probes, config), False),
+        DoctorCheck("azure-vnet", "azure-vnet has left nothing in a pod's way", partial(_azure_vnet, config), False),
     )
 
 
-def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[Fault]:
+def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Rules, route and what is installed for the next boot are those that are asked for."""
     networking = examined.manifest.read_as(HostNetworking.from_mapping) if config is None else config
     probe, apply = networking.load_balancer_probe, examined.command("lb-probe apply")
@@ -56,34 +56,34 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[F
         if node.listing(_OPEN_TABLE) is not None:
             yield _OTHER_RULES
     except LoadBalancerProbeError as error:
-        yield Fault("probes-fail", f"{PROBE}.service", str(error), f"mend that, then: {apply}", Severity.RISK)
+        yield DoctorFinding("probes-fail", f"{PROBE}.service", str(error), f"fix that, then: {apply}", Severity.RISK)
         return
     files, rules = plan.changes.files, [f"nftables table ip6 {TABLE}"] if plan.rules else []
     changes = (*files, *plan.changes.units, *plan.changes.routes)
     if differing := [*rules, *(str(change.what) for change in changes)]:
         message = "it isn't as asked; probes that a pod has to answer die without the rules"
-        remedy = f"{examined.command('lb-probe plan')} shows the difference, {apply} ends it"
+        hint = f"{examined.command('lb-probe plan')} shows the difference, {apply} ends it"
         # Without the route the host's own answers follow the default route, if any.
         grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK
-        yield Fault("probes-differ", shortened(differing, ", ", _NAMED), message, remedy, grave)
+        yield DoctorFinding("probes-differ", shortened(differing, ", ", _NAMED), message, hint, grave)
 
 
-def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[Fault]:
+def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Nothing is left of pods that azure-vnet no longer serves; what is installed doesn't ask for that."""
     if config is None or config.stale_azure_vnet is None:
         return
     plan = plan_stale(config, examined.host)
     if plan.is_unsure:
         message = f"can't tell whether azure-vnet has left nothing in a pod's way: {'; '.join(plan.notes)}"
-        remedy = f"look at those by hand; {examined.command('azure-vnet plan')} lists all else"
-        yield Fault("azure-vnet-unseen", config.stale_azure_vnet.bridge, message, remedy, Severity.UNKNOWN)
+        hint = f"look at those by hand; {examined.command('azure-vnet plan')} lists all else"
+        yield DoctorFinding("azure-vnet-unseen", config.stale_azure_vnet.bridge, message, hint, Severity.UNKNOWN)
     if not plan.removed:
         return
     left = shortened([f"{item.kind} {item.what}" for item in plan.removed], ", ", 1)
     message = f"{plan.removed[0].reason}; a pod that gets such an address isn't reached"
-    remedy = f"{examined.command('azure-vnet plan')} lists them, {examined.command('azure-vnet clean')} removes them"
-    yield Fault("azure-vnet-left", left, message, remedy, Severity.RISK)
+    hint = f"{examined.command('azure-vnet plan')} lists them, {examined.command('azure-vnet clean')} removes them"
+    yield DoctorFinding("azure-vnet-left", left, message, hint, Severity.RISK)
 
 
-# Those of what is installed; ``examinations(config)`` compares with a config.
-CHECKS = examinations(None)
+# Those of what is installed; ``checks(config)`` compares with a config.
+CHECKS = checks(None)

@@ -15,14 +15,14 @@ from operator import attrgetter
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import Sources, Way, flows_through, spread, unicast_defaults, way_of
+from hostrouting.kernel.nexthops import SourceKey, Sources, flows_through, source_key, spread, unicast_defaults
 from hostrouting.kernel.port import RestlessError, RouteBackend, WholeTables, at_one_moment
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
-from hostrouting.model.prefixes import Prefix, ends, numbers, own_addresses
+from hostrouting.model.prefixes import Prefix, ends, numbers, uncovered_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
@@ -88,21 +88,21 @@ def _asked_sources(
     if not any(rule.source is not None for rule in rules):
         return ()
     chosen, scopes = Sources(addresses), _scopes_of_objects(routes)
-    by_way: dict[Way, list[Route]] = {}
+    by_key: dict[SourceKey, list[Route]] = {}
     for route in routes:
-        by_way.setdefault(way_of(route), []).append(route)
-    doubts = {way: entries for way, entries in by_way.items() if chosen.doubtful(entries[0], scopes)}
-    free = own_addresses(numbers(route.destination) for route in routes) if doubts else {}
+        by_key.setdefault(source_key(route), []).append(route)
+    doubts = {key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)}
+    free = uncovered_addresses(numbers(route.destination) for route in routes) if doubts else {}
     tried: list[IPv4Address] = []
     for route in chain.from_iterable(entries[:_TRIED_ENTRIES] for entries in doubts.values()):
         prefix = numbers(route.destination)
         if (first := free[prefix]) is not None:
             first = max(first, 1)  # 0.0.0.0 is this host
             tried += map(IPv4Address, range(first, min(first + flows_through(route), ends(prefix)[1] + 1)))
-    asked: dict[Way, tuple[Route, list[IPv4Address]]] = {}
+    asked: dict[SourceKey, tuple[Route, list[IPv4Address]]] = {}
     for found in backend.lookup(tried):
-        if found.route is not None and way_of(found.route) in doubts:
-            asked.setdefault(way_of(found.route), (found.route, []))[1].append(found.address)
+        if found.route is not None and source_key(found.route) in doubts:
+            asked.setdefault(source_key(found.route), (found.route, []))[1].append(found.address)
     entries = {entry: spread(entry, addresses) for entry, addresses in asked.values()}
     return tuple(backend.sources(entries).items())
 
@@ -125,11 +125,11 @@ _RECORD = "record the host with hostrouting snapshot"
 
 
 def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
-    return RouteError(f"the recording doesn't tell {what}, which decides about {address}", hint=advice)
+    return RouteError(f"the snapshot doesn't tell {what}, which decides about {address}", hint=advice)
 
 
 def _untold_dev(route: Route) -> RouteError:
-    return RouteError(f"the recording doesn't tell every interface by which {route} leaves", hint=_RECORD)
+    return RouteError(f"the snapshot doesn't tell every interface by which {route} leaves", hint=_RECORD)
 
 
 def _entry(found: Lookup) -> object:
@@ -223,7 +223,7 @@ class SnapshotBackend(WholeTables):
         return {entry: self._sources(entry, addresses[0]) for entry, addresses in entries.items()}
 
     def _sources(self, entry: Route, address: IPv4Address) -> tuple[IPv4Address, ...]:
-        if (recorded := self._recorded_sources.get(way_of(entry))) is not None:
+        if (recorded := self._recorded_sources.get(source_key(entry))) is not None:
             return recorded
         chosen = self._fib.sources()
         doubtful = chosen.doubtful(entry, _scopes_of_objects(self.snapshot.routes))
@@ -233,8 +233,8 @@ class SnapshotBackend(WholeTables):
         return chosen.of(entry)
 
     @cached_property
-    def _recorded_sources(self) -> dict[Way, tuple[IPv4Address, ...]]:
-        return {way_of(entry): sources for entry, sources in self.snapshot.sources}
+    def _recorded_sources(self) -> dict[SourceKey, tuple[IPv4Address, ...]]:
+        return {source_key(entry): sources for entry, sources in self.snapshot.sources}
 
     @cached_property
     def _fib(self) -> Fib:
