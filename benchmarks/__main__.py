@@ -89,7 +89,7 @@ def main() -> None:
 
 def _enter() -> None:
     mawk = shutil.which("mawk")
-    # Modules are compiled once, as pip does when it installs them; where nobody says to where, that goes with the rest.
+    # Modules are compiled once, as pip does when it installs them; without a folder named, they go with the rest.
     prefix = os.environ.get("PYTHONPYCACHEPREFIX") or str(SCRATCH / "pycache")
     compiled = {"PYTHONPYCACHEPREFIX": prefix, "PYTHONDONTWRITEBYTECODE": ""}
     places = {"SCRATCH": str(SCRATCH), "MAWK": os.path.realpath(mawk) if mawk else ""}

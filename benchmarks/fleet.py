@@ -40,7 +40,7 @@ print(json.dumps([[len(group.hosts) for group in report.groups], int(own) + work
 
 
 def chromium() -> Chrome:
-    """Start a headless Chromium that knows nobody and reaches nothing; it ends with its context."""
+    """Start a headless Chromium with an empty profile and no network; it ends with its context."""
     # Here, so that what is measured doesn't share its process with it.
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 

@@ -98,7 +98,7 @@ class World(AbstractContextManager["World"]):
         self._given += routes
 
     def expect(self, routes: Sequence[Route], read: Sequence[Route] | None = None) -> None:
-        """See that table main holds these routes, whoever added them, what was filled in, and nothing else.
+        """Check that table main holds these routes, by whatever protocol, what was filled in, and nothing else.
 
         Args:
             routes: that a contender was to add.

@@ -192,7 +192,7 @@ class Manifest:
         return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
     def folders_above(self, layout: Layout) -> set[Path]:
-        """Return every folder that something installed lies in, but for the manifest's, which is nobody else's."""
+        """Return every folder that something installed lies in, except the manifest's, which is ours alone."""
         above = {folder for path in self.files(layout) for folder in path.parents} - {layout.manifest.parent}
         return {folder for folder in above if folder.is_relative_to(layout.root) and folder != layout.root}
 

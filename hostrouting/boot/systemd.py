@@ -21,7 +21,7 @@ class UnitManager(Protocol):
     def within(self, scope: CancelScope) -> UnitManager:
         """Return this systemd, of which no answer is awaited any more once a scope has ended: its end is raised.
 
-        What puts things back asks within a scope that nobody ends.
+        What puts things back asks within a scope that is never cancelled.
         """
 
     def reload(self) -> None:

@@ -1,4 +1,4 @@
-"""Pure: classifications -> findings and notes. Tiles of a CIDR whose classifications are alike are told of together."""
+"""Pure: classifications -> findings and notes. Intervals of a CIDR that are classified alike are reported together."""
 
 from __future__ import annotations
 

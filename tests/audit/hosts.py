@@ -71,7 +71,7 @@ class Audited:
 
 
 _ODD_FEATURES = {
-    "routes of somebody's own in table local": r"^ip route add .* table local",
+    "routes of other programs in table local": r"^ip route add .* table local",
     "encapsulation": r"^ip route \w+ .* encap ",
     "device groups": r"suppress_ifgroup",
     "a rule that was added and deleted": r"^ip rule add pref 5 .*\nip rule del pref 5$",

@@ -301,7 +301,7 @@ class Judge:
         return errnos.ENETUNREACH
 
     def _look_into(self, table: int, address: int) -> Route | None:
-        # Until the first rule of somebody's own, local and main are one table.
+        # Until the first rule of another program, local and main are one table.
         tables = (table,) if self._had_rules or table != Table.LOCAL else (Table.LOCAL, Table.MAIN)
         covering = [
             (-route.destination.prefixlen, -route.table, route.metric, number, route)

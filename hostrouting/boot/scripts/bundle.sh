@@ -39,7 +39,7 @@ units() {
 }
 folders_of() { sed -n 's/^  "folders": //p' "$1" | grep -o '/[^"]*' || true; }
 
-# Those of the consumer that systemd may start; of a template also one that nobody has, which shows what each would get.
+# Those of the consumer that systemd may start; of a template also one that doesn't exist, which shows what each would get.
 instances() {
   local name
   is_running || return 0
@@ -55,7 +55,7 @@ begin() {
   [ "$EUID" -eq 0 ] || die "only root may do this" 77
   if is_running; then
     [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
-    umask 077 # whoever can open it can hold it
+    umask 077 # who can open it can hold it
     exec 8>>"$RUN_DIR/run.lock"
     umask 022
     flock -w "$RUN_SECONDS" 8 || die "another run has held $RUN_DIR/run.lock for $RUN_SECONDS s"

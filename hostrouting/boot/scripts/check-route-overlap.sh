@@ -667,7 +667,7 @@ listen() {
 }
 
 # Waits until LISTENER has written down all that the kernel told it: its socket holds nothing, and then it sleeps. Which
-# socket that is nobody tells, so none may hold anything that is new and of these groups. Or fails and sets MESSAGE.
+# socket that is isn't known, so none may hold anything that is new and of these groups. Or fails and sets MESSAGE.
 hear_out() {
   local until groups bytes inode state is_open is_heard
   MESSAGE="can't listen for changes: /proc/net/netlink shows no idle ip monitor in $HEAR_SECONDS s"

@@ -25,7 +25,7 @@ keep() {
   CHANGED+=("$1")
 }
 
-# put MODE SOURCE PATH: by rename(2), so that whoever reads it finds the old file or the new one.
+# put MODE SOURCE PATH: by rename(2), so that a reader finds the old file or the new one.
 put() {
   local change=added new
   [ -L "$3" ] || [ ! -d "$3" ] || die "can't write $3: it is a folder"
@@ -69,7 +69,7 @@ enable() {
   say "enabled $1"
 }
 
-# An override may empty the lists of the gate, and then it holds nobody.
+# An override may empty the lists of the gate, and then it holds no start.
 see_that_it_holds() {
   local unit shown
   for unit in $(instances); do
