@@ -135,7 +135,7 @@ def test_a_gate_that_is_switched_off_fires(check: Any, firing: Any, host: Host) 
 def test_what_is_installed_tells_which_sick_nodes_are_held_at_their_next_start(host: Host, samples: Any) -> None:
     """The query of docs/reference/watch.md."""
     route = {"destination": str(MENDED), "dev": "ib7"}
-    warn, strict = (watched(host, route, "hostrouting_trouble", mode=mode) for mode in ("WARN", "STRICT"))
+    warn, strict = (watched(host, route, "hostrouting_problem", mode=mode) for mode in ("WARN", "STRICT"))
     query = re.search(r"```promql\n(.*hostrouting_info.*)\n```", PAGE.read_text())
     assert query is not None
     of_one = {"__name__": "hostrouting_cidr_verdict", "cidr": SHADOWED, "verdict": "overlap", "instance": "n"}
@@ -192,8 +192,8 @@ def watched(
 
 
 def test_a_static_route_that_can_not_be_installed_fires(host: Host, firing: Any) -> None:
-    metrics = watched(host, {"destination": str(MENDED), "dev": "ib7"}, "hostrouting_trouble")
-    firing(metrics, "HostRoutingOverlap", "HostRoutingTrouble")
+    metrics = watched(host, {"destination": str(MENDED), "dev": "ib7"}, "hostrouting_problem")
+    firing(metrics, "HostRoutingOverlap", "HostRoutingProblem")
 
 
 def test_a_static_route_that_somebody_keeps_removing_fires(host: Host, firing: Any) -> None:

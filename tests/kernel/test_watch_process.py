@@ -206,7 +206,7 @@ def test_hostile_names_and_a_config_that_is_no_file_any_more(watch: Callable[...
     config.unlink()
     os.mkfifo(config)
     ip("route", "add", "10.77.0.0/16", "dev", "eth0")
-    watcher.wait_until(lambda: any("not a regular file" in line for line in watcher.heard), "the trouble")
+    watcher.wait_until(lambda: any("not a regular file" in line for line in watcher.heard), "the problem")
     code, said = watcher.end()
     assert code == 0
     lines = said.splitlines()

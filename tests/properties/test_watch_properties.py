@@ -86,7 +86,7 @@ def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[OverlapReport
 
 
 @given(st.lists(st.lists(st.sampled_from(["ib9 is missing", "the disk is full"]), unique=True)))
-def test_a_trouble_is_said_once_as_it_comes_and_that_all_is_well_again_once(seen: list[list[str]]) -> None:
+def test_a_problem_is_said_once_as_it_comes_and_that_all_is_well_again_once(seen: list[list[str]]) -> None:
     before: list[str] = []
     for now in seen:
         events = list(of_problems(before, now))
@@ -181,8 +181,8 @@ def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_loo
         assert host.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
     assert not plan_repair(CONFIG, kernel)[0].changes
     assert all(route.is_ours for _, route in backend.written)
-    troubles = sum(event.kind is EventKind.PROBLEM for event in said)
-    assert troubles <= len(story) + 1
+    problems = sum(event.kind is EventKind.PROBLEM for event in said)
+    assert problems <= len(story) + 1
     assert len(backend.written) <= 8 * (len(story) + 1)
 
 

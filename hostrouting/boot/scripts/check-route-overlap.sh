@@ -175,7 +175,7 @@ function find_places(    i, plain, plains, covered, suspected) {
       print first, "plain\n" last + 1, "plain" | sorter
     }
   if (close(sorter) != 0)
-    trouble = "again"
+    problem = "again"
   covered = suspected = -1
   while ((getline <ENVIRON["SCRATCH"]) > 0) {
     if ($2 == "expected" && $3 > covered)
@@ -373,9 +373,9 @@ function ask(    i, given) {
         text_of[i] = turn_text[i]
     }
   if (was_interrupted || answers != given + !((questions + 1) in failed))
-    trouble = "again"
+    problem = "again"
   delete failed[questions + 1]
-  if (has_source_ports && trouble == "")
+  if (has_source_ports && problem == "")
     ask_without_source_ports()
 }
 
@@ -392,7 +392,7 @@ function ask_without_source_ports(    i, count, given, without, said, was_failed
   run(without, count, "-force")
   for (i = 1; i <= count; i++)
     if ((i in failed ? failed[i] : answer[++given]) != said[i])
-      trouble = "a policy rule selects by source port, and TCP is looked up before it has one"
+      problem = "a policy rule selects by source port, and TCP is looked up before it has one"
   split("", failed)
   for (i in was_failed)
     failed[i] = was_failed[i]
@@ -416,7 +416,7 @@ function print_verdict(    i) {
   devs_of["lo"] = "lo"
   type_of["shut"] = 3
   any_pattern = pattern_of["container"] "|" pattern_of["allowed"]
-  for (i = 1; i <= questions && trouble == ""; i++)
+  for (i = 1; i <= questions && problem == ""; i++)
     if (i in failed)
       discarded_by[i] = discards_by(failed[i])
     else {
@@ -424,7 +424,7 @@ function print_verdict(    i) {
       # a rule is added. What else is local stays here.
       parse(text_of[i])
       if (encap_of[class] != "")
-        trouble = "what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class] " (by " in_words(text_of[i]) "), and where that leaves is decided by other tables"
+        problem = "what is sent to " address_at[place_of[i]] " is encapsulated as " encap_of[class] " (by " in_words(text_of[i]) "), and where that leaves is decided by other tables"
       class_of[i] = (type_of[class] " " to) in is_own ? "own" : type_of[class] == 2 ? "lo" : class
       # Where datagrams that aren't connected go elsewhere, TCP doesn't connect to a broadcast address at all.
       if (class_of[i] == "own" && type_of[class] == 3 && class_of[first_at[place_of[i]]] != "own")
@@ -438,12 +438,12 @@ function print_verdict(    i) {
       devs_of["sent" class_of[i]] = devs_of[class_of[i]]
       class_of[i] = "sent" class_of[i]
     }
-  for (i = 1; i <= ranges && trouble == ""; i++)
+  for (i = 1; i <= ranges && problem == ""; i++)
     judge(i)
-  if (trouble == "again")
+  if (problem == "again")
     print "again"
-  else if (trouble != "")
-    print "unknown\ncheck-failed: " trouble
+  else if (problem != "")
+    print "unknown\ncheck-failed: " problem
   else {
     print (default_on("*") == "" ? "early-" : "") (findings ? "overlap" : "ok") pending_devs()
     for (i = 1; i <= findings; i++)
@@ -483,7 +483,7 @@ function contested(    i, best, count, others, text) {
 function discards_by(text) {
   sub(/^RTNETLINK answers: /, "", text)
   if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
-    trouble = "can\047t look up routes: " text
+    problem = "can\047t look up routes: " text
   return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0
 }
 
@@ -491,7 +491,7 @@ function discards_by(text) {
 function judge(r,    p, k, said, said_of_tcp, also_said, list, count) {
   p = place_at[range_first[r]]
   if (!p)
-    trouble = "again"
+    problem = "again"
   for (; p && p <= places && place_first[p] <= range_last[r]; p++) {
     said = consider(r, first_at[p])
     # TCP sends nothing by a lookup that only chooses the source of a second one.

@@ -154,9 +154,9 @@ def test_while_a_trial_stands_it_leaves_the_routes_alone_and_says_so(world: Worl
     assert [route.destination for route in world.ours()] == [WANTED]
     ((back, _),) = world.of_kind(EventKind.ROUTES_RESTORED)
     assert back > 30
-    ((when, trouble),) = world.of_kind(EventKind.PROBLEM)
+    ((when, problem),) = world.of_kind(EventKind.PROBLEM)
     assert 5 <= when < 6
-    assert "trial" in trouble.message
+    assert "trial" in problem.message
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
@@ -246,8 +246,8 @@ def test_what_stands_in_the_way_of_one_route_keeps_no_other_one_lost(world: Worl
     world.at(5, world.lose)
     world.watch(60)
     assert [route.destination for route in world.ours()] == [WANTED]
-    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
-    assert "ib9" in trouble.message
+    ((_, problem),) = world.of_kind(EventKind.PROBLEM)
+    assert "ib9" in problem.message
 
 
 def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_other_one_lost(world: World) -> None:
@@ -270,9 +270,9 @@ def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person
     world.kernel.add([Route(network, (NextHop("ib0"),), protocol=Protocol.STATIC) for network in there])
     world.config = config(*map(str, there))
     world.watch(10)
-    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
-    assert "\n" not in trouble.message
-    assert trouble.message.endswith(" and 184 more")
+    ((_, problem),) = world.of_kind(EventKind.PROBLEM)
+    assert "\n" not in problem.message
+    assert problem.message.endswith(" and 184 more")
     assert all(len(line) < 10_000 for _, line in world.heard)
 
 
@@ -560,8 +560,8 @@ def test_a_config_that_breaks_leaves_the_last_one_in_force_and_is_said_once(worl
     world.at(200, lambda: setattr(world, "config", KEEPING))
     world.watch(400)
     assert len(world.ours()) == 1
-    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
-    assert "hostRouting: is bad" in trouble.message
+    ((_, problem),) = world.of_kind(EventKind.PROBLEM)
+    assert "hostRouting: is bad" in problem.message
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
@@ -571,8 +571,8 @@ def test_files_that_can_not_be_written_end_nothing(world: World) -> None:
     world.at(5, world.lose)
     world.watch(200)
     assert len(world.ours()) == 1
-    ((_, trouble),) = world.of_kind(EventKind.PROBLEM)
-    assert "hostrouting.prom" in trouble.message
+    ((_, problem),) = world.of_kind(EventKind.PROBLEM)
+    assert "hostrouting.prom" in problem.message
 
 
 def test_what_a_killed_watcher_has_left_is_cleared_up(world: World) -> None:
