@@ -71,7 +71,7 @@ _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNO
 
 
 def doctor_page(report: DoctorReport) -> Page:
-    """Every examination, with what was found and what to do about it; last, a verdict."""
+    """Show every check, with what was found and what to do about it; last, a verdict."""
     page: Page = []
     for each, findings in report.found.items():
         if not findings:

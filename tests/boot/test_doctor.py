@@ -131,7 +131,7 @@ def test_what_only_a_running_system_tells_is_found_and_a_fixed_node_is_healthy_a
     assert doctor(node, "--strict")[0] == 1
 
 
-def test_the_planted_faults_are_found_and_the_remedies_end_them(node: Machine) -> None:
+def test_the_planted_faults_are_found_and_the_hints_end_them(node: Machine) -> None:
     payload = healthy(node)
     node.run_offline("ln", "-sfn", "/dev/null", f"{UNITS}/static-routes.service")
     node.write(ROUTES, node.read(ROUTES).replace("GATE_SECONDS=5", "GATE_SECONDS=4"), mode=0o755)
