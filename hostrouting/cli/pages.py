@@ -57,6 +57,8 @@ def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:
     chosen = f", from {' or '.join(map(str, lookup.sources))}" if lookup.sources else ""
     by = f"by {','.join(lookup.classification.devs)}{chosen}" if lookup.classification.devs else ""
     kind = lookup.classification.kind
+    if not lookup.sends:
+        return Row("·", "", [clean(f"{by}; nothing is sent yet")])
     if kind is None and not is_known:
         return Row("?", "", [clean(by)])
     mark, paint = (bad("✗"), bad) if lookup.classification.is_failure else (good("✓"), good)

@@ -98,6 +98,12 @@ def _rank(classification: Classification) -> tuple[bool, bool]:
     return is_later, not (is_later or classification.is_failure)
 
 
+def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
+    """Tell whether a packet leaves by a lookup: TCP's first only chooses the source where a second follows."""
+    is_first_of_tcp = probe.is_tcp and probe.source is None
+    return not (is_first_of_tcp and any(each.is_tcp and each.source is not None for each in probes))
+
+
 def _refuses_tcp(probes: Sequence[Probe]) -> bool:
     """Tell whether TCP, which is looked up a second time where it gets a source, ends at a multicast entry."""
     of_tcp = [probe for probe in probes if probe.is_tcp] or probes
@@ -121,9 +127,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         return classifications
 
     def _classifications(self, probes: Sequence[Probe]) -> Iterator[Classification]:
-        connects = any(probe.is_tcp and probe.source is not None for probe in probes)
-        # TCP's first lookup only chooses the source where a second follows: it sends nothing unconnected.
-        judged = (probe for probe in probes if not (probe.is_tcp and probe.source is None and connects))
+        judged = (probe for probe in probes if sends(probe, probes))
         # Of default routes that are taken by turns any may carry the first packet: a failing one comes first.
         first, *others = sorted(self.each(tuple(judged)), key=_rank)
         unconnected = {each.group for each in (first, *others) if each.probe.source is None}

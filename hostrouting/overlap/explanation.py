@@ -21,7 +21,7 @@ from hostrouting.kernel.snapshot_backend import are_merged
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Lookup, Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._classify import Classification, classify_each
+from hostrouting.overlap._classify import Classification, classify_each, sends
 from hostrouting.overlap._state import Probe, State, read_once
 from phases import CancelScope
 
@@ -57,19 +57,21 @@ class ExplainedLookup:
         steps: the rules up to the one that decides, as the tables have it.
         sources: which sources it chooses, if none was given.
         is_modelled: whether the tables say what the kernel says.
+        sends: False: it only chooses the source of a connection, which is looked up again from it.
     """
 
     classification: Classification
     steps: tuple[Step, ...]
     sources: tuple[IPv4Address, ...]
     is_modelled: bool
+    sends: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return the lookup as JSON."""
         probe = self.classification.probe
         ends = {"protocol": "tcp" if probe.is_tcp else "udp", "source": in_json(probe.source)}
         meaning = fields_in_json(self.classification, "kind", "devs", "route")
-        return ends | meaning | fields_in_json(self, "sources", "is_modelled", "steps")
+        return ends | meaning | fields_in_json(self, "sources", "sends", "is_modelled", "steps")
 
 
 @attrs.frozen
@@ -93,7 +95,11 @@ class Explanation:
     @property
     def is_as_expected(self) -> bool | None:
         """Return whether no lookup goes wrong; None: without a default route the expected interface is unknown."""
-        return not any(each.classification.is_failure for each in self.lookups) if self.default_devs else None
+        return (
+            not any(each.sends and each.classification.is_failure for each in self.lookups)
+            if self.default_devs
+            else None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
@@ -153,7 +159,8 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
         if is_modelled and lookup.route is not None and lookup.route.destination.prefixlen == 0:
             # Of default routes that are taken by turns the model knows the first.
             steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
-        return ExplainedLookup(classification, tuple(steps), sources, is_modelled)
+        asked = [each.probe for each in classifications]
+        return ExplainedLookup(classification, tuple(steps), sources, is_modelled, sends(classification.probe, asked))
 
     return Explanation(
         address, around, state.uplinks, tuple(map(explained, classifications, chosen)), why_torn is not None

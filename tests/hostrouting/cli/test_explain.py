@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostrouting import Host
+from hostrouting import Config, Host, RouteOverlap, check
 from hostrouting.backend import NextHop, Route, Rule
 from hostrouting.cli import main
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
@@ -99,6 +99,23 @@ def test_without_a_default_route_the_look_ups_are_told_all_the_same(
     assert main(["explain", ADDRESS], host=host) == 2
     page = capsys.readouterr().out.splitlines()
     assert [line.split()[1:3] for line in page if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
+
+
+def test_a_lookup_that_only_chooses_the_source_goes_wrong_nowhere(
+    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """TCP gets eth0's source from table 7 and, looked up again from it, leaves by eth0: nothing is sent by eth1."""
+    kernel.add_rule(Rule(10, source=IPv4Network("10.1.0.4/32")))
+    kernel.add_rule(Rule(20, table=7, ip_protocol=TCP))
+    hop, source = NextHop("eth1", IPv4Address("10.2.0.1")), IPv4Address("10.1.0.4")
+    assert not kernel.add([Route(DEFAULT_DESTINATION, (hop,), source=source, table=7)])
+    found = told(host, capsys, ADDRESS)
+    assert [(each["devs"], each["sends"]) for each in found["lookups"] if each["protocol"] == "tcp"] == [
+        (["eth1"], False),
+        (["eth0"], True),
+    ]
+    assert found["isAsExpected"]
+    assert check(Config(route_overlap=RouteOverlap([f"{ADDRESS}/32"])), host=host).verdict == "ok"
 
 
 def test_what_a_config_expects_counts(host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
