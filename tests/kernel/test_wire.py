@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import GATEWAY, PAIR, on_linux
+from node import GATEWAY, PAIR, add_nics, on_linux
 from scenario import play
 
 from hostrouting.kernel.namespace import NamespaceKernel
@@ -72,9 +72,7 @@ def agree(backend: NetlinkBackend) -> None:
 @given(st.lists(routes(), min_size=5, max_size=40), st.lists(policy_rules(), max_size=4))
 def test_a_random_world_reads_as_by_pyroute2(wanted: list[Route], rules: list[Any]) -> None:
     kernel = on_linux()
-    for dev, address in zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24", "10.2.0.1/31"), strict=True):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
+    add_nics(kernel, **dict(zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24", "10.2.0.1/31"), strict=True)))
     kernel.add(wanted)
     for rule in rules:
         try:

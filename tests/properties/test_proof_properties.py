@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from hypothesis import event, example, given
 from hypothesis import strategies as st
+from node import add_nics
 
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
@@ -50,9 +51,7 @@ def test_what_the_tables_show_to_win_the_kernel_has_win(
     table: list[Route], own_rules: list[Rule], unplugged: set[str], down: set[str]
 ) -> None:
     kernel = FakeKernel()
-    for dev, own in (("eth0", "10.1.0.4/24"), ("eth1", "10.2.0.4/24")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, own)
+    add_nics(kernel, eth0="10.1.0.4/24", eth1="10.2.0.4/24")
     kernel.add_link("ib0")
     kernel.add(table)
     for rule in own_rules:
@@ -79,8 +78,7 @@ def test_what_the_tables_show_to_win_the_kernel_has_win(
 
 def test_plain_routes_leave_nothing_to_ask() -> None:
     kernel = FakeKernel()
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24")
+    add_nics(kernel, eth0="10.1.0.4/24")
     hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
     wanted = [Route(IPv4Network(f"172.16.{third}.0/24"), hop) for third in range(8)]
     wanted += [Route(IPv4Network("172.16.0.0/16"), hop), Route(IPv4Network("172.16.1.0/32"), hop)]

@@ -44,11 +44,16 @@ def default_route(*hops: NextHop, **more: Any) -> Route:
     return Route(DEFAULT_DESTINATION, hops or (NextHop("eth0", GATEWAY),), **fields)
 
 
-def build_links(kernel: Kernel) -> None:
-    """Two NICs, and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
-    for dev, address in (("eth0", f"{OWN}/24"), ("eth1", "10.2.0.4/24"), ("ib0", "172.16.0.10/16")):
+def add_nics(kernel: Kernel, **addresses: str) -> None:
+    """Add interfaces, each with an address and its prefix length."""
+    for dev, address in addresses.items():
         kernel.add_link(dev)
         kernel.add_address(dev, address)
+
+
+def build_links(kernel: Kernel) -> None:
+    """Add two NICs, and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
+    add_nics(kernel, eth0=f"{OWN}/24", eth1="10.2.0.4/24", ib0="172.16.0.10/16")
 
 
 def build_node(kernel: Kernel, default: Route | None = None) -> None:

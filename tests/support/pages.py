@@ -36,12 +36,12 @@ from unittest import mock
 import attrs
 import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
+from node import add_nics, default_route
 
 from hostrouting import Config, Host, Layout, cli
 from hostrouting.azure import HostNetworking, NodeState
-from hostrouting.backend import NextHop, Protocol, Route, Table
+from hostrouting.backend import Table
 from hostrouting.config import documents, routing
-from hostrouting.model.routes import DEFAULT_DESTINATION
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -79,13 +79,8 @@ def blocks(page: str) -> Iterator[Block]:
 def h200() -> FakeKernel:
     """A node whose eight InfiniBand interfaces shadow 172.16.0.0/16."""
     kernel = FakeKernel()
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24")
-    for number in range(8):
-        kernel.add_link(f"ib{number}")
-        kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")
-    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
-    assert kernel.add([Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)]) == ()
+    add_nics(kernel, eth0="10.1.0.4/24", **{f"ib{number}": f"172.16.0.{10 + number}/16" for number in range(8)})
+    assert kernel.add([default_route(metric=0)]) == ()
     return kernel
 
 

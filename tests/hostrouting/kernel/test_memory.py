@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from node import add_nics
 
 import phases
 from hostrouting.kernel.memory import FakeKernel
@@ -27,9 +28,7 @@ VIA = (NextHop(None, GATEWAY),)
 @pytest.fixture
 def kernel() -> FakeKernel:
     made = FakeKernel()
-    for dev, address in (("v0", "10.0.0.1/24"), ("v1", "10.0.1.1/24")):
-        made.add_link(dev)
-        made.add_address(dev, address)
+    add_nics(made, v0="10.0.0.1/24", v1="10.0.1.1/24")
     return made
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
+from node import add_nics, default_route
 
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.routes.verify import verify_routes
 from hostrouting.testing import FakeKernel
 
@@ -25,10 +26,8 @@ HALVES = ("172.16.0.0/25", "172.16.0.128/25")
 @pytest.fixture
 def kernel() -> FakeKernel:
     kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/32")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    assert not kernel.add([Route(DEFAULT_DESTINATION, HOP, protocol=Protocol.DHCP)])
+    add_nics(kernel, eth0="10.1.0.4/24", ib0="172.16.0.10/32")
+    assert not kernel.add([default_route()])
     return kernel
 
 

@@ -6,12 +6,13 @@ import os
 import shutil
 from collections import Counter
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
 from backends import Wrapper
+from node import add_nics, default_route
 from planning import plan_boot
 from shadowed import shadowed_kernel
 from wanted import LINE, MACHINE, ROUTE, SHADOWED, config, lose_default_route
@@ -31,7 +32,7 @@ from hostrouting import (
     RouteOverlapError,
     plan,
 )
-from hostrouting.backend import DEFAULT_DESTINATION, Hardware, NextHop, Route, Scope
+from hostrouting.backend import Hardware, NextHop, Route, Scope
 from hostrouting.boot.manifest import CHECK
 from hostrouting.report import OverdueRun
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -113,9 +114,8 @@ def add_ib0(kernel: FakeKernel, *, is_up: bool = True) -> None:
 
 
 def add_eth0(kernel: FakeKernel) -> None:
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24")
-    assert kernel.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),))]) == ()
+    add_nics(kernel, eth0="10.1.0.4/24")
+    assert kernel.add([default_route()]) == ()
 
 
 def give_address(kernel: FakeKernel) -> None:
