@@ -175,13 +175,15 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     if not root.is_dir():
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
     # Also by a bind mount, of the root or of what is written to.
-    for path in (root, layout.units, layout.config.parent, layout.manifest.parent, layout.protocol_names.parent):
+    written = (layout.units, layout.config.parent, layout.manifest.parent, layout.protocol_names.parent, layout.run_dir)
+    for path in (root, *written):
         own = layout.relative(path)
         if os.path.exists(own) and path.exists() and path.samefile(own):  # noqa: PTH110
             raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
     # All folders that files are read from or written into, and the files that are no units.
-    config_dir = layout.config.parent
-    touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, config_dir, *matching(config_dir, "*")]
+    touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
+    for folder in (layout.config.parent, layout.manifest.parent):
+        touched += [folder, *matching(folder, "*")]
     for kind in ("d", "wants", "requires"):
         touched += matching(layout.units, f"*.{kind}")
     # And units and drop-ins of ours, but for those that are masked.
@@ -197,9 +199,9 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
 
 def _refuse_links(layout: Layout, path: Path) -> None:
     root = layout.root
-    for step in (*reversed(path.relative_to(root).parents), path.relative_to(root)):
-        link = root / step
-        if not link.is_symlink():
+    for link in (*reversed(path.parents), path):
+        # The root itself may be one.
+        if root not in link.parents or not link.is_symlink():
             continue
         target = link.readlink()
         # Absolute ones would be right in the running image, and lead onto this host now.

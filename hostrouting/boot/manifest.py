@@ -202,7 +202,13 @@ class Manifest:
             name = self.config.watch.textfile
         except FileError:  # it was edited: then nothing is known of the file, and the rest goes all the same
             return None
-        return None if name is None else layout.of(name)
+        if name is None:
+            return None
+        if layout.is_this_host:
+            return layout.of(name)
+        # It lies in another program's folder; a link on the way there must not lead out of an image.
+        folder, _, last = name.rpartition("/")
+        return layout.followed(folder) / last
 
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
         """Return it with some parts in the place of those that have some names.

@@ -132,7 +132,8 @@ def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
             continue
         found.add(each)
         if each.is_symlink():
-            target = PurePosixPath(layout.relative(each.parent.resolve())) / each.readlink()
+            folder = layout.relative(layout.followed(layout.relative(each.parent)))
+            target = PurePosixPath(folder) / each.readlink()
             _add_way(layout, layout.of(os.path.normpath(target)), found)
 
 

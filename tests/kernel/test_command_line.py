@@ -224,12 +224,12 @@ def test_a_node_recorded_without_privileges_is_judged_elsewhere_as_on_the_node(t
     ]
 
 
-@pytest.mark.parametrize("folder", ["/etc", "/etc/systemd/system", "/etc/aks-flex-node"])
+@pytest.mark.parametrize("folder", ["/etc", "/etc/systemd/system", "/etc/aks-flex-node", "/run/aks-flex-node"])
 def test_an_image_with_a_folder_of_this_host_is_refused(tmp_path: Path, folder: str) -> None:
     done = on_a_host(
         tmp_path,
         f"""
-        mkdir -p "$SCRATCH/image{folder}" "$SCRATCH/image/usr/lib/systemd/system"
+        mkdir -p {folder} "$SCRATCH/image{folder}" "$SCRATCH/image/usr/lib/systemd/system"
         mount --bind {folder} "$SCRATCH/image{folder}"
         before=$(find /etc -newer "$SCRATCH/image")
         hostrouting apply --root "$SCRATCH/image" "$CONFIG" || echo "exit code $?"

@@ -161,6 +161,28 @@ def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path
     assert "leads out of the image" in err
 
 
+def test_metrics_are_the_images_own(run: Any, image: Path, tmp_path: Path) -> None:
+    """Their folder lies anywhere, and so may lie behind a link that is right in the running image."""
+    metrics = {"watch": {"enabled": True, "textfile": "/var/lib/metrics/hosts.prom"}}
+    document = {"hostRouting": CONFIG["hostRouting"] | metrics}
+    write(image, "etc/aks-flex-node/config.json", json.dumps(document))
+    here = write(tmp_path, "elsewhere/hosts.prom", "of this machine")
+    link(image, "var/lib/metrics", str(here.parent))
+    inside = write(image, f"{here.parent}/hosts.prom".lstrip("/"), "of the image")
+    assert run("apply", "--root", image)[0] == 0
+    assert run("remove", "--root", image)[0] == 0
+    assert (here.exists(), inside.exists()) == (True, False)
+
+
+def test_an_image_may_be_reached_by_a_link(run: Any, image: Path, tmp_path: Path) -> None:
+    (image / "etc").rename(image / "usr/etc")
+    link(image, "etc", "usr/etc")
+    link(tmp_path, "mounted", str(image))
+    assert run("apply", "--root", tmp_path / "mounted")[0] == 0
+    code, _, err = run("doctor", "--root", tmp_path / "mounted")
+    assert (code, err) == (0, "")
+
+
 @pytest.mark.parametrize("command", ["plan", "doctor", "remove"])
 def test_what_is_no_image_is_refused(run: Any, tmp_path: Path, command: str) -> None:
     assert run(command, "--root", tmp_path)[0] == 78
