@@ -196,6 +196,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
         made = list(_remove_all(layout, [layout.manifest]))
         yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
+        _remove_folders(layout, plan.during)
     if markers:
         # The watcher looks under the lock whether they are still asked for.
         with nullcontext() if host.is_image else locked(layout.lock, scope):

@@ -121,7 +121,7 @@ def render(options: argparse.Namespace, host: Host) -> int:
     """Write the files that apply would install, for a host without Python.
 
     With --out it writes them into a folder, with an install.sh that installs them and a remove.sh that takes them back;
-    both need bash, coreutils, util-linux and ip. With --format it prints them as an Ignition document.
+    both need bash, coreutils, util-linux, ip, sed and grep. With --format it prints them as an Ignition document.
 
       hostrouting render --out routing config.json && scp -r routing root@node:    there: ./routing/install.sh
       hostrouting render --format ignition config.json > routing.ign    for a machine that is made from an image

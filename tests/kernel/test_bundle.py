@@ -25,6 +25,14 @@ TEMPLATE = "systemd-nspawn@.service"
 ROUTE = {"destination": "172.16.1.0/24"}
 # What runs sees the tree's /etc and /run as the system's.
 _ENTER = 'mount --bind "$0/etc" /etc && mount --bind "$0/run" /run && exec "$@"'
+_CHROOT = """
+mkdir -p "$0/usr" "$0/proc" "$0/tmp"
+ln -sT usr/bin "$0/bin"
+for each in lib lib64; do [ ! -e "/$each" ] || ln -sT "usr/$each" "$0/$each"; done
+[ -z "$3" ] || { mkdir -p "$0/run/systemd/system" && mount --rbind /proc "$0/proc"; }
+mount --rbind /usr "$0/usr" && cp -a "$2" "$0/tmp/out" && ip link set lo up || exit 70
+ip route add 10.0.0.0/8 dev lo proto 217 && env -u TMPDIR chroot "$0" /tmp/out/"$1" && ip -N route show proto 217
+"""
 
 
 def config(*routes: dict[str, Any], cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
@@ -155,7 +163,7 @@ def test_other_parts_or_another_consumer_are_left_alone(tree: Path, tmp_path: Pa
     before = contents(tree, times=True)
     code, _, err = run(tree, render(CONFIGS[name], tmp_path / "out") / script)
     assert (code, contents(tree, times=True)) == (1, before)
-    assert "other parts, or another consumer, are installed" in err
+    assert "names other parts, or another consumer" in err
 
 
 @pytest.mark.parametrize("number", range(len(rendered_files(BOTH, Layout("/x")))))
@@ -191,6 +199,45 @@ def test_a_signal_has_it_put_back(tree: Path, tmp_path: Path, sent: signal.Signa
     assert (process.returncode, contents(tree)) == (130, before), err
 
 
+def test_a_file_that_can_not_be_put_back_is_told(tree: Path, tmp_path: Path) -> None:
+    """/etc can't be written any more from the last drop-in on."""
+    script = render(BOTH, tmp_path / "out") / "install.sh"
+    seals = '  [[ $3 != */zz-* ]] || mount -o remount,bind,ro /etc\n  sync "$new"\n'
+    script.write_text(script.read_text().replace('  sync "$new"\n', seals))
+    code, _, err = run(tree, script)
+    assert (code, "not all files could be put back" in err, "as they were" in err) == (1, True, False)
+
+
+def killed(script: Path, number: int) -> Path:
+    """A copy of a script, which ends as by kill -9 before its command of a number."""
+    trap = f"COUNT=0; trap '[ $((++COUNT)) -ne {number} ] || kill -9 $$' DEBUG; set -T; "
+    copy = script.with_name("killed.sh")
+    copy.write_text(script.read_text().replace("\n[ $# -eq 0 ]", f"\n{trap}\n[ $# -eq 0 ]"))
+    copy.chmod(0o755)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["install.sh", "update", "remove.sh"])
+def test_what_a_kill_leaves_the_next_run_finishes(new_tree: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    out, wanted = render(BOTH, tmp_path / "out"), new_tree("wanted")
+    empty = contents(wanted)
+    assert run(wanted, out / "install.sh")[0] == 0
+    former = config({"destination": "172.16.9.0/24"}, cidrs=("172.16.9.0/24",))
+    for number in range(1, 1000, 41):
+        there = new_tree(f"tree{number}")
+        if name != "install.sh":
+            apply(former, there)
+        code, _, err = run(there, killed(out / name.replace("update", "install.sh"), number))
+        copy = shutil.copytree(there, tmp_path / f"copy{number}", symlinks=True)
+        assert (run(there, out / "install.sh")[0], contents(there)) == (0, contents(wanted)), number
+        for root in (there, copy):
+            assert (run(root, out / "remove.sh")[0], contents(root)) == (0, empty), number
+        if code == 0:
+            return
+        assert code == -signal.SIGKILL, err
+    pytest.fail("it never ended")
+
+
 @pytest.mark.parametrize("cut", [0, 1, 100])
 def test_files_that_were_damaged_on_their_way_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
@@ -219,6 +266,52 @@ def test_the_go_packages_installation_is_left_alone(tree: Path, tmp_path: Path) 
     code, _, err = run(tree, render(BOTH, tmp_path / "out") / "install.sh")
     assert (code, contents(tree)) == (1, before)
     assert "is the Go package's" in err
+
+
+def test_other_programs_files_of_these_names_stay(tree: Path, tmp_path: Path) -> None:
+    """Where nothing of ours is installed, what the Go package has installed is its own."""
+    for name in ("aks-flex-node/static-routes.sh", "systemd/system/static-routes.service"):
+        path = tree / "etc" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("# of another program\n")
+    wants = tree / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir()
+    (wants / "static-routes.service").symlink_to("../static-routes.service")
+    before = contents(tree, times=True)
+    assert run(tree, render(BOTH, tmp_path / "out") / "remove.sh") == (0, "nothing to change\n", "")
+    assert contents(tree, times=True) == before
+
+
+@pytest.mark.parametrize("name", ["etc/hostrouting/gate.list", "etc/systemd/system/static-routes.service"])
+def test_a_pipe_in_a_files_place_is_refused(tree: Path, tmp_path: Path, name: str) -> None:
+    (tree / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tree / name)
+    before = contents(tree)
+    code, _, err = run(tree, render(BOTH, tmp_path / "out") / "install.sh")
+    assert (code, f"can't write /{name}: it is no file" in err, contents(tree)) == (1, True, before)
+
+
+@pytest.mark.parametrize("name", ["a b", "a\nb", "-n", "$(x)`x`", "ü"])
+@pytest.mark.parametrize("words", [(), ("bash",)])
+def test_its_folder_may_have_any_name(tree: Path, tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
+    script = render(BOTH, tmp_path / name) / "install.sh"
+    # CDPATH has ``cd`` print where it has gone to.
+    here = ("env", f"CDPATH={tmp_path}", "sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *words)
+    code, _, err = run(tree, script.relative_to(tmp_path) if name[0] != "-" else script, *here)
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("given", ["", "/proc, and a /run as of this machine"])
+@pytest.mark.parametrize("script", ["install.sh", "remove.sh"])
+def test_in_a_chroot_this_machines_kernel_is_left_alone(tree: Path, tmp_path: Path, script: str, given: str) -> None:
+    out = render(BOTH, tmp_path / "out")
+    if script == "remove.sh":
+        assert run(tree, out / "install.sh")[0] == 0
+    argv = ["unshare", "--mount", "--net", "--", "sh", "-c", _CHROOT, str(tree), script, str(out), given]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].split()[0] == "10.0.0.0/8"
+    assert (tree / "etc/hostrouting").exists() == (script == "install.sh")
 
 
 def test_litter_of_a_killed_run_goes(tree: Path, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ die() { complain "${0##*/}: $1" && exit "${2:-1}"; }
 # What is written before it is renamed; what a kill leaves of it every later run removes.
 new_of() { say "${1%/*}/.${1##*/}.hostrouting-new"; }
 is_there() { [ -e "$1" ] || [ -L "$1" ]; }
-# sd_booted(3); what runs in a chroot installs for a later boot.
-is_running() { [ -d /run/systemd/system ]; }
+# sd_booted(3); what runs in a chroot, with or without the /run of this machine, installs for a later boot.
+is_running() { [ -d /run/systemd/system ] && [ /proc/1/root -ef / ]; }
 reload() { ! is_running || systemctl daemon-reload; }
 
 # What a manifest names of its parts, and what ours does: the gate's own files aren't part of one.
@@ -38,6 +38,13 @@ units() {
   done <<<"$FILES"
 }
 folders_of() { sed -n 's/^  "folders": //p' "$1" | grep -o '/[^"]*' || true; }
+# Of FOLDERS and our own those that are empty; a chroot may have no /dev/null for what is said of others.
+take_folders() {
+  local folder
+  while read -r folder; do
+    [ ! -d "$folder" ] || rmdir --ignore-fail-on-non-empty "$folder" || true
+  done <<<"$(sort -r <<<"$FOLDERS"$'\n/etc/hostrouting')"
+}
 
 # Those of the consumer that systemd may start; of a template also one that doesn't exist, which shows what each would get.
 instances() {
@@ -64,6 +71,7 @@ begin() {
   [ -e "$MANIFEST" ] || return 0
   if [ "$(installed_files "$MANIFEST")" != "$(rendered_files)" ] ||
     ! grep -qxF "  \"consumer\": \"$CONSUMER\"," "$MANIFEST" || ! grep -qxF '  "former": [],' "$MANIFEST"; then
-    die "other parts, or another consumer, are installed: take them back first, by their own remove.sh or hostrouting remove"
+    complain "${0##*/}: $MANIFEST names other parts, or another consumer, than were rendered here"
+    die "take those back first, by their own remove.sh or hostrouting remove; if the file is damaged, remove it"
   fi
 }

@@ -25,12 +25,15 @@ keep() {
   CHANGED+=("$1")
 }
 
+# Without cmp, which small images lack.
+is_same() { [ -f "$2" ] && [ "$(sha256sum <"$1")" = "$(sha256sum <"$2")" ]; }
+
 # put MODE SOURCE PATH: by rename(2), so that a reader finds the old file or the new one.
 put() {
   local change=added new
-  [ -L "$3" ] || [ ! -d "$3" ] || die "can't write $3: it is a folder"
+  [ -L "$3" ] || [ -f "$3" ] || [ ! -e "$3" ] || die "can't write $3: it is no file"
   ! is_there "$3" || change=replaced
-  [ -L "$3" ] || ! cmp -s "$2" "$3" || [ "$(stat -c '%04a %u' "$3")" != "$1 0" ] || return 0
+  [ -L "$3" ] || ! is_same "$2" "$3" || [ "$(stat -c '%04a %u' "$3")" != "$1 0" ] || return 0
   keep "$3"
   mkdir -p "${3%/*}"
   new=$(new_of "$3")
@@ -46,7 +49,7 @@ fill_in_manifest() {
   [ ! -e "$MANIFEST" ] || earlier=$(folders_of "$MANIFEST")
   while read -r folder; do
     [ -d "$folder" ] && [[ $'\n'$earlier$'\n' != *$'\n'$folder$'\n'* ]] || made+=("$folder")
-  done < <(folders_of "$HERE$MANIFEST")
+  done <<<"$(folders_of "$HERE$MANIFEST")"
   [ "${#made[@]}" -eq 0 ] || printf -v list '"%s", ' "${made[@]}"
   FOLDERS=$(printf '%s\n' "${made[@]}")
   sed "s|^  \"folders\": .*|  \"folders\": [${list%, }],|" "$HERE$MANIFEST" >"$OLD/manifest"
@@ -69,6 +72,9 @@ enable() {
   say "enabled $1"
 }
 
+# run_own SCRIPT: one of that name may be another program's.
+run_own() { [[ $FILES != *" $1"* ]] || "$1"; }
+
 # An override may empty the lists of the gate, and then it holds no start.
 see_that_it_holds() {
   local unit shown
@@ -84,7 +90,7 @@ see_that_it_holds() {
 reload_if_changed() { [[ " ${CHANGED[*]} " != *" $UNITS/"* ]] || reload; }
 
 finish() {
-  local status=$? i path new folder
+  local status=$? i path new said='nothing was installed: all files are as they were'
   trap '' HUP INT TERM
   set +e
   if [ -z "$IS_DONE" ]; then
@@ -95,25 +101,26 @@ finish() {
         cp -aT "$OLD$path" "$new" && mv -fT "$new" "$path"
       else
         rm -f "$path"
-      fi
+      fi || said="not all files could be put back; mend that, and run $0 or remove.sh beside it again"
     done
     rm -rf "$STAGES"
-    for folder in $(sort -r <<<"$FOLDERS") /etc/hostrouting; do rmdir "$folder"; done 2>/dev/null
+    take_folders
     reload_if_changed
-    complain "${0##*/}: nothing was installed: all files are as they were"
+    complain "${0##*/}: $said"
   fi
   rm -rf "$OLD"
   exit "$status"
 }
 
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+HERE=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 CHANGED=() FOLDERS='' IS_DONE=''
 [ $# -eq 0 ] || die "usage: ${0##*/}" 64
 begin
 for link in "$UNITS"/*.service.{requires,wants}/{static-routes,check-route-overlap}.service; do
   ! is_there "$link" || die "$link is the Go package's: systemctl disable its units first, or run hostrouting apply"
 done
-while read -r _ sum path; do say "$sum  $HERE$path"; done <<<"$FILES" | sha256sum --check --quiet --strict >&2 ||
+while read -r _ sum path; do say "$sum  .$path"; done <<<"$FILES" |
+  (cd "$HERE" && sha256sum --check --quiet --strict) >&2 ||
   die "the files beside it aren't those that were rendered"
 OLD=$(mktemp -d)
 trap finish EXIT
@@ -121,15 +128,19 @@ trap 'exit 130' HUP INT TERM
 
 fill_in_manifest
 put 0644 "$OLD/manifest" "$MANIFEST"
-[ ! -e "$LIST" ] || cmp -s "$HERE$LIST" "$LIST" || stage
+[ ! -f "$LIST" ] || is_same "$HERE$LIST" "$LIST" || stage
 while read -r mode _ path; do
   [ "$path" = "$MANIFEST" ] || put "$mode" "$HERE$path" "$path"
 done <<<"$FILES"
 for unit in $(units); do enable "$unit"; done
 if is_running; then
   reload_if_changed
+  # A run that was killed has left systemd behind the files, or something overrides them.
+  (see_that_it_holds) 2>/dev/null || reload
   see_that_it_holds
-  [ ! -x /etc/aks-flex-node/static-routes.sh ] || /etc/aks-flex-node/static-routes.sh
+  # Once the kernel has the routes, no signal puts the files back without them.
+  trap : HUP INT TERM
+  run_own /etc/aks-flex-node/static-routes.sh
 fi
 IS_DONE=yes
 rm -rf "$STAGES"
@@ -138,6 +149,6 @@ is_running || exit 0
 for unit in $(units); do
   ! systemctl is-active --quiet network-online.target || systemctl start --no-block "$unit"
 done
-[ ! -x /etc/aks-flex-node/check-route-overlap.sh ] || /etc/aks-flex-node/check-route-overlap.sh
+run_own /etc/aks-flex-node/check-route-overlap.sh
 exit 0
 }

@@ -25,6 +25,11 @@ take() {
   done
 }
 
+# is_ours PATH: where no manifest tells it, another program's file of that name says nothing of us.
+is_ours() {
+  [ -e "$MANIFEST" ] || [[ $1 == *hostrouting* ]] || { [ -f "$1" ] && grep -q ' by hostrouting[;:]' "$1"; }
+}
+
 # paths_like PATTERN: those of the files that match.
 paths_like() {
   local path
@@ -46,15 +51,16 @@ wait_for_starts() {
 
 # Ours in table main are known by their protocol.
 take_routes() {
-  local route
+  local routes route
   exec 9>>"$RUN_DIR/lock"
   flock -w 60 9 || die "another run has held $RUN_DIR/lock for 60 s"
+  routes=$(ip -4 -N -o route show table main proto 217)
   while read -r route; do
-    [[ $route != default* ]] || continue
+    [[ $route == [0-9]* ]] || continue
     ip -4 route flush table main proto 217 exact "${route%% *}"
     say "removed $route"
     IS_CHANGED=yes
-  done < <(ip -4 -N -o route show table main proto 217)
+  done <<<"$routes"
   exec 9>&-
 }
 
@@ -67,15 +73,20 @@ take "$LIST"
 for path in $(paths_like "*/??-hostrouting.conf"); do take "$path"; done
 ! is_running || wait_for_starts
 for unit in $(units); do
+  is_ours "$UNITS/$unit" || continue
   [ "$unit" != hostrouting-watch.service ] || ! is_running || systemctl stop "$unit" || true
   take "$WANTS/$unit" "$UNITS/$unit"
 done
-[ -z "$IS_CHANGED" ] || reload
+# Also if a run that was killed has come as far as this.
+if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
 ! is_running || take_routes
-for path in $(paths_like "/etc/*"); do [ "$path" = "$MANIFEST" ] || take "$path"; done
+for path in $(paths_like "/etc/*"); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
-take "$RUN_DIR"/route-overlap.{ok,detected,json} "$MANIFEST"
-for folder in $(sort -r <<<"$FOLDERS") /etc/hostrouting; do rmdir "$folder"; done 2>/dev/null || true
+take "$RUN_DIR"/route-overlap.{ok,detected,json}
+# The manifest names the folders, and so goes behind them; then what it lies in.
+take_folders
+take "$MANIFEST"
+take_folders
 [ -n "$IS_CHANGED" ] || say 'nothing to change'
 exit 0
 }

@@ -174,6 +174,14 @@ def test_metrics_are_the_images_own(run: Any, image: Path, tmp_path: Path) -> No
     assert (here.exists(), inside.exists()) == (True, False)
 
 
+def test_an_image_without_an_etc_gets_rid_of_it_again(run: Any, image: Path, tmp_path: Path) -> None:
+    config = (image / "etc/aks-flex-node/config.json").rename(tmp_path / "config.json")
+    shutil.rmtree(image / "etc")
+    assert run("apply", "--root", image, config)[0] == 0
+    assert run("remove", "--root", image)[0] == 0
+    assert not (image / "etc").exists()
+
+
 def test_an_image_may_be_reached_by_a_link(run: Any, image: Path, tmp_path: Path) -> None:
     (image / "etc").rename(image / "usr/etc")
     link(image, "etc", "usr/etc")
