@@ -179,6 +179,34 @@ def test_what_fails_on_a_running_node_is_put_back(node: Machine, running: Payloa
     assert "217" not in node.run("ip", "-N", "-4", "route").stdout
 
 
+@pytest.mark.each_release
+def test_a_run_that_was_killed_before_systemd_knew_is_made_good(node: Machine, running: Payload) -> None:
+    before = files(node)
+    carry(node, document(MENDED))
+    for name, last in (("install.sh", "\n  reload_if_changed\n"), ("remove.sh", "then reload; fi\n")):
+        text = node.read(f"{OUT}/{name}")
+        assert last in text
+        node.write(f"{OUT}/killed.sh", text.replace(last, last.replace("reload", "kill -9 $$; reload")), mode=0o755)
+        assert node.run(f"{OUT}/killed.sh", check=False).returncode == -9
+        node.run(f"{OUT}/{name}")
+        is_held = "gate.sh" in node.show(running.unit, "ExecConditionEx").get("ExecConditionEx", "")
+        assert is_held == (name == "install.sh")
+        node.systemctl("stop", running.unit)
+        assert start(node, running)
+    assert files(node) == before
+
+
+def test_a_signal_never_leaves_routes_without_files(node: Machine, running: Payload) -> None:
+    """It comes while the routes' script waits for the lock, and reaches install.sh alone."""
+    carry(node, document(MENDED))
+    node.run("sh", "-c", "mkdir -p /run/aks-flex-node && : >/run/aks-flex-node/lock")
+    node.background("flock", "/run/aks-flex-node/lock", "sleep", "6")
+    node.run("timeout", "--foreground", "3", f"{OUT}/install.sh", check=False)
+    assert "proto 217" in node.run("ip", "-N", "-4", "route").stdout
+    assert node.exists("/etc/hostrouting/installed.json")
+    assert marker(node) == {"ok": ""}
+
+
 def test_a_node_that_is_held_starts_when_it_is_removed(node: Machine) -> None:
     payload = add_nested_machine(node)
     without_python(node)
