@@ -101,6 +101,26 @@ def test_the_plugin_says_one_short_line(tmp_path: Path, shell: str, leave: Any, 
     assert line is None or said.decode() == line
 
 
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+@pytest.mark.parametrize("leave", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_marker_is_not_judged(tmp_path: Path, shell: str, leave: Callable[[Path], None]) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} on this machine")
+    folder = ok(tmp_path)
+    leave(Path(folder) / "route-overlap.detected")
+    argv = [program, *(["sh"] if shell == "busybox" else []), str(PLUGIN), folder]
+    done = subprocess.run(argv, env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=False, timeout=10)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "not judged: the marker is no file\n", "")
+
+
+def test_by_another_name_it_says_the_same(tmp_path: Path) -> None:
+    """Not a healthy node by default."""
+    copy = shutil.copy(PLUGIN, tmp_path / "plugin")
+    done = subprocess.run([copy, overlap(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0\n")
+
+
 def seconds(span: str) -> int:
     return int(span.removesuffix("s"))
 
