@@ -132,6 +132,8 @@ def render(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.model.jsonable import to_json_text
 
     config = load(options, host)
+    if not config.is_gated:
+        complain("hostrouting: CONFIG asks for nothing: there is nothing to install")
     if options.out is None:
         say(to_json_text(ignition(config)).rstrip())
         return 0

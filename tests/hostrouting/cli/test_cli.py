@@ -282,6 +282,16 @@ def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
     assert (code, json.loads(out), err) == (0, ignition(Config.load(config)), "")
 
 
+@pytest.mark.parametrize("words", [("--out", "none"), ("--format", "ignition")])
+def test_render_says_that_nothing_is_asked_for(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
+    """No script comes of it, and one of an earlier config stays in its folder."""
+    config = tmp_path / "config.json"
+    config.write_text('{"hostRouting": {}}')
+    code, _, err = run("render", config, words[0], tmp_path / words[1] if words[1] == "none" else words[1])
+    assert (code, err) == (0, "hostrouting: CONFIG asks for nothing: there is nothing to install\n")
+    assert not (tmp_path / "none").exists()
+
+
 def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: FakeKernel) -> None:
     lose_default_route(kernel)
     code, out, _ = run("plan", config)
