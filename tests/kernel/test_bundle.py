@@ -29,7 +29,7 @@ _CHROOT = """
 mkdir -p "$0/usr" "$0/proc" "$0/tmp"
 ln -sT usr/bin "$0/bin"
 for each in lib lib64; do [ ! -e "/$each" ] || ln -sT "usr/$each" "$0/$each"; done
-[ -z "$3" ] || { mkdir -p "$0/run/systemd/system" && mount --rbind /proc "$0/proc"; }
+[ -z "$3" ] || { mkdir -p "$0/run/systemd/system" && mount -t proc proc "$0/proc"; }
 mount --rbind /usr "$0/usr" && cp -a "$2" "$0/tmp/out" && ip link set lo up || exit 70
 ip route add 10.0.0.0/8 dev lo proto 217 && env -u TMPDIR chroot "$0" /tmp/out/"$1" && ip -N route show proto 217
 """
@@ -307,7 +307,8 @@ def test_in_a_chroot_this_machines_kernel_is_left_alone(tree: Path, tmp_path: Pa
     out = render(BOTH, tmp_path / "out")
     if script == "remove.sh":
         assert run(tree, out / "install.sh")[0] == 0
-    argv = ["unshare", "--mount", "--net", "--", "sh", "-c", _CHROOT, str(tree), script, str(out), given]
+    enter = ["unshare", "--mount", "--net", "--pid", "--fork", "--", "sh", "-c", _CHROOT]
+    argv = [*enter, str(tree), script, str(out), given]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].split()[0] == "10.0.0.0/8"

@@ -42,7 +42,7 @@ folders_of() { sed -n 's/^  "folders": //p' "$1" | grep -o '/[^"]*' || true; }
 take_folders() {
   local folder
   while read -r folder; do
-    [ ! -d "$folder" ] || rmdir --ignore-fail-on-non-empty "$folder" || true
+    [ ! -d "$folder" ] || [ -L "$folder" ] || rmdir --ignore-fail-on-non-empty "$folder" || true
   done <<<"$(sort -r <<<"$FOLDERS"$'\n/etc/hostrouting')"
 }
 
@@ -60,6 +60,8 @@ instances() {
 # Takes the lock of a whole run, and refuses what isn't ours to change.
 begin() {
   [ "$EUID" -eq 0 ] || die "only root may do this" 77
+  [ ! -d /run/systemd/system ] || [ ! -d /proc/1 ] || [ -e /proc/1/root ] ||
+    die "can't see whether this is a chroot: root may not look at /proc/1/root" 77
   if is_running; then
     [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
     umask 077 # who can open it can hold it
