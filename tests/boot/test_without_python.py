@@ -199,9 +199,14 @@ def test_a_run_that_was_killed_before_systemd_knew_is_made_good(node: Machine, r
 def test_a_signal_never_leaves_routes_without_files(node: Machine, running: Payload) -> None:
     """It comes while the routes' script waits for the lock, and reaches install.sh alone."""
     carry(node, document(MENDED))
-    node.run("sh", "-c", "mkdir -p /run/aks-flex-node && : >/run/aks-flex-node/lock")
-    node.background("flock", "/run/aks-flex-node/lock", "sleep", "6")
-    node.run("timeout", "--foreground", "3", f"{OUT}/install.sh", check=False)
+    node.run("mkdir", "-p", "/run/aks-flex-node")
+    node.background("flock", "/run/aks-flex-node/lock", "sh", "-c", "until [ -e /run/go-on ]; do sleep 0.1; done")
+    pid = node.background(f"{OUT}/install.sh")
+    routes_run = ("sh", "-c", "grep -qs aks-flex-node/[s]tatic-routes /proc/[0-9]*/cmdline")
+    node.wait_until(lambda: node.run(*routes_run, check=False).returncode == 0, "the routes' script runs")
+    node.run("kill", str(pid))
+    node.write("/run/go-on", "")
+    node.wait_until(lambda: not node.exists(f"/proc/{pid}"), "install.sh has ended")
     assert "proto 217" in node.run("ip", "-N", "-4", "route").stdout
     assert node.exists("/etc/hostrouting/installed.json")
     assert marker(node) == {"ok": ""}
