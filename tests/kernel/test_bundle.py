@@ -227,7 +227,8 @@ def test_what_a_kill_leaves_the_next_run_finishes(new_tree: Callable[[str], Path
         there = new_tree(f"tree{number}")
         if name != "install.sh":
             apply(former, there)
-        code, _, err = run(there, killed(out / name.replace("update", "install.sh"), number))
+        script = killed(out / name.replace("update", "install.sh"), number)
+        code, _, err = run(there, script, "env", f"TMPDIR={tmp_path}")
         copy = shutil.copytree(there, tmp_path / f"copy{number}", symlinks=True)
         assert (run(there, out / "install.sh")[0], contents(there)) == (0, contents(wanted)), number
         for root in (there, copy):
