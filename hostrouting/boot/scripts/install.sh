@@ -101,7 +101,7 @@ finish() {
         cp -aT "$OLD$path" "$new" && mv -fT "$new" "$path"
       else
         rm -f "$path"
-      fi || said="not all files could be put back; mend that, and run $0 or remove.sh beside it again"
+      fi || said="not all files could be put back; fix that, and run $0 or remove.sh beside it again"
     done
     rm -rf "$STAGES"
     take_folders
