@@ -194,7 +194,8 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     puts our lost routes back, has routes follow a changed default route, checks, and writes the markers and the metrics
     of watch.textfile. It reports once what newly fails, and once what is over: to the journal if systemd has started
     it, else on standard output, where a line that isn't taken within a second is lost. It never stops a running
-    machine. With "watch": {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
+    machine, and refuses to leave the host's markers where it is in another network namespace. With "watch":
+    {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
       journalctl -u hostrouting-watch       what the service has said

@@ -15,6 +15,7 @@ import attrs
 
 from hostrouting.boot.files import remove_litter, write_if_changed
 from hostrouting.boot.host import Host
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.trial import is_overdue, put_back
 from hostrouting.config.routing import Config
@@ -76,9 +77,16 @@ class WatchHostRouting:
 
         Raises:
             phases.Cancelled: it was ended.
-            ConfigError, FileError: at the start there is no readable config, or the lock can't be taken.
+            ConfigError, FileError: at the start there is no readable config, the lock can't be taken, or the markers
+                are the host's and the network isn't.
         """
         load_all()
+        if _would_mark_another_network(self.host.layout):
+            attempt = f"can't leave markers in {self.host.layout.run_dir}"
+            raise FileError(
+                f"{attempt}: it is the host's, and this is another network namespace",
+                hint="to enter the host's: nsenter --target 1 --net",
+            )
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
@@ -245,3 +253,14 @@ def _state(path: Path) -> tuple[int, ...] | None:
     except OSError:  # it tells the same as long as it lasts
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _would_mark_another_network(layout: Layout) -> bool:
+    """Return whether PID 1 has these files and another network namespace; False where that can't be seen."""
+    run = layout.run_dir.parent
+    try:
+        has_files = layout.root == Path("/") and Path(f"/proc/1/root{run}").samefile(run)
+        return has_files and not Path("/proc/1/ns/net").samefile("/proc/thread-self/ns/net")
+    except OSError:
+        # To see either takes leave to trace PID 1, which the unit doesn't have.
+        return False

@@ -238,3 +238,22 @@ def test_an_image_with_a_folder_of_this_host_is_refused(tmp_path: Path, folder: 
     )
     assert done.stdout == "exit code 78\nas-before\n", done.stderr
     assert "this host's own" in done.stderr
+
+
+@pytest.mark.parametrize("enter", ["unshare --net", "ip netns exec other"])
+def test_a_watch_in_another_network_leaves_no_marker(tmp_path: Path, enter: str) -> None:
+    """PID 1 is the shell of a host of its own, which has the files and not the network."""
+    done = on_a_host(
+        tmp_path,
+        f"""
+        ip netns add other
+        export PYTHON CONFIG
+        unshare --pid --fork --kill-child --mount-proc bash -c '
+          {enter} timeout 20 "$PYTHON" -m hostrouting watch "$CONFIG" || echo "exit code $?"
+        '
+        ls /run/aks-flex-node
+        """,
+    )
+    assert done.stdout.splitlines()[0] == "exit code 1", done.stdout
+    assert "hint: to enter the host's: nsenter --target 1 --net" in done.stderr
+    assert "route-overlap" not in done.stdout
