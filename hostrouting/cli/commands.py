@@ -129,6 +129,7 @@ def render(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.boot.bundle import bundle, ignition
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
+    from hostrouting.model.errors import FileError
     from hostrouting.model.jsonable import to_json_text
 
     config = load(options, host)
@@ -138,7 +139,12 @@ def render(options: argparse.Namespace, host: Host) -> int:
         say(to_json_text(ignition(config)).rstrip())
         return 0
     for file in bundle(config, Layout(options.out)):
-        write_if_changed(file.path, file.text, mode=file.mode)
+        try:
+            write_if_changed(file.path, file.text, mode=file.mode)
+        except FileError as error:
+            # Nothing of this needs root.
+            hint = "name a folder that is yours" if error.is_not_permitted else error.hint
+            raise FileError(error.message, hint=hint, errno=error.errno) from error
         say(str(file.path))
     return 0
 

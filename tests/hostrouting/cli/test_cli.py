@@ -277,6 +277,15 @@ def test_render_writes_what_apply_installs_and_two_scripts(run: Any, config: Pat
         assert (installed.read_bytes(), installed.stat().st_mode) == (path.read_bytes(), path.stat().st_mode)
 
 
+def test_render_into_another_users_folder_asks_for_no_root(run: Any, open_folder: Path, as_ordinary_user: Any) -> None:
+    config = open_folder / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    with as_ordinary_user():
+        code, _, err = run("render", config, "--out", open_folder / "out")
+    assert code == 77
+    assert err.endswith(": Permission denied\nhostrouting: hint: name a folder that is yours\n")
+
+
 def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
     code, out, err = run("render", config, "--format", "ignition")
     assert (code, json.loads(out), err) == (0, ignition(Config.load(config)), "")
