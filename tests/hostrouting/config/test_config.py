@@ -215,6 +215,15 @@ def test_a_value_is_refused_with_its_path_and_the_reason(place: str, value: Any,
     assert words in message
 
 
+@pytest.mark.parametrize("unit", ["x", "-", "x.service", "@", "x@"])
+@pytest.mark.parametrize("key", ["consumer", "watch.textfile"])
+def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
+    """By no work that grows faster than the name: that would go on for a quarter of an hour."""
+    unit = f"/{unit}" if key == "watch.textfile" else unit
+    document, path = at(key, unit * (1_000_000 // len(unit)))
+    assert only_problem(document)[0] == path
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [
