@@ -566,6 +566,35 @@ def test_what_was_changed_is_put_back_should_awk_be_killed_meanwhile(node: Names
     assert table(node) == before
 
 
+KILLED_AWK = """#!/bin/sh
+cat > /dev/null
+printf 'ok\\nevery expected CIDR leaves by eth0\\n'
+kill -9 $$
+"""
+
+
+def unjudged(sandbox: Sandbox, prepare: str = "") -> str:
+    """Return why the check of a sound CIDR judges nothing."""
+    done = sandbox.run(check_script("10.96.0.0/12"), prepare=prepare)
+    assert done.returncode == 1
+    return markers(sandbox)["route-overlap.detected"]
+
+
+def test_what_awk_prints_before_it_is_killed_is_no_verdict(node: NamespaceKernel, tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path, str(tmp_path / "awk"))
+    sandbox.write(KILLED_AWK, "awk")
+    assert unjudged(sandbox) == "check-failed: awk ended without an answer\n"
+
+
+def test_a_listing_that_fails_is_not_judged(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """Though awk has it whole."""
+    change = (
+        '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
+    )
+    why = unjudged(sandbox, CHANGING.replace("CHANGE", change))
+    assert why == "check-failed: can't list the routes: RTNETLINK answers: Input/output error\n"
+
+
 def test_tables_that_never_hold_still_are_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
     text = with_constant(check_script("172.16.0.0/16"), "ATTEMPTS", 3)
     change = '"$ROOT/ip-itself" route add "172.16.$calls.0/24" via 10.1.0.1 dev eth0'

@@ -31,11 +31,17 @@ readonly GROUPS_HEARD=$((16#800000d1))
 readonly HEAR_SECONDS=5
 readonly TABLES=$'rule show\nroute show table all\naddress show\nlink show'
 
-# think <LISTED: prints a verdict, or of what stands behind "==heard" whether any of these changes matters. Program and config
-# are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in.
+# think: reads what ip lists and prints a verdict, or what stands behind "==heard" and prints whether any of these changes
+# matters. Program and config are here-documents, quoted: nothing in them is expanded. It ends the subshell that it is called in.
 think() {
   exec awk -f /dev/fd/3 /dev/fd/4 -
 } 3<<'AWK' 4<<'CONFIG'
+# A unicast route but a default one, of which there may be a million: no other line begins so.
+section == "kernel" && /^[0-9]+\./ {
+  route[++routes] = $0
+  next
+}
+
 @ROUTES_AWK@
 
 section == "kernel" {
@@ -140,7 +146,7 @@ function read_rule(    line, i) {
 }
 
 # Sets the places, in order: each stands for the addresses up to the next, to which the kernel's answers are the same.
-function find_places(    i, plain, plains, covered, suspected) {
+function find_places(    i, g, end, is_short, group, groups, octet_of, covered, suspected) {
   sorter = "exec sort -n >\"$SCRATCH\""
   for (i = 1; i <= ranges; i++) {
     print range_first[i], "expected", range_last[i] | sorter
@@ -156,22 +162,35 @@ function find_places(    i, plain, plains, covered, suspected) {
     print_suspect(first, last)
   }
   for (i = 1; i <= routes; i++) {
-    parse(route[i])
-    if (!(class in is_plain))
-      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || src_of[class] in is_address) && !strangers(class, expected, "/")
-    if (is_for_tos[class])
-      continue
-    if (is_plain[class])
-      plain[++plains] = to
-    else {
-      place(to)
-      print_suspect(first, last)
+    # As parse() has it, which takes too long for those of which there are many.
+    end = index(route[i], " ")
+    class = substr(route[i], end)
+    if (is_plain[class] != 1) {
+      parse(route[i])
+      if (is_for_tos[class])
+        continue
+      if (is_plain[class] == "")
+        is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || src_of[class] in is_address) && !strangers(class, expected, "/")
+      if (!is_plain[class]) {
+        place(to)
+        print_suspect(first, last)
+        continue
+      }
+    }
+    is_short = substr(route[i], end - 2, 1) == "/"
+    if (!groups || is_short || int(route[i]) != octet_of[groups]) {
+      group[++groups] = i
+      octet_of[groups] = is_short ? "any" : int(route[i])
     }
   }
+  group[groups + 1] = routes + 1
   # Routes by the expected interfaces alone change nothing where nothing suspect reaches.
-  for (i = 1; i <= plains; i++)
-    if (int(plain[i]) in is_near || plain[i] ~ "/.$") {
-      place(plain[i])
+  for (g = 1; g <= groups; g++)
+    for (i = group[g]; i < group[g + 1] && (octet_of[g] == "any" || octet_of[g] in is_near); i++) {
+      parse(route[i])
+      if (is_plain[class] != 1 || is_for_tos[class])
+        continue
+      place(to)
       print first, "plain\n" last + 1, "plain" | sorter
     }
   if (close(sorter) != 0)
@@ -643,8 +662,10 @@ END {
   expected = uplink_pattern == "" ? devs_of[default_on("*")] : sorted(uplink, uplinks, "/")
   if (section == "heard")
     print is_restless ? "restless" : "calm"
-  else
+  else {
     print_verdict()
+    print "end"
+  }
 }
 AWK
 ==config
@@ -707,21 +728,22 @@ is_calm() {
 }
 
 # Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro. Sets
-# VERDICT, LACKS_DEFAULT, PENDING and
-# LINES.
+# VERDICT, LACKS_DEFAULT, PENDING and LINES.
 look() {
   local left text
   VERDICT=again
   listen
   for ((left = ATTEMPTS; left; left--)); do
     PENDING='' LINES=''
-    if ! hear_out || ! forget || ! list "$TABLES"; then
+    if ! hear_out || ! forget || ! list "$TABLES" think; then
       VERDICT=unknown LINES="check-failed: $MESSAGE"
       break
     fi
-    text=$(think <<<"$LISTED") || text=''
     { hear_out && is_calm; } || continue
-    LINES=${text#*$'\n'} text=${text%%$'\n'*}
+    # What awk prints before something ends it is no verdict.
+    [[ $LISTED = *$'\nend' ]] || LISTED=''
+    LISTED=${LISTED%$'\nend'}
+    LINES=${LISTED#*$'\n'} text=${LISTED%%$'\n'*}
     VERDICT=${text%% *} PENDING=${text#"${text%% *}"}
     [ "$VERDICT" = again ] || break
   done

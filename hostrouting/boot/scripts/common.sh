@@ -40,22 +40,22 @@ look_at_time() {
   NOW=$((10#${up/./}))
 }
 
-# list COMMANDS: sets LISTED to all that the kernel answers, a line each and with numbers for names (an rt_protos file may
-# give 217 any name), behind NEXTHOPS, the nexthop objects, as a sysctl has it
-# hide the hops of routes by them. Or fails and sets MESSAGE.
+# list COMMANDS [READER]: sets LISTED to all that the kernel answers, a line each and with numbers for names (an rt_protos
+# file may give 217 any name), or to what a reader prints of that: bash takes seconds for a million lines. Or fails and sets
+# MESSAGE; what the reader has printed then counts for nothing.
 list() {
   local left status error=''
   for ((left = ATTEMPTS; left; left--)); do
-    LISTED=$(exec ip -4 -N -o -batch - <<<"$1" 2>"$ERRORS")
+    LISTED=$(
+      [ $# -eq 1 ] || exec > >("$2")
+      exec ip -4 -N -o -batch - <<<"$1" 2>"$ERRORS.listing"
+    )
     status=$?
-    read -r -d '' error <"$ERRORS"
+    read -r -d '' error <"$ERRORS.listing"
     [[ $error != *'Dump was interrupted'* ]] || continue
     MESSAGE="can't list the routes: ${error%%$'\n'*}"
     [ -n "$error" ] || MESSAGE+="is there room in $RUN_DIR, and may it be written?"
-    [ "$status" -eq 0 ] || return
-    NEXTHOPS=''
-    [[ $LISTED != *' nhid '* ]] || NEXTHOPS=$(exec ip -N -o nexthop show 2>/dev/null)$'\n' LISTED=$NEXTHOPS$LISTED
-    return
+    return "$status"
   done
   MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later"
   return 1
@@ -154,4 +154,4 @@ is_overdue() {
   [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
 
-ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NEXTHOPS='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS
+ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS
