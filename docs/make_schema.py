@@ -12,7 +12,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from types import CodeType, NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -54,6 +54,7 @@ STRINGS: dict[object, str] = {
     values.parse_consumer: r"(?!-|.{237})[A-Za-z0-9:_.\-]+@?\.service",
     values.parse_textfile: r"(/(?!\.\.?/)[^/\u0000-\u001f\u007f]+)+(?<!/)\.prom",
     IPv4Address: rf"{OCTET}{REST}",
+    IPv4Interface: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
     IPv4Network: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
 }
 

@@ -12,14 +12,17 @@ from hostrouting.boot.locks import OverdueRun, StoppedRun
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.model.changes import Change, Changes
+from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import (
+    EventVerdict,
     Finding,
     FindingKind,
     Fix,
     Note,
     NoteKind,
     Obstacle,
+    Outlook,
     OverlapReport,
     Unfixable,
     UnknownReason,
@@ -39,6 +42,8 @@ __all__ = [
     "DoctorCheck",
     "DoctorFinding",
     "DoctorReport",
+    "EventKind",
+    "EventVerdict",
     "ExaminedHost",
     "ExplainedLookup",
     "Explanation",
@@ -47,11 +52,13 @@ __all__ = [
     "Fix",
     "FleetReport",
     "GroupFailure",
+    "HostEvent",
     "HostGroup",
     "NextStart",
     "Note",
     "NoteKind",
     "Obstacle",
+    "Outlook",
     "OverdueRun",
     "OverlapReport",
     "Plan",

@@ -5,10 +5,18 @@ The kernel tells that a route went, not why. But each manager keeps a file for e
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, product
 from pathlib import Path
 
+import attrs
+
 from hostrouting.model.errors import FileError
+from hostrouting.model.jsonable import JsonObject
+from hostrouting.model.links import Link
 from hostrouting.model.opening import only_regular
+from hostrouting.model.routes import Protocol, Route
 
 NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
 
@@ -17,6 +25,7 @@ _NOTES = {
     NETWORKD: ("run/systemd/netif/links", "ADMIN_STATE"),
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),
 }
+_ADDED = (Protocol.RA, Protocol.DHCP, Protocol.STATIC)
 _ADVICE = {
     NETWORKD: "which drops routes that aren't its own when it configures an interface anew: set "
     "ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before systemd 257 "
@@ -65,3 +74,76 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
         raise FileError.of(f"read {path}", error) from error
     found = {name.strip(): value.strip() for name, _, value in pairs}
     return found.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")
+
+
+@attrs.frozen
+class Manager(JsonObject):
+    """A network manager that configures interfaces of a host.
+
+    Args:
+        name: of its service.
+        devs: the interfaces that it configures.
+        drops_routes: whether, when it is started again, it removes what other programs have added to them; null: not
+            known.
+    """
+
+    name: str
+    devs: tuple[str, ...]
+    drops_routes: bool | None = None
+
+    def adds(self, route: Route) -> bool:
+        """Tell whether a route looks like one that it adds and puts back: of a lease, or of its files."""
+        return route.protocol in _ADDED and not set(self.devs).isdisjoint(route.devs)
+
+    def drops(self, route: Route) -> bool:
+        """Tell whether a route of another program goes when it is started again."""
+        is_foreign = route.protocol not in (*_ADDED, Protocol.KERNEL)
+        return bool(self.drops_routes) and is_foreign and not set(self.devs).isdisjoint(route.devs)
+
+
+def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
+    """Return the network managers of a host, and what their restart does.
+
+    Args:
+        root: as for ``who_manages``.
+        links: of the host.
+
+    Raises:
+        FileError: a manager's file can't be read.
+    """
+    devs = {name: tuple(link.name for link in links if is_managed(root, name, link.index)) for name in _NOTES}
+    return tuple(Manager(name, of_it, _drops_routes(root, name)) for name, of_it in devs.items() if of_it)
+
+
+# Measured: networkd 252 keeps them, 257 drops them unless it is told not to; in between we haven't seen any.
+# NetworkManager (1.42) keeps them, unless keep-configuration= tells it not to.
+_KEEPING, _DROPPING = 252, 257
+_LIBRARIES = ("usr/lib/systemd", "usr/lib64/systemd", "usr/lib/*/systemd", "lib/systemd", "lib/*/systemd")
+_FILES = {
+    NETWORKD: [
+        f"systemd/{name}" for name in ("networkd.conf", "networkd.conf.d/*", "network/*.network*", "network/*/*")
+    ],
+    NETWORK_MANAGER: ["NetworkManager/NetworkManager.conf", "NetworkManager/conf.d/*.conf"],
+}
+_SETTING = re.compile(r"^(ManageForeignRoutes|KeepConfiguration|keep-configuration) *= *(\S+)", re.MULTILINE)
+
+
+def _drops_routes(root: Path, name: str) -> bool | None:
+    said = set(_SETTING.findall("\n".join(_settings(root, name))))
+    found = chain.from_iterable(root.glob(f"{folder}/libsystemd-shared-*.so") for folder in _LIBRARIES)
+    versions = {int(number) for path in found for number in re.findall(r"shared-(\d+)", path.name)}
+    if name == NETWORK_MANAGER:
+        return None if said else False
+    if not versions or (max(versions) > _KEEPING and min(versions) < _DROPPING):
+        return None
+    is_kept = max(versions) <= _KEEPING or said == {("ManageForeignRoutes", "no")}
+    return False if is_kept else None if said else True
+
+
+def _settings(root: Path, name: str) -> Iterator[str]:
+    for folder, pattern in product(("etc", "run", "usr/lib", "usr/local/lib"), _FILES[name]):
+        for path in filter(Path.is_file, root.glob(f"{folder}/{pattern}")):
+            try:
+                yield path.read_text(encoding="utf-8", errors="surrogateescape")
+            except OSError as error:
+                raise FileError.of(f"read {path}", error) from error

@@ -11,6 +11,8 @@
      "routes":         `ip -j -N -d -4 route show table all`,
      "nexthops":       `ip -j -N -d nexthop show`,
      "nameservers": ["10.0.0.10"],
+     "ignoringLinkdown": ["eth0"],    interfaces whose routes are passed over without a carrier (a sysctl),
+     "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    what configures interfaces
      "isTorn": true,                   the host changed while it was recorded
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
      "sources": [{...}, ...]}         routes, each with the sources of connections by it, where no other list tells them
@@ -48,6 +50,7 @@ from hostrouting.kernel._ip import (
     write_rule,
 )
 from hostrouting.kernel._items import NEEDED, Key, Keys
+from hostrouting.kernel.managers import Manager
 from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError, FileError
@@ -85,6 +88,8 @@ class Snapshot:
         is_torn: the host changed while it was recorded, so this may be a state that never was; it isn't judged.
         sources: entries with the sources that connections by them, and by any that lead the same way, get; those that
             follow from addresses and entries aren't recorded.
+        ignoring_linkdown: interfaces of net.ipv4.conf.*.ignore_routes_with_linkdown; None: not known.
+        managers: network managers with the interfaces that they configure.
     """
 
     links: tuple[Link, ...]
@@ -98,6 +103,8 @@ class Snapshot:
     is_merged: bool | None = None
     is_torn: bool = False
     sources: tuple[tuple[Route, tuple[IPv4Address, ...]], ...] = ()
+    ignoring_linkdown: tuple[str, ...] | None = None
+    managers: tuple[Manager, ...] = ()
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
@@ -252,6 +259,13 @@ def _write_sources(found: tuple[Route, tuple[IPv4Address, ...]]) -> dict[str, An
     return write_route(route) | _SOURCES.write({"sources": sources})
 
 
+_MANAGER = Keys(
+    Key("name", "name", _text, str),
+    _list("devs", _text, str),
+    Key("dropsRoutes", "drops_routes", parse_boolean, bool, None),
+)
+
+
 _KEYS = Keys(
     Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
     Key("host", "host", _name, str, None),
@@ -267,4 +281,6 @@ _KEYS = Keys(
     _list("nexthops", read_nexthop, str, ()),
     _list("nameservers", parse_address, str, ()),
     _list("sources", _read_sources, _write_sources, ())._replace(is_always=False),
+    _list("ignoringLinkdown", _text, str, None)._replace(field="ignoring_linkdown", is_always=False),
+    _list("managers", lambda value: Manager(**_MANAGER.read(value)), Manager.to_json, ())._replace(is_always=False),
 )

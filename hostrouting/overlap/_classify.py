@@ -18,7 +18,7 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 Classifications = Mapping[int, tuple["Classification", ...]]
 
 # Calico's blackhole of its own block has protocol 80; BIRD's has 12.
-_CNI_PROTOCOLS = (Protocol.BIRD, 80)
+CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
 
 class Classification(NamedTuple):
@@ -205,7 +205,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         block = numbers(discard.destination)
         if discard.destination.prefixlen == 0:
             return False
-        if discard.protocol in _CNI_PROTOCOLS:
+        if discard.protocol in CNI_PROTOCOLS:
             return True
         position = bisect_left(self._pods, (discard.table, *block))
         return position < len(self._pods) and self._pods[position] <= (discard.table, ends(block)[1], 32)

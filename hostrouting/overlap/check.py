@@ -104,6 +104,7 @@ def check_overlap(
     nameservers: Sequence[IPv4Address] = (),
     host: str | None = None,
     given: NodeAddresses = NONE_GIVEN,
+    needs_fix: bool = True,
 ) -> OverlapReport:
     """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
 
@@ -116,6 +117,7 @@ def check_overlap(
         nameservers: that the host asks; the fix tells of those that change sides.
         host: the name of a host that was recorded; None: it is this one.
         given: the addresses that the config's document gives other components; a note tells of those that don't fit.
+        needs_fix: whether the report is to say what fixes its findings.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several
@@ -142,8 +144,8 @@ def check_overlap(
     notes = (*notes, *_notes_on_given(given, overlap, state))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=state.uplinks, notes=notes)
-    if not findings:
-        return report
+    if not (findings and needs_fix):
+        return attrs.evolve(report, findings=findings)
     if state.default is None:
         unfixable = tuple(_without_default(state, findings))
         return attrs.evolve(report, findings=findings, fix=Fix(unfixable=unfixable))

@@ -10,6 +10,7 @@ import attrs
 from hostrouting.config.routing import OverlapMode, StaticRoute
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.events import HostEvent
 from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
@@ -243,6 +244,47 @@ class Fix(JsonObject):
     consequences: tuple[str, ...] = ()
 
 
+class Outlook(StrEnum):
+    """Course of the verdict after an event, compared with the present one."""
+
+    SAME = "same"
+    RESTORED = "restored"
+    LASTING = "lasting"
+    UNTOLD = "untold"
+
+
+@attrs.frozen
+class EventVerdict(JsonObject):
+    """The verdict after an event, before any other program reacts to it, and once those have that will.
+
+    Args:
+        event: what happens.
+        outlook: ``same``: as before; ``restored``: another one until programs put back routes; ``lasting``: another
+            one that stays; ``untold``: it can't be foretold.
+        verdict: the result of a check right after it.
+        findings: what then fails, without fixes.
+        reason: why the verdict is ``unknown``, or can't be foretold; null: it is known.
+        restored_by: the programs that put back routes afterwards, in their order; none: none does until the interface
+            or the host is set up anew.
+        lasting_verdict: the result of a check after that.
+        lasting_findings: what then still fails, without fixes.
+    """
+
+    event: HostEvent
+    outlook: Outlook
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    reason: str | None = None
+    restored_by: tuple[str, ...] = ()
+    lasting_verdict: Verdict = Verdict.UNKNOWN
+    lasting_findings: tuple[Finding, ...] = ()
+
+    @property
+    def is_risk(self) -> bool:
+        """Tell whether an expected CIDR fails for good, and not for want of a default route, which is seen at once."""
+        return self.outlook is Outlook.LASTING and bool(self.lasting_findings)
+
+
 @attrs.frozen
 class OverlapReport(JsonObject):
     """The result of a check.
@@ -261,10 +303,11 @@ class OverlapReport(JsonObject):
         cidrs: what was checked.
         fix: what fixes all failures together; not part of the JSON, which has each failure's own.
         changes: what the task that checked has changed; not part of the JSON, which is the same everywhere.
+        events: the verdicts after each event that the host may meet; null: they weren't asked for.
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time")
+    json_names = ("schema", "host", "verdict", "mode", "default_devs", "findings", "notes", "reason", "time", "events")
 
     verdict: Verdict
     mode: OverlapMode
@@ -278,6 +321,12 @@ class OverlapReport(JsonObject):
     cidrs: tuple[IPv4Network, ...] = ()
     fix: Fix = attrs.field(factory=Fix)
     changes: Changes = attrs.field(factory=Changes)
+    events: tuple[EventVerdict, ...] | None = None
+
+    @property
+    def is_one_event_away(self) -> bool | None:
+        """Tell whether a single event leads an expected CIDR astray for good; None: no events were asked for."""
+        return None if self.events is None else any(each.is_risk for each in self.events)
 
     @property
     def reason(self) -> str | None:

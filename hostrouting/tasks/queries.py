@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
@@ -33,6 +35,7 @@ def check(
     host: Host | None = None,
     scope: CancelScope | None = None,
     document: Mapping[str, Any] | None = None,
+    one_event: bool = False,
 ) -> OverlapReport:
     """Check now that every expected CIDR leaves by the node's uplinks, writing no marker.
 
@@ -45,6 +48,7 @@ def check(
         scope: ends it, and is told what is waited for.
         document: that the config was read from. A note tells where its ``node.kubelet.nodeIP`` or
             ``networking.dnsServiceIP`` doesn't fit.
+        one_event: also foretell the verdict after each event that the host may meet; no verdict and no mode heeds it.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, where nothing could be judged.
@@ -54,8 +58,14 @@ def check(
         phases.Cancelled, phases.TimedOut: the scope ended.
     """
     config, host = to_config(config), to_host(host)
-    given = NodeAddresses.of(document)
-    return check_kernel(config, host, host.routes, scope or CancelScope(), given=given)
+    given, scope = NodeAddresses.of(document), scope or CancelScope()
+    report = check_kernel(config, host, host.routes, scope, given=given)
+    if not one_event:
+        return report
+    from hostrouting.overlap.one_event import anticipate
+
+    events = anticipate(config, snapshot(host=host), scope) if report.cidrs else ()
+    return attrs.evolve(report, events=events)
 
 
 def check_kernel(
@@ -118,7 +128,7 @@ def explain(
 
 
 def snapshot(*, host: Host | None = None) -> Snapshot:
-    """Record what a check looks at: links, addresses, rules, routes of all tables, and nameservers.
+    """Record what a check looks at, and what decides about events: routes of all tables, a sysctl, network managers.
 
     Args:
         host: whom to record; None: this host.
@@ -128,12 +138,19 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
 
     Raises:
         RouteError: the kernel can't be asked.
-        FileError: resolv.conf can't be read.
+        FileError: a file can't be read, such as resolv.conf.
     """
     host = to_host(host)
     if host.snapshot is not None:
         return host.snapshot
     from hostrouting.boot.nameservers import nameservers
+    from hostrouting.boot.sysctls import devs_ignoring_linkdown
+    from hostrouting.kernel.managers import managers_of
     from hostrouting.kernel.snapshot_backend import take_snapshot
 
-    return take_snapshot(host.routes, nameservers=nameservers(host.layout))
+    recorded = take_snapshot(host.routes, nameservers=nameservers(host.layout))
+    return attrs.evolve(
+        recorded,
+        ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links),
+        managers=managers_of(host.layout.root, recorded.links),
+    )

@@ -8,5 +8,5 @@
     devinet     net/ipv4/devinet.c and fib_frontend.c: links, addresses, and the routes that follow them
 
 Each module imports only those above it. Functions are named after the kernel's, and do no more than what shows
-from outside in a namespace without VRFs, nexthop objects and lightweight tunnels.
+from outside in a namespace without VRFs and lightweight tunnels, where nexthop objects only go with their interfaces.
 """

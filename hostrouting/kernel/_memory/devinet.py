@@ -14,6 +14,7 @@ from hostrouting.kernel._memory.semantics import (
     fib_sync_down_dev,
     fib_sync_up,
     inet_addr_type,
+    nexthop_flush_dev,
 )
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
@@ -45,6 +46,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
     net.tell()
     if not is_up:
         fib_sync_down_dev(net, dev)
+        nexthop_flush_dev(net, dev)
         return
     if dev.name == LOOPBACK:
         # inetdev_event gives lo its address, unless it has that one.
@@ -65,6 +67,7 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
         fib_sync_up(net, dev, revive=False)
     elif dev.is_up:
         fib_sync_down_dev(net, dev, is_dead=False)
+        nexthop_flush_dev(net, dev)
 
 
 def delete_device(net: Net, dev: Device) -> None:

@@ -209,8 +209,22 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
         net.change_entries(lambda route: _with_hops_of(dev, route, back))
 
 
+def nexthop_flush_dev(net: Net, dev: Device) -> None:
+    """Take out the nexthop objects of a device that went down or lost its carrier, and the routes that had no other."""
+
+    def changed(route: Route) -> Route | None:
+        if route.nexthop_id is None or not route.hops:
+            return route
+        left = [hop for hop in route.hops if hop.dev != dev.name]
+        if len(left) == 1:
+            left = [attrs.evolve(left[0], weight=1)]  # of a group of one none is shown
+        return attrs.evolve(route, hops=tuple(left)) if left else None
+
+    net.change_entries(changed)
+
+
 def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
-    """Return a route with the hops by a device changed."""
-    if not any(hop.dev == dev.name for hop in route.hops):
+    """Return a route with the hops by a device changed, save those of a nexthop object, whose state is the object's."""
+    if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops))

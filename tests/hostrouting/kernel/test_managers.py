@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed, who_manages
+from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, Manager, is_managed, managers_of, who_manages
 from hostrouting.model.errors import FileError
+from hostrouting.model.links import Link
 
 NETWORKDS, NETWORK_MANAGERS = "run/systemd/netif/links/2", "run/NetworkManager/devices/2"
 
@@ -43,3 +44,27 @@ def test_a_file_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / NETWORKDS).mkdir(parents=True)
     with pytest.raises(FileError, match="netif/links/2"):
         who_manages(tmp_path, "eth0", 2)
+
+
+LIBRARY, CONF = "usr/lib/systemd/libsystemd-shared-{}.so", "etc/systemd/networkd.conf"
+KEEP = "[device]\nkeep-configuration=no\n"
+
+
+@pytest.mark.parametrize(
+    ("manager", "files", "drops"),
+    [
+        (NETWORKD, {LIBRARY.format(252): ""}, False),
+        (NETWORKD, {LIBRARY.format("257.9-1"): ""}, True),
+        (NETWORKD, {LIBRARY.format(257): "", CONF: "[Network]\nManageForeignRoutes=no\n"}, False),
+        (NETWORKD, {LIBRARY.format(257): "", "etc/systemd/network/a.network": "KeepConfiguration = yes\n"}, None),
+        (NETWORKD, {LIBRARY.format(255): ""}, None),
+        (NETWORKD, {}, None),
+        (NETWORK_MANAGER, {"etc/NetworkManager/NetworkManager.conf": "[main]\ndns=none\n"}, False),
+        (NETWORK_MANAGER, {"usr/lib/NetworkManager/conf.d/10.conf": KEEP}, None),
+    ],
+)
+def test_what_a_restart_drops(tmp_path: Path, manager: str, files: dict[str, str], drops: bool | None) -> None:
+    claim = {NETWORKD: (NETWORKDS, "ADMIN_STATE=configured\n"), NETWORK_MANAGER: (NETWORK_MANAGERS, "managed=true\n")}
+    for path, text in (claim[manager], *files.items()):
+        note(tmp_path, path, text)
+    assert managers_of(tmp_path, [Link(2, "eth0"), Link(3, "eth1")]) == (Manager(manager, ("eth0",), drops),)

@@ -1,0 +1,150 @@
+"""Pure: a recorded host as one event would leave it, on the kernel in memory, before any other program reacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import IPv4Address
+from typing import NamedTuple
+
+import attrs
+
+from hostrouting.kernel._memory import devinet
+from hostrouting.kernel._memory.net import Device, How, Net, fib_tables_dump
+from hostrouting.kernel._memory.semantics import fib_new_route
+from hostrouting.kernel.nexthops import Sources, unicast_defaults, with_shares
+from hostrouting.kernel.refusals import NetlinkError
+from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.model.events import EventKind, HostEvent
+from hostrouting.model.links import Address
+from hostrouting.model.routes import Protocol, Route
+
+
+def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) -> Snapshot:
+    """Return a host as an event leaves it.
+
+    Args:
+        snapshot: the host.
+        event: of one of its interfaces or network managers.
+        restored: routes that a program puts back afterwards, as far as the kernel then takes them.
+    """
+    net = _load(snapshot)
+    if event.kind is EventKind.RESTART:
+        managers = [manager for manager in snapshot.managers if manager.name == event.subject]
+        net.change_entries(lambda route: None if any(manager.drops(route) for manager in managers) else route)
+    else:
+        _meet(net, net.device(event.subject), event, snapshot)
+    for route in restored:
+        with suppress(NetlinkError):
+            fib_new_route(net, route, How.REPLACE)
+    return _dump(snapshot, net)
+
+
+def _load(snapshot: Snapshot) -> Net:
+    net = Net(promotes_secondaries=False, ignores_linkdown=False)
+    net.rules[:] = snapshot.rules
+    net.is_merged = snapshot.rules == KERNEL_RULES and snapshot.is_merged is not False
+    for link in snapshot.links:
+        dev = Device(link.index, link.name, link.kind, link.hardware, link.master, link.is_up)
+        # Whether a device that is down will have a carrier isn't known: mostly it will.
+        dev.is_plugged = link.has_carrier or not link.is_up
+        net.devices[link.name] = dev
+    for address in snapshot.addresses:
+        net.device(address.dev).addresses.append(address)
+    # A dump has the newest table of a byte first.
+    net.tables.update({table: {} for table in reversed(dict.fromkeys(route.table for route in snapshot.routes))})
+    for route in snapshot.routes:
+        # What is shown as dead as a whole is so by a sysctl: what is really dead is gone.
+        hops = [attrs.evolve(hop, is_dead=not hop.is_linkdown) for hop in route.hops] if route.is_dead else route.hops
+        net.there(route).append(attrs.evolve(route, hops=tuple(hops)) if route.is_dead else route)
+    return net
+
+
+def _dump(snapshot: Snapshot, net: Net) -> Snapshot:
+    links = [
+        attrs.evolve(link, is_up=dev.is_up, has_carrier=dev.has_carrier, master=dev.master)
+        for link in snapshot.links
+        if (dev := net.devices.get(link.name)) is not None
+    ]
+    ignoring = {*(snapshot.ignoring_linkdown or ())}
+    without_carrier = {dev.name for dev in net.devices.values() if dev.is_up and not dev.has_carrier}
+    shown = (_as_shown(route, ignoring) for route in fib_tables_dump(net, None))
+    routes = tuple(with_shares(route, without_carrier.__contains__) for route in shown)  # as the reader of Linux does
+    return with_sources(attrs.evolve(snapshot, links=tuple(links), addresses=net.addresses(), routes=routes), snapshot)
+
+
+def with_sources(later: Snapshot, known: Snapshot) -> Snapshot:
+    """Return a host with the sources of connections, as they are if interfaces were registered in their numbers' order.
+
+    Args:
+        later: the host.
+        known: what was recorded; where its sources say that the order is another one, none are known.
+    """
+    before, now = Sources(known.addresses), Sources(later.addresses)
+    told: list[tuple[Route, tuple[IPv4Address, ...]]] = []
+    by_order = (before.of(route) == sources for route, sources in known.sources if route.nexthop_id is None)
+    if later.rules != KERNEL_RULES and all(by_order):
+        told = [(route, now.of(route)) for route in later.routes if route.nexthop_id is None]
+    return attrs.evolve(later, sources=tuple(told))
+
+
+def _as_shown(route: Route, ignoring: set[str]) -> Route:
+    """Return a route as a check reads it: dead as a whole where each hop is dead or passed over without a carrier."""
+    if not route.hops or not all(hop.is_dead or (hop.is_linkdown and hop.dev in ignoring) for hop in route.hops):
+        return route
+    return attrs.evolve(route, hops=tuple(attrs.evolve(hop, is_dead=True) for hop in route.hops))
+
+
+# --- what happens --------------------------------------------------------------------------------------------------
+
+
+def _meet(net: Net, dev: Device, event: HostEvent, snapshot: Snapshot) -> None:
+    if event.kind is EventKind.FLAP:
+        devinet.set_device_up(net, dev, is_up=False)
+        devinet.set_device_up(net, dev, is_up=True)
+    elif event.kind is EventKind.CARRIER_LOST:
+        devinet.carrier_changed(net, dev, is_plugged=False)
+    elif event.address is None:
+        devinet.delete_device(net, dev)
+    else:
+        devinet.set_device_up(net, dev, is_up=True)
+        address = Address(dev.name, event.address.ip, event.address.network.prefixlen)
+        old = None if event.gateway is None else lease_of(snapshot, dev.name)
+        with suppress(NetlinkError):
+            devinet.inet_insert_ifa(net, dev, attrs.evolve(address, metric=old.address.metric if old else 0))
+        if old is not None:
+            _renew(net, dev, event, old)
+
+
+def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
+    """Do as networkd does once the new address is there: the routes of the lease change, then the old address goes."""
+    net.change_entries(lambda route: None if route in old.routes else route)
+    default = attrs.evolve(old.default, hops=(attrs.evolve(old.default.hops[0], gateway=event.gateway),))
+    if default.source is not None and event.address is not None:
+        default = attrs.evolve(default, source=event.address.ip)
+    with suppress(NetlinkError):
+        fib_new_route(net, default, How.APPEND)
+    devinet.inet_del_ifa(net, dev, old.address.local, old.address.prefix_length)
+
+
+class Lease(NamedTuple):
+    """What an interface has by DHCP: its routes, the default one, and the address and the gateway that came with it."""
+
+    address: Address
+    gateway: IPv4Address
+    default: Route
+    routes: list[Route]
+
+
+def lease_of(snapshot: Snapshot, dev: str) -> Lease | None:
+    """Return the lease of an interface; None: it has none with a default route by an IPv4 gateway."""
+    of_dhcp = [route for route in snapshot.routes if route.protocol == Protocol.DHCP and route.nexthop_id is None]
+    routes = [route for route in of_dhcp if [hop.dev for hop in route.hops] == [dev]]
+    own = [each for each in snapshot.addresses if each.dev == dev and each.prefix_length and not each.is_secondary]
+    for default in unicast_defaults(routes):
+        gateway = default.hops[0].gateway
+        if own and isinstance(gateway, IPv4Address):
+            ranks = [(each.local != default.source, gateway not in each.network) for each in own]
+            return Lease(own[ranks.index(min(ranks))], gateway, default, routes)
+    return None

@@ -1,0 +1,236 @@
+"""The verdict after one event, foretold on the kernel in memory."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import cut
+
+import phases
+from hostrouting import Config, Host, RouteOverlap, Snapshot, Verdict, check
+from hostrouting.kernel.events import after
+from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, Manager
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
+from hostrouting.model.errors import ConfigError
+from hostrouting.model.links import Hardware, Link
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.rules import Rule
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.one_event import anticipate, touching_devs
+from hostrouting.report import EventKind, EventVerdict, HostEvent, Outlook
+from hostrouting.testing import FakeKernel
+
+if TYPE_CHECKING:
+    from worlds.cut import Question
+
+NODES, GATEWAY = IPv4Network("10.1.0.0/24"), IPv4Address("10.1.0.1")
+DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP, metric=100)
+KEEPING, DROPPING = (Manager(NETWORKD, ("eth0", "eth1"), drops) for drops in (False, True))
+
+
+def two_nics() -> FakeKernel:
+    """Two interfaces in one subnet: the order of their connected routes decides."""
+    kernel = FakeKernel()
+    for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.1.0.5/24")):
+        kernel.add_link(dev)
+        kernel.add_address(dev, address)
+    assert kernel.add([DEFAULT]) == ()
+    return kernel
+
+
+def recorded(kernel: FakeKernel, *managers: Manager, **more: Any) -> Snapshot:
+    return attrs.evolve(take_snapshot(kernel), managers=managers, **{"ignoring_linkdown": ()} | more)
+
+
+def config(*routes: str, cidr: str = str(NODES), watch: bool = False, **more: Any) -> Config:
+    static = {"enabled": True, "routes": [{"destination": each, "gateway": "onlink", "dev": "eth0"} for each in routes]}
+    section = {"staticRoutes": static} if routes else {}
+    return Config.from_mapping(
+        {"hostRouting": section | {"routeOverlap": {"expectedCidrs": [cidr]} | more, "watch": {"enabled": watch}}}
+    )
+
+
+def told(config: Config, snapshot: Snapshot) -> dict[tuple[str, str], EventVerdict]:
+    found = anticipate(config, snapshot, phases.CancelScope())
+    return {(each.event.subject, str(each.event.kind)): each for each in found}
+
+
+def test_a_flap_swaps_two_nics_of_a_subnet_for_good() -> None:
+    each = told(config(), recorded(two_nics(), KEEPING))["eth0", "flap"]
+    assert each.verdict is Verdict.UNKNOWN  # until networkd has put the default route back
+    assert each.restored_by == (NETWORKD,)
+    (finding,) = each.lasting_findings
+    assert (finding.cidr, finding.probe, finding.devs) == (NODES, NODES[0], ("eth1",))
+
+
+def test_the_order_of_equal_routes_is_a_change() -> None:
+    kernel = two_nics()
+    for dev in ("eth2", "eth3"):
+        kernel.add_link(dev)
+        kernel.add_address(dev, f"10.7.0.{dev[-1]}/24")
+    section = {"routeOverlap": {"expectedCidrs": ["10.7.0.0/24"], "allowedDevs": ["eth2"]}}
+    found = told(Config.from_mapping({"hostRouting": section}), recorded(kernel))
+    assert found["eth2", "flap"].verdict is Verdict.OVERLAP
+    assert found["eth3", "flap"].verdict is Verdict.OK
+
+
+def test_routes_that_the_watcher_puts_back_make_it_silent() -> None:
+    kernel = two_nics()
+    halves = [str(half) for half in NODES.subnets()]
+    assert kernel.add([Route(IPv4Network(half), (NextHop("eth0"),)) for half in halves]) == ()
+    watched = told(config(*halves, watch=True), recorded(kernel, KEEPING))["eth0", "flap"]
+    assert (watched.restored_by, watched.lasting_verdict) == ((NETWORKD, "hostrouting watch"), Verdict.OK)
+    alone = told(config(*halves), recorded(kernel, KEEPING))["eth0", "flap"]
+    assert (alone.restored_by, alone.lasting_verdict) == ((NETWORKD,), Verdict.OVERLAP)
+
+
+def test_routes_of_networkd_make_it_silent() -> None:
+    kernel = two_nics()
+    halves = [Route(half, (NextHop("eth0"),), protocol=Protocol.STATIC) for half in NODES.subnets()]
+    assert kernel.add(halves) == ()
+    assert told(config(), recorded(kernel, KEEPING))["eth0", "flap"].lasting_verdict is Verdict.OK
+
+
+def test_a_late_address_shadows() -> None:
+    kernel = two_nics()
+    kernel.add_link("ib0", hardware=Hardware.INFINIBAND, up=False)
+    found = told(config(cidr="172.16.1.0/24"), recorded(kernel))
+    late = found["ib0", "late-address"]
+    assert late.event.address == IPv4Interface("172.16.0.1/16")
+    assert [(each.cidr, each.devs) for each in late.lasting_findings] == [(IPv4Network("172.16.1.0/24"), ("ib0",))]
+    assert late.restored_by == ()
+
+
+def test_a_late_address_is_of_the_network_of_other_infiniband_interfaces() -> None:
+    kernel = two_nics()
+    for dev in ("ib0", "ib1"):
+        kernel.add_link(dev, hardware=Hardware.INFINIBAND)
+    kernel.add_address("ib1", "172.20.0.1/16")
+    assert told(config(), recorded(kernel))["ib0", "late-address"].event.address == IPv4Interface("172.20.0.2/16")
+
+
+def test_another_lease_takes_the_routes_with_the_old_source() -> None:
+    kernel = two_nics()
+    half = Route(IPv4Network("10.1.0.0/25"), (NextHop("eth0"),), source=IPv4Address("10.1.0.4"))
+    assert kernel.add([half]) == ()
+    event = HostEvent(EventKind.RENUMBERED, "eth0", IPv4Interface("10.1.1.4/24"), IPv4Address("10.1.1.1"))
+    found = told(config(), recorded(kernel))["eth0", "renumbered"]
+    assert found.event == event
+    now = after(recorded(kernel), event)
+    assert half not in now.routes
+    assert [r.hops[0].gateway for r in now.routes if r.destination == DEFAULT_DESTINATION] == [event.gateway]
+    assert {str(each.local) for each in now.addresses if each.dev == "eth0"} == {"10.1.1.4"}
+
+
+@pytest.mark.parametrize(("manager", "is_kept"), [(KEEPING, True), (DROPPING, False)])
+def test_a_restart_of_networkd_drops_our_routes_or_keeps_them(manager: Manager, is_kept: bool) -> None:
+    kernel = two_nics()
+    kernel.del_address("eth1", "10.1.0.5/24")
+    kernel.add_address("eth1", "10.1.0.5/16")
+    assert kernel.add([Route(IPv4Network("10.1.9.0/24"), (NextHop("eth0", GATEWAY),))]) == ()
+    each = told(config(cidr="10.1.9.0/24"), recorded(kernel, manager))[NETWORKD, "restart"]
+    assert each.verdict is (Verdict.OK if is_kept else Verdict.OVERLAP)
+    assert each.restored_by == ()
+
+
+def test_what_a_restart_does_may_be_unknown() -> None:
+    unknown = Manager(NETWORK_MANAGER, ("eth0",))
+    assert told(config(), recorded(two_nics(), unknown))[NETWORK_MANAGER, "restart"].outlook is Outlook.UNTOLD
+
+
+def test_a_lost_carrier_depends_on_a_sysctl() -> None:
+    kernel = two_nics()
+    lost = "eth0", "carrier-lost"
+    assert told(config(), recorded(kernel))[lost].verdict is Verdict.OK
+    assert told(config(), recorded(kernel, ignoring_linkdown=("eth0",)))[lost].verdict is Verdict.UNKNOWN
+    assert told(config(), recorded(kernel, ignoring_linkdown=None))[lost].outlook is Outlook.UNTOLD
+    assert told(config(), recorded(kernel, ignoring_linkdown=("eth1",)))[lost].verdict is Verdict.OK
+
+
+def test_a_leg_without_carrier_is_read_as_on_linux() -> None:
+    kernel = two_nics()
+    kernel.add_link("eth2")
+    kernel.add_address("eth2", "10.5.0.1/24")
+    assert kernel.add([Route(IPv4Network("10.9.0.0/24"), (NextHop("eth0"), NextHop("eth2")))]) == ()
+    kernel.del_address("eth2", "10.5.0.1/24")  # its leg is dead
+    (route,) = (each for each in recorded(kernel).routes if len(each.hops) == 2)
+    assert route.devs == ("eth0",)
+    now = after(recorded(kernel), HostEvent(EventKind.CARRIER_LOST, "eth2"))
+    assert [each.devs for each in now.routes if len(each.hops) == 2] == [("eth0", "eth2")]
+
+
+def test_a_port_follows_what_isn_t_known_here() -> None:
+    kernel = two_nics()
+    kernel.add_link("br0", kind="bridge")
+    kernel.add_address("br0", "10.1.7.1/24")
+    kernel.add_link("veth1", master="br0")
+    assert told(config(cidr="10.1.7.0/24"), recorded(kernel))["veth1", "gone"].outlook is Outlook.UNTOLD
+
+
+@pytest.mark.parametrize("links", [(), (Link(1, "lo"), Link(2, "eth0"))])
+def test_without_its_links_nothing_is_foretold(links: tuple[Link, ...]) -> None:
+    snapshot = attrs.evolve(recorded(two_nics(), DROPPING), links=links)
+    assert {each.outlook for each in told(config(), snapshot).values()} == {Outlook.UNTOLD}
+
+
+def test_which_hop_an_address_takes_is_not_foretold() -> None:
+    kernel = two_nics()
+    hops = (NextHop("eth0"), NextHop("eth1"))
+    kernel.add_rule(Rule(100, table=100, source=IPv4Network("10.1.0.5/32")))
+    for destination, outlook in (("10.9.0.0/24", Outlook.SAME), ("10.9.0.7/32", Outlook.UNTOLD)):
+        assert kernel.add([Route(IPv4Network(destination), hops)]) == ()
+        found = told(config(cidr="10.9.0.0/24", allowedDevs=["eth1"]), recorded(kernel))
+        assert found["eth1", "carrier-lost"].outlook is outlook
+
+
+def test_an_interface_may_have_the_name_of_a_manager() -> None:
+    text = recorded(two_nics(), KEEPING).to_text().replace('"eth0"', '"NetworkManager"')
+    snapshot = attrs.evolve(
+        Snapshot.from_document(json.loads(text)), managers=(Manager(NETWORK_MANAGER, (), True),) * 2
+    )
+    found = told(config(), snapshot)
+    assert found[NETWORK_MANAGER, "restart"].outlook is Outlook.SAME
+    assert found[NETWORK_MANAGER, "flap"].outlook is Outlook.LASTING
+
+
+def test_no_mode_heeds_it_and_nobody_is_told_who_hasn_t_asked() -> None:
+    host = Host.recorded(recorded(two_nics()))
+    report = check(config(mode="STRICT"), host=host, one_event=True)
+    assert report.verdict is Verdict.OK
+    assert any(each.outlook is Outlook.LASTING for each in report.events or ())
+    assert check(config(), host=host).events is None
+    assert check(Config(), host=host, one_event=True).events == ()
+
+
+def test_a_snapshot_keeps_what_decides_about_events() -> None:
+    snapshot = recorded(two_nics(), DROPPING, ignoring_linkdown=("eth0",))
+    again = Snapshot.from_document(json.loads(snapshot.to_text()))
+    assert (again.managers, again.ignoring_linkdown) == ((DROPPING,), ("eth0",))
+    with pytest.raises(ConfigError, match=r"managers\[0\].devs"):
+        Snapshot.from_document(json.loads(snapshot.to_text()) | {"managers": [{"name": "x"}]})
+
+
+@given(question=cut.questions(), kind=st.sampled_from([EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE]))
+def test_an_interface_that_touches_nothing_may_be_passed_over(question: Question, kind: EventKind) -> None:
+    kernel = FakeKernel()
+    for number in range(3):
+        kernel.add_link(f"far{number}")
+        kernel.add_address(f"far{number}", f"203.0.113.{4 + number}/24")
+    question.world.build(kernel)
+    overlap = RouteOverlap(tuple(map(str, question.cidrs)), allowed_devs=question.allowed)
+    asked, snapshot = Config(route_overlap=overlap), recorded(kernel)
+
+    def verdict(of: Snapshot) -> tuple[object, ...]:
+        report = check_overlap(asked, SnapshotBackend(of), phases.CancelScope(), needs_fix=False)
+        return report.verdict, report.reason_kind, report.findings
+
+    now = verdict(snapshot)
+    devs = {link.name for link in snapshot.links} - {"lo"}
+    for dev in devs - touching_devs(asked, snapshot):
+        assert verdict(after(snapshot, HostEvent(kind, dev))) == now
