@@ -1,4 +1,4 @@
-"""Writes docs/howto/h200.md and its pictures, in the tool's own words:  ./run python docs/make_h200.py [FOLDER].
+"""Writes docs/howto/h200.md, its pictures and one-event.svg, in our own words:  ./run python docs/make_h200.py [DIR].
 
 Each variant is a node that can be built on any kernel; tests/kernel/test_h200.py fixes every one of them on Linux.
 """
@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+import hostrouting
 import phases
 from hostrouting import Config, Configure, Host, Layout, cli
 from hostrouting.cli.output import say
 from hostrouting.cli.report import overlap_picture, overlap_text
+from hostrouting.kernel.managers import NETWORKD, Manager
+from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.jsonable import rfc_3339
+from hostrouting.model.links import Hardware
 from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
@@ -305,6 +309,33 @@ def _section(number: int, variant: Variant, told: Told) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+# --- one event away ------------------------------------------------------------------------------------------------
+
+
+def one_event_picture() -> str:
+    """Draw an H200 that is one event away."""
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24", metric=METRIC)
+    for number, address in enumerate(INFINIBAND):
+        kernel.add_link(f"ib{number}", hardware=Hardware.INFINIBAND)
+        if number < len(INFINIBAND) - 1:
+            kernel.add_address(f"ib{number}", str(address))
+    hop = NextHop("eth0", IPv4Address("10.1.0.1"))
+    default = Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=METRIC)
+    assert kernel.add([default, Route(parse_cidr("172.16.1.0/24"), (hop,))]) == ()
+    devs = tuple(link.name for link in kernel.links() if link.name != "lo")
+    snapshot = attrs.evolve(
+        take_snapshot(kernel),
+        host="node-7",
+        ignoring_linkdown=(),
+        managers=(Manager(NETWORKD, devs, drops_routes=True),),
+    )
+    config = Config(route_overlap={"expectedCidrs": ["172.16.1.0/24", "10.96.0.0/12"]})
+    report = hostrouting.check(config, host=Host.recorded(snapshot), one_event=True)
+    return overlap_picture(attrs.evolve(report, time=rfc_3339(TIME)))
+
+
 def _console(command: str, output: str) -> str:
     language = "text" if "'" in output else "console"  # a lone quote is no shell's
     return f"```{language}\n$ {command}\n{output}\n```"
@@ -318,6 +349,7 @@ def main(folder: Path = FOLDER) -> None:
     """Write the page and its pictures."""
     told = {variant.name: tell(variant) for variant in VARIANTS}
     (folder / "h200.md").write_text(page(told), encoding="utf-8")
+    (folder / "one-event.svg").write_text(one_event_picture(), encoding="utf-8")
     for name, each in told.items():
         (folder / f"h200-{name}.svg").write_text(each.picture, encoding="utf-8")
 

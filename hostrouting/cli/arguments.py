@@ -267,6 +267,8 @@ def _add_more_output(parser: Parser) -> None:
     what = "for people, for programs, as a monitoring plugin, a picture, or metrics"
     choices = ("text", "json", "nagios", "svg", "prometheus")
     parser.add_argument("--output", choices=choices, default="text", help=what)
+    what = "also judge what is one event away: a link that flaps, goes or moves, a late address, another lease"
+    parser.add_argument("--one-event", action="store_true", help=what)
     what = "explain the boot check's verdict: judge by the installed config, and write route-overlap.json"
     parser.add_argument("--report", action="store_true", help=what)
 
@@ -276,6 +278,8 @@ def _add_snapshots(parser: Parser) -> None:
     parser.add_argument("snapshots", nargs="+", metavar="FILE", help="what hostrouting snapshot printed on a host")
     what = "for people, for programs, or a page for a browser"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
+    what = "also tell apart the hosts that are one event away, which takes several times as long"
+    parser.add_argument("--one-event", action="store_true", help=what)
     what = "read FILEs up to this size, and give each time and memory in proportion (default: 16)"
     parser.add_argument("--max-mib", type=_whole("MiB", _MIB_MAX), default=16, metavar="MIB", help=what)
 

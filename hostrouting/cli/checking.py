@@ -33,15 +33,17 @@ def check(options: argparse.Namespace, host: Host) -> int:
     """Check now that every expected CIDR leaves by the node's uplink.
 
     The check judges every address: it cuts each CIDR into ranges inside which the kernel's answer can't change, and
-    asks the kernel about each range. Where a policy rule has a "from" it also asks for connections from the source
-    that they get. It waits for a default route, at most waitSeconds (30 without a CONFIG), and for InfiniBand's
-    addresses as settleSeconds says, and writes no marker. It exits with 0 if all is well, with 1 if a CIDR is shadowed,
-    has no route or is discarded, and with 2 if it can't judge. With --output nagios it exits with 0, 1 (failures,
-    WARN), 2 (failures, STRICT) or 3.
+    asks the kernel about each range. Where a policy rule has a "from" it also asks for connections from the source that
+    they get. It waits for a default route, at most waitSeconds (30 without a CONFIG), and for InfiniBand's addresses as
+    settleSeconds says, and writes no marker. With --one-event it also says what a single event would break, which
+    changes neither the verdict nor the exit code. It exits with 0 if all is well, with 1 if a CIDR is shadowed, has no
+    route or is discarded, and with 2 if it can't judge. With --output nagios it exits with 0, 1 (failures, WARN), 2
+    (failures, STRICT) or 3.
 
       hostrouting check                         the CIDRs of /etc/aks-flex-node/config.json, else of what is installed
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host, as recorded (waits for nothing)
+      hostrouting check --one-event             also after each event that an interface or a network manager may have
       hostrouting check --output svg > check.svg                     a picture for a ticket
       hostrouting check --output nagios                              one line with performance data (waits for nothing)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, where no watcher leaves them (likewise)
@@ -57,7 +59,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
     # A recorded host may be another than the one that CONFIG is of.
-    result = _check(config, on, document if on.snapshot is None else None)
+    result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
     if options.output == "nagios":
         code, line = nagios(result)
         say(line)
@@ -115,10 +117,14 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
     return [*asks, _FIND_CIDRS]
 
 
-def _check(config: Config, host: Host, document: dict[str, Any] | None = None) -> OverlapReport:
+def _check(
+    config: Config, host: Host, document: dict[str, Any] | None = None, *, one_event: bool = False
+) -> OverlapReport:
     from hostrouting.tasks import queries
 
-    task = phases.task("check")(lambda scope: queries.check(config, host=host, scope=scope, document=document))
+    task = phases.task("check")(
+        lambda scope: queries.check(config, host=host, scope=scope, document=document, one_event=one_event)
+    )
     return run_task(task)
 
 
@@ -261,9 +267,10 @@ def judge(options: argparse.Namespace, host: Host) -> int:
 
     Each FILE is what hostrouting snapshot printed on a host; one that names no host goes by its own name. Hosts with
     the same failures (kind, CIDR, interfaces) and the same fix are one group. A FILE that can't be read is unknown,
-    and so is one that takes too much time or memory; the others go on. The command works on all cores;
-    docs/howto/many-hosts.md shows how more machines help. It exits with 0 if all is well, with 1 if a host fails, and
-    else with 2 if a host can't be judged.
+    and so is one that takes too much time or memory; the others go on. With --one-event the hosts that a single event
+    leads astray for good are groups of their own. The command works on all cores; docs/howto/many-hosts.md shows how
+    more machines help. It exits with 0 if all is well, with 1 if a host fails, and else with 2 if a host can't be
+    judged.
 
       hostrouting judge config.json snapshots/*.json
       hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs hostrouting[html]
@@ -281,7 +288,9 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     config = load(options, host)
     report = run_task(
         phases.task("judge")(
-            lambda scope: judge_all(options.snapshots, config, max_mib=options.max_mib, scope=scope),
+            lambda scope: judge_all(
+                options.snapshots, config, max_mib=options.max_mib, scope=scope, one_event=options.one_event
+            ),
         )
     )
     if options.output == "html":

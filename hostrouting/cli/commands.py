@@ -152,9 +152,9 @@ def render(options: argparse.Namespace, host: Host) -> int:
 def snapshot(_options: argparse.Namespace, host: Host) -> int:
     """Print what a check looks at, to judge it elsewhere.
 
-    This is one JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers. The
-    command needs no privileges and changes nothing. If the host never stands still for it, the document has
-    "isTorn": true, and isn't judged.
+    This is one JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers, and the
+    sysctl and network managers that decide what events do to them. The command needs no privileges and changes
+    nothing. If the host never stands still for it, the document has "isTorn": true, and isn't judged.
 
       hostrouting snapshot > node.json                               on the sick node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict

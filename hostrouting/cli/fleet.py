@@ -23,7 +23,7 @@ LIBRARIES = {"html": "jinja2"}
 """What an output needs, which comes with the extra of its name."""
 
 # Programs have the JSON, and people look at no more pictures.
-_SHOWN_HOSTS, _DRAWN_GROUPS = 16, 50
+_SHOWN_HOSTS, _SHOWN_EVENTS, _DRAWN_GROUPS = 16, 4, 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
@@ -48,7 +48,8 @@ def fleet_text(report: FleetReport, width: int | None) -> str:
 def _counts(report: FleetReport) -> str:
     words = ", ".join(f"{count:,} {verdict}" for verdict, count in report.counts.items())
     count = sum(report.counts.values())
-    return f"{count:,} snapshot{'s' if count != 1 else ''}: {words}"
+    away = "" if report.one_event_away is None else f"; {report.one_event_away:,} one event away"
+    return f"{count:,} snapshot{'s' if count != 1 else ''}: {words}{away}"
 
 
 def _title(group: HostGroup) -> str:
@@ -59,7 +60,9 @@ def _title(group: HostGroup) -> str:
         f"{each.kind} {each.cidr}" + (f" by {clean(dev_words(each.devs))}" if each.devs else "")
         for each in group.failures
     )
-    return "; ".join(failures) or "ok"
+    risks = [clean(f"{e.event.subject} {e.event.kind}") for e in group.report.events or () if e.is_risk]
+    away = f"; one event away: {shortened(risks, ', ', _SHOWN_EVENTS)}" if risks else ""
+    return ("; ".join(failures) or "ok") + away
 
 
 # --- a page for a browser ------------------------------------------------------------------------------------------

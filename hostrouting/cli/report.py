@@ -8,6 +8,7 @@ from ipaddress import IPv4Network
 from itertools import groupby
 
 from hostrouting.cli.bars import KINDS, Bar, CellKind, Paint, cells, legend
+from hostrouting.cli.events import event_rows
 from hostrouting.cli.layout import page_text
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.model.text import clean
@@ -39,7 +40,7 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
     Returns:
         Lines with colours.
     """
-    return page_text([*_page(report, width, 1), *_notes(report)], width)
+    return page_text([*_page(report, width, 1), *event_rows(report), *_notes(report)], width)
 
 
 def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
@@ -52,7 +53,7 @@ def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
     from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
 
     title = f"hostrouting check: {report.verdict} · {clean(report.host)} · {report.mode} · {report.time}"
-    page = _page(report, PICTURE_COLUMNS, _PICTURE_LINES)
+    page = [*_page(report, PICTURE_COLUMNS, _PICTURE_LINES), *event_rows(report)]
     return picture([*page, *_notes(report)] if tells_notes else page, title)
 
 

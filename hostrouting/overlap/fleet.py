@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     # Each with its number.
     _Sources = tuple[tuple[int, SnapshotSource], ...]
     # What is the same of the hosts of a group; the first one's report, and all names.
-    _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None]
+    _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None, bool | None]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
 # A worker gets a few snapshots at a time, and so many of these are under way at most, however many there are.
@@ -42,6 +42,8 @@ _AT_ONCE, _UNDER_WAY = 16, 64
 # A host with 115,000 routes, which takes 6 s and 190 MiB; one that is made to do harm takes any.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
+# A host with 200 interfaces meets 800 events.
+_TIMES_WITH_EVENTS = 10
 
 # A thread's stack (8 MiB), and the addresses that glibc reserves for its arena: twice 64 MiB until it is aligned.
 _THREAD_BYTES = 136 << 20
@@ -92,7 +94,7 @@ class FleetReport(JsonObject):
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "counts", "groups")
+    json_names = ("schema", "counts", "one_event_away", "groups")
 
     groups: tuple[HostGroup, ...]
 
@@ -103,6 +105,12 @@ class FleetReport(JsonObject):
             verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
         }
 
+    @property
+    def one_event_away(self) -> int | None:
+        """Return how many hosts a single event leads astray for good; None: no events were asked for."""
+        told = [group for group in self.groups if group.report.events is not None]
+        return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
+
 
 def judge(
     snapshots: Iterable[SnapshotSource],
@@ -111,6 +119,7 @@ def judge(
     *,
     max_mib: int = _MIB_MAX,
     scope: CancelScope | None = None,
+    one_event: bool = False,
 ) -> FleetReport:
     """Judge many recorded hosts, and group them by what is wrong with them.
 
@@ -124,6 +133,7 @@ def judge(
         max_mib: a larger file isn't read. In the processes of this machine it also bounds the time and the memory that
             each snapshot may take.
         scope: ends it, and is told how far it is.
+        one_event: also tell hosts apart that a single event leads astray for good, which takes several times as long.
 
     Returns:
         The groups. A snapshot that can't be read is ``unknown``, with a reason that begins with ``no-snapshot``; with
@@ -141,10 +151,11 @@ def judge(
     left = enumerate(snapshots, 1)
     portions = map(_Portion, iter(lambda: tuple(islice(left, _AT_ONCE)), ()))
     if executor is None:
-        work = _Work(config, max_mib, seconds=max_mib * _SECONDS_A_MIB)
+        seconds = max_mib * _SECONDS_A_MIB * (_TIMES_WITH_EVENTS if one_event else 1)
+        work = _Work(config, max_mib, seconds, one_event)
         results = _results_here(portions, work, scope)
     else:
-        results = _results_of(executor, portions, _Work(config, max_mib), scope)
+        results = _results_of(executor, portions, _Work(config, max_mib, one_event=one_event), scope)
     for found in results:
         for signature, (report, hosts) in found.items():
             groups.setdefault(signature, (report, []))[1].extend(hosts)
@@ -152,7 +163,7 @@ def judge(
         scope.progress("judging the snapshots", done / total if total else None)
     made = [
         HostGroup(verdict, failures, fix, tuple(hosts), report)
-        for (verdict, failures, fix, _), (report, hosts) in groups.items()
+        for (verdict, failures, fix, *_), (report, hosts) in groups.items()
     ]
     order = [*Verdict]
     return FleetReport(tuple(sorted(made, key=lambda each: (order.index(each.verdict), -len(each.hosts)))))
@@ -303,11 +314,13 @@ class _Work:
         config: what is expected of each.
         max_mib: a larger file isn't read.
         seconds: of processor time that each may take; 0: any.
+        one_event: whether events are foretold too.
     """
 
     config: Config
     max_mib: int
     seconds: float = 0
+    one_event: bool = False
 
     def __call__(self, snapshots: _Sources) -> _Groups:
         return _grouped(self._judge_one(*snapshot) for snapshot in snapshots)
@@ -339,7 +352,12 @@ class _Work:
         except HostRoutingError as error:
             why = "; ".join(str(error).splitlines())
             return unjudged(self.config.route_overlap, UnknownReason.NO_SNAPSHOT, why, host=name)
-        return check_overlap(self.config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
+        report = check_overlap(self.config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
+        if not (self.one_event and report.cidrs):
+            return report
+        from hostrouting.overlap.one_event import anticipate
+
+        return attrs.evolve(report, events=anticipate(self.config, snapshot, CancelScope()))
 
 
 @contextmanager
@@ -374,7 +392,7 @@ def _name_of(number: int, given: SnapshotSource) -> str:
 def _grouped(reports: Iterable[OverlapReport]) -> _Groups:
     groups: _Groups = {}
     for report in reports:
-        signature = (report.verdict, _failures(report), report.fix.routes, report.reason_kind)
+        signature = (report.verdict, _failures(report), report.fix.routes, report.reason_kind, report.is_one_event_away)
         groups.setdefault(signature, (report, []))[1].append(report.host)
     return groups
 

@@ -44,11 +44,13 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
         for verdict in Verdict
     }
     kinds = FindingKind if report.cidrs else ()
+    away = {} if report.events is None else {"": sum(each.is_risk for each in report.events)}
     failures = {f'{{kind="{kind}"}}': sum(each.kind is kind for each in report.findings) for kind in kinds}
     return (
         Metric("last_run_timestamp_seconds", "gauge", "When it was last checked, in seconds since 1970.", {"": time}),
         Metric("cidr_verdict", "gauge", "1 for the verdict on an expected CIDR, 0 for the others.", verdicts),
         Metric("failures", "gauge", "How many failures the last check has found, by their kind.", failures),
+        Metric("one_event_away", "gauge", "How many single events would lead an expected CIDR astray for good.", away),
     )
 
 

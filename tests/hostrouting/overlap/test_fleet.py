@@ -20,7 +20,8 @@ import pytest
 import phases
 from benchmarks.snapshots import CONFIG, KINDS, node, write_recordings
 from hostrouting import Config, HostRoutingError, StaticRoute, Verdict, judge
-from hostrouting.cli.fleet import fleet_page
+from hostrouting.cli.fleet import fleet_page, fleet_text
+from hostrouting.kernel.managers import NETWORKD, Manager
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.report import FindingKind, FleetReport, GroupFailure, UnknownReason
 
@@ -332,6 +333,21 @@ def test_of_more_groups_than_anybody_looks_at_there_are_no_pictures() -> None:
     assert len(groups) == 52
     assert fleet_page(found).count("<img ") == 50
     assert all(group.failures[0].devs == (f"eth{number + 1}",) for number, group in enumerate(groups))
+
+
+def test_hosts_that_are_one_event_away_are_a_group_of_their_own() -> None:
+    # After a flap networkd puts back its default route, and not ours.
+    away = [attrs.evolve(node(number), managers=(Manager(NETWORKD, ("eth0",)),)) for number in (1, 2)]
+    with ThreadPoolExecutor(1) as one:
+        found = judge([node(0), *away, {}], CONFIG_, one, one_event=True)
+        assert judge([node(0), *away], CONFIG_, one).one_event_away is None
+    assert found.one_event_away == 2
+    assert [(group.hosts, group.report.is_one_event_away) for group in found.groups[:2]] == [
+        (("aks-h200-00001", "aks-h200-00002"), True),
+        (("aks-h200-00000",), False),
+    ]
+    assert "; 2 one event away" in fleet_text(found, None)
+    assert "ok; one event away: eth0 flap" in fleet_text(found, None)
 
 
 def test_it_is_json(report: FleetReport) -> None:
