@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import attrs
+
 from hostrouting.boot.manifest import WATCH
 from hostrouting.boot.trial import is_overdue, standing
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Route
+from hostrouting.overlap.one_event import anticipate
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.routes.verify import verify_routes
+from hostrouting.tasks.queries import snapshot
 
 _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
@@ -98,6 +102,24 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for path in sorted(examined.layout.of("/etc/udev/rules.d").glob("*cloud-init-hook-hotplug.rules")):
         if _ours(examined) and not path.is_symlink():
             yield DoctorFinding("cloud-init-hotplug", examined.layout.relative(path), message, hint, Severity.RISK)
+
+
+def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """No single event leads an expected CIDR elsewhere for good."""
+    config = examined.manifest.config
+    if not config.route_overlap.expected_cidrs or standing(examined.layout.trial) is not None:
+        return
+    config = attrs.evolve(config, watch=attrs.evolve(config.watch, enabled=examined.units.is_active(_WATCHER)))
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in anticipate(config, snapshot(host=examined.host), examined.scope):
+        if each.is_risk:
+            failure = each.lasting_findings[0].failure
+            found.setdefault((each.event.subject, failure), []).append(str(each.event.kind))
+    for (subject, failure), kinds in found.items():
+        hint = f"{examined.command('check')} --one-event says more; watch.enabled in CONFIG puts our routes back"
+        yield DoctorFinding(
+            "one-event", subject, f"one event away ({', '.join(kinds)}): {failure}", hint, Severity.RISK
+        )
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:

@@ -44,6 +44,7 @@ CHECKS = (
     DoctorCheck("leftovers", "nothing is left of the reference or of earlier versions", _files.leftovers, False, True),
     DoctorCheck("agents", "no other program writes our scripts", _files.agents, False, True),
     DoctorCheck("routes", "every route is in the kernel, and wins", _routes.routes),
+    DoctorCheck("events", "no single event leads an expected CIDR elsewhere for good", _routes.events),
     DoctorCheck("networkd", "systemd-networkd takes no route away", _routes.networkd),
     DoctorCheck("networkmanager", "NetworkManager takes no route away", _routes.network_manager),
     DoctorCheck("cloud-init", "cloud-init takes no route away", _routes.cloud_init),

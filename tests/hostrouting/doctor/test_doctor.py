@@ -417,6 +417,12 @@ def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
     assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
 
 
+def test_an_event_that_leads_elsewhere_for_good_is_a_risk(node: Node) -> None:
+    flush_by_networkd(node)  # after a flap it puts back its own routes, and not ours
+    found = [each for each in examine(host=node.host).findings if each.kind == "one-event"]
+    assert [(each.subject, each.severity) for each in found] == [("eth0", Severity.RISK)]
+
+
 def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> None:
     watched = config(watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
