@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 
-# Hosts that a snapshot may not hold, of whose kind five are drawn for each; hosts that sockets judge; addresses each.
-FEW = (1, 2, 64)
+# Hosts that a snapshot may not hold, of whose kind five are drawn for each; hosts that sockets judge; that meet events; addresses each.
+FEW = (1, 2, 1, 64)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
     assert plain.unknown.total() == 0
     assert plain.features.total() > plain.worlds
     assert figures.is_right
+    assert figures.events.events.total() > 0
     assert Figures.from_json(json.loads(json.dumps(figures.to_json()))) == figures
 
 

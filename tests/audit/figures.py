@@ -38,6 +38,8 @@ class Share:
         sockets: connections and datagrams that were sent.
         unseen: addresses at which the check and they disagree.
         features: hosts that have it, by feature.
+        events: that happened, by kind.
+        passed: interfaces whose events were passed over, and happened all the same.
     """
 
     worlds: int = 0
@@ -54,6 +56,8 @@ class Share:
     sockets: int = 0
     unseen: int = 0
     features: Counter[str] = attrs.field(factory=Counter)
+    events: Counter[str] = attrs.field(factory=Counter)
+    passed: int = 0
 
     def add(self, other: Share) -> None:
         for name in attrs.fields_dict(Share):
@@ -72,6 +76,7 @@ class Figures:
         plain: on hosts whose snapshots hold everything.
         odd: on hosts with what a snapshot may not hold.
         seen: on hosts that sockets judge.
+        events: on hosts to which events really happen.
         mistakes: the first of them in words, each with its host.
         seconds: that it took.
         made: when, on which kernel, by which programs, and how to do it again.
@@ -80,6 +85,7 @@ class Figures:
     plain: Share = attrs.field(factory=Share)
     odd: Share = attrs.field(factory=Share)
     seen: Share = attrs.field(factory=Share)
+    events: Share = attrs.field(factory=Share)
     mistakes: list[str] = attrs.field(factory=list)
     seconds: float = 0.0
     made: dict[str, str] = attrs.field(factory=dict)
@@ -88,6 +94,7 @@ class Figures:
         self.plain.add(other.plain)
         self.odd.add(other.odd)
         self.seen.add(other.seen)
+        self.events.add(other.events)
         self.mistakes = list(dict.fromkeys((*self.mistakes, *other.mistakes)))[:SHOWN]
 
     @property
@@ -101,7 +108,7 @@ class Figures:
     @property
     def mistaken(self) -> int:
         """Count everything that was wrong."""
-        return sum(share.mistakes for share in self.shares)
+        return sum(share.mistakes for share in (*self.shares, self.events))
 
     @property
     def is_right(self) -> bool:
@@ -113,9 +120,9 @@ class Figures:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Figures:
-        counters = ("wrong", "blamed", "unknown", "features")
+        counters = ("wrong", "blamed", "unknown", "features", "events")
         shares = {
             name: Share(**document[name] | {key: Counter(document[name][key]) for key in counters})
-            for name in ("plain", "odd", "seen")
+            for name in ("plain", "odd", "seen", "events")
         }
         return cls(**document | shares)

@@ -53,6 +53,18 @@ def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield row("addresses at which they and the check disagree", "unseen")
 
 
+def event_rows(figures: Figures) -> Iterator[tuple[str, int]]:
+    """Return what is told of the hosts that met events."""
+    met = figures.events
+    yield "hosts with two to ten interfaces", met.worlds
+    yield "events that happened, each to the host made anew", met.events.total()
+    for kind, events in sorted(met.events.items()):
+        yield f"of them {kind}", events
+    yield "whose verdict, findings or first addresses were foretold otherwise", met.mistakes
+    yield "that couldn't be foretold, which is said", met.unknown.total()
+    yield "interfaces that were passed over, to which they happened too", met.passed
+
+
 def reasons(figures: Figures) -> Iterator[tuple[str, str, int]]:
     """Why nothing was judged."""
     for kind, share in zip(_KINDS[1:], figures.shares, strict=True):
@@ -71,6 +83,7 @@ def as_table(figures: Figures) -> str:
     ]
     lines += [head(heading), *aligned]
     lines += [f"  unknown on {hosts:,} {kind}: {reason}" for kind, reason, hosts in reasons(figures)]
+    lines += [head("events"), *(f"{words}: {count:,}" for words, count in event_rows(figures))]
     blamed = sorted((figures.odd.blamed + figures.seen.blamed).items())
     lines += [f"  wrong on {hosts:,} hosts: {words}" for words, hosts in blamed]
     paint = good if figures.is_right else bad
@@ -111,6 +124,7 @@ def _row(words: str, counts: Iterable[int]) -> str:
 def _page(figures: Figures) -> str:
     table = [_row(words, counts) for words, counts in rows(figures)]
     why = "\n".join(f"- {reason}: {hosts:,} {kind}" for kind, reason, hosts in reasons(figures))
+    events = "\n".join(_row(words, (count,)) for words, count in event_rows(figures))
     features = [_row(name, (share.features[name] for share in figures.shares)) for name in (*FEATURES, *SEEN_FEATURES)]
     heading = f"| {' | '.join(_KINDS)} |\n|---|---:|---:|---:|"
     return f"""# The audit
@@ -131,6 +145,17 @@ $ ./run audit --docs docs
 {"Why a verdict was unknown:" if why else "No verdict was unknown where there is a default route."}
 
 {why}
+
+## Events
+
+[What is one event away](../howto/one-event.md) is foretold for other hosts, and then each event really happens to the host
+made anew:
+
+| | hosts that meet events |
+|---|---:|
+{events}
+
+The events of interfaces that are passed over happen too: they must change nothing.
 
 ## How it is done
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from worlds import sources
 
+from audit.events import EventExamination, hosts_for_events
 from audit.examine import Examination
 from audit.features import with_features
 from audit.figures import SHOWN, Figures
@@ -32,9 +33,9 @@ T = TypeVar("T")
 
 # Of five hosts four are plain, and one is odd.
 _PLAIN_EACH = 4
-# Odd ones in a block, those that sockets judge, and addresses by chance in each expected CIDR of a host: if there are
-# many blocks, and if few.
-_MANY, _FEW = (10, 20, 1024), (2, 8, 64)
+# Odd ones in a block, those that sockets judge, those that meet events, and addresses by chance in each expected CIDR
+# of a host: if there are many blocks, and if few.
+_MANY, _FEW = (10, 20, 48, 1024), (2, 8, 1, 64)
 # As a few blocks of few have, or more.
 _LOOK_UPS = 5_000
 # Most take a tenth of one.
@@ -74,7 +75,7 @@ def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Fi
     return figures
 
 
-def examine_block(number: int, block: int, odd: int, seen: int, addresses: int) -> Figures:
+def examine_block(number: int, block: int, odd: int, seen: int, met: int, addresses: int) -> Figures:
     """Draw a block of hosts and examine them.
 
     Args:
@@ -82,6 +83,7 @@ def examine_block(number: int, block: int, odd: int, seen: int, addresses: int) 
         block: of the block.
         odd: hosts with what a snapshot may not hold.
         seen: hosts that sockets judge.
+        met: hosts that meet events.
         addresses: by chance, in each expected CIDR of a host.
     """
     figures = Figures()
@@ -91,6 +93,8 @@ def examine_block(number: int, block: int, odd: int, seen: int, addresses: int) 
     for host in for_sockets(f"{number} seen {block}", seen):
         # Sockets take longer than lookups.
         _examine(SeenExamination(host, 16), figures)
+    for host in drawn(f"{number} events {block}", met, hosts_for_events()):
+        _examine(EventExamination(host, addresses), figures)
     return figures
 
 
@@ -109,7 +113,10 @@ def _examine(examination: Examination, figures: Figures) -> None:
         examination.mistakes.append(f"it takes longer than {_HOST_SECONDS} s")
     finally:
         signal.alarm(0)
-    share = figures.seen if host.is_seen else figures.odd if host.is_odd else figures.plain
+    if isinstance(examination, EventExamination):
+        share = figures.events
+    else:
+        share = figures.seen if host.is_seen else figures.odd if host.is_odd else figures.plain
     share.add(examination.share)
     if examination.mistakes and len(figures.mistakes) < SHOWN:
         config = examination.config.to_mapping()

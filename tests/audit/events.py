@@ -1,0 +1,154 @@
+"""One host, and the verdict that is foretold for each event beside the kernel's after it has really happened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import attrs
+from hypothesis import strategies as st
+from worlds.cut import _new_addresses
+
+import phases
+from audit.examine import Examination
+from audit.hosts import Audited, _address, hosts
+from audit.making import make
+from hostrouting import Layout
+from hostrouting.boot.sysctls import devs_ignoring_linkdown
+from hostrouting.kernel._namespaces import Namespace
+from hostrouting.kernel.events import lease_of
+from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.snapshot_backend import take_snapshot
+from hostrouting.model.events import EventKind, HostEvent
+from hostrouting.model.links import Hardware
+from hostrouting.overlap.findings import Outlook
+from hostrouting.overlap.one_event import anticipate, touching_devs
+
+if TYPE_CHECKING:
+    from hostrouting import OverlapReport, Snapshot
+    from hostrouting.report import EventVerdict
+
+_MOST = 10
+_KINDS = (EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE, EventKind.INTO_POD)
+
+
+@st.composite
+def hosts_for_events(draw: st.DrawFn) -> Audited:
+    """Draw a plain host with two to ten interfaces."""
+    host = draw(hosts(is_odd=False))
+    there = sum(step.startswith("ip link add ") for step in host.steps)
+    steps: list[str] = []
+    for number in range(draw(st.integers(max(0, 2 - there), _MOST - there))):
+        dev = draw(st.sampled_from((f"nic{number}", f"ib{number + 1}")))
+        steps += [f"ip link add {dev} type veth peer name peer-{dev}", f"ip link set peer-{dev} up"]
+        steps += [f"ip link set {dev} up"]
+        steps += [f"ip address add {_address(each)} dev {dev}" for each in draw(st.lists(_new_addresses(), max_size=2))]
+    return attrs.evolve(host, steps=(*host.steps, *steps), connecting=None)
+
+
+class EventExamination(Examination):
+    """A host whose every event happens; the arguments are those of ``Examination``."""
+
+    def run(self) -> None:
+        """Foretell each event, and then have it happen to the host made anew."""
+        self.config, now = self._checked(self._kernel)
+        snapshot = self._snapshot()
+        told = {each.event: each for each in anticipate(self.config, snapshot, phases.CancelScope())}
+        passed = [
+            link.name for link in snapshot.links if link.name not in ("lo", *touching_devs(self.config, snapshot))
+        ]
+        self.share.passed = len([dev for dev in passed if not dev.startswith("peer-")])
+        happening = [*told, *(HostEvent(kind, dev) for dev in passed if not dev.startswith("peer-") for kind in _KINDS)]
+        pod = Namespace()
+        for event in happening:
+            enter_namespace()
+            self._kernel = NamespaceKernel()
+            make(self.host.steps, self._settle)
+            self._settle()
+            if not _happens(self._kernel, event, pod):
+                continue
+            self._settle()
+            self.share.events[str(event.kind)] += 1
+            self._hold(event, told.get(event), now, self._checked(self._kernel)[1])
+
+    def _settle(self) -> None:
+        """Wait likewise, by one look at all links."""
+        while not all(map(_is_settled, _ip("-o link").splitlines())):
+            pass
+
+    def _snapshot(self) -> Snapshot:
+        found = take_snapshot(self._kernel)
+        # This kernel's have no type of their own.
+        links = (
+            attrs.evolve(link, hardware=Hardware.INFINIBAND) if link.name.startswith("ib") else link
+            for link in found.links
+        )
+        return attrs.evolve(
+            found,
+            links=tuple(links),
+            ignoring_linkdown=devs_ignoring_linkdown(Layout(), found.links),
+        )
+
+    def _hold(self, event: HostEvent, told: EventVerdict | None, now: OverlapReport, live: OverlapReport) -> None:
+        if told is not None and told.outlook is Outlook.UNTOLD:
+            self.share.unknown[f"event: {told.reason}"] += 1
+            return
+        said, so = _words(now if told is None else told), _words(live)
+        if said != so:
+            where = "passed over" if told is None else "foretold"
+            self._say("event", [f"{event}: {where} {said}, and it is {so}"])
+
+
+def _words(report: OverlapReport | EventVerdict) -> tuple[object, ...]:
+    found = ((str(e.kind), str(e.cidr), str(e.probe), e.devs, str(e.source), e.ranges) for e in report.findings)
+    return (str(report.verdict), (report.reason or "").partition(":")[0], *found)
+
+
+def _happens(kernel: NamespaceKernel, event: HostEvent, pod: Namespace) -> bool:
+    """Have an event happen, where it can."""
+    dev, (link,) = event.subject, (each for each in kernel.links() if each.name == event.subject)
+    if event.kind is EventKind.FLAP:
+        if link.is_up:
+            _ip("-batch -", f"link set {dev} down\nlink set {dev} up\n")
+        return link.is_up
+    if event.kind is EventKind.CARRIER_LOST:
+        if link.has_carrier:
+            _ip(f"link set peer-{dev} down")
+        return link.has_carrier
+    if event.kind is EventKind.GONE:
+        _ip(f"link del {dev}")
+    elif event.kind is EventKind.INTO_POD:
+        _ip(f"link set {dev} netns /proc/{os.getpid()}/fd/{pod.fd}")
+    elif event.kind is EventKind.LATE_ADDRESS:
+        _ip("-batch -", f"link set {dev} up\naddress add {event.address} dev {dev}\n")
+    else:
+        _renumber(kernel, event)
+    return True
+
+
+def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
+    """Do what networkd does when a lease changes."""
+    lease = lease_of(take_snapshot(kernel), event.subject)
+    assert event.address is not None
+    assert lease is not None
+    old, _, default, leased = lease
+    kernel.add_address(event.subject, str(event.address), metric=old.metric)
+    assert not kernel.delete(leased)
+    hop = attrs.evolve(default.hops[0], gateway=event.gateway)
+    words = f"proto dhcp table main metric {default.metric} {hop.words()} {'onlink' if hop.onlink else ''}"
+    source = "" if default.source is None else f"src {event.address.ip}"
+    _ip(f"route append default {words} {source}", is_forced=True)  # the kernel may refuse the gateway
+    kernel.del_address(event.subject, f"{old.local}/{old.prefix_length}")
+
+
+def _is_settled(line: str) -> bool:
+    """Tell whether the routes know of a link's carrier: linkwatch_do_dev sets the state and tells them at once."""
+    return " lo: " in line or (",LOWER_UP" in line) == (" state UP " in line)
+
+
+def _ip(words: str, batch: str = "", *, is_forced: bool = False) -> str:
+    """Run ip; what is forced may be refused."""
+    return subprocess.run(
+        ["ip", *words.split()], input=batch, text=True, check=not is_forced, capture_output=True
+    ).stdout
