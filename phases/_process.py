@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from selectors import EVENT_READ, DefaultSelector
+from selectors import EVENT_READ, PollSelector
 from typing import BinaryIO
 
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
@@ -98,15 +98,18 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
     return [b"".join(chunks) for chunks in found]
 
 
-def _opened(process: subprocess.Popen[bytes]) -> DefaultSelector:
-    """Return what waits for the output of a process, each pipe with a list for it."""
-    selector = DefaultSelector()
+def _opened(process: subprocess.Popen[bytes]) -> PollSelector:
+    """Return what waits for the output of a process, each pipe with a list for it.
+
+    Not by epoll(7), which takes a descriptor and memory that may be refused, also where a process is to be ended.
+    """
+    selector = PollSelector()
     for pipe in filter(None, (process.stdout, process.stderr)):
         selector.register(pipe, EVENT_READ, list[bytes]())
     return selector
 
 
-def _read(selector: DefaultSelector, seconds: float, most: int) -> None:
+def _read(selector: PollSelector, seconds: float, most: int) -> None:
     """Read once from each pipe that has something, and forget those that have ended."""
     for key, _ in selector.select(seconds):
         if chunk := os.read(key.fd, most):
