@@ -1,4 +1,4 @@
-"""What a check says of a host, live, recorded and at boot, and what sockets do there."""
+"""Check one host live, from snapshots and by the boot script, and see what its sockets do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ BY_HAND = _BY_HAND.replace("sleep 1", "sleep 0.1")
 """The commands that record a host with ip alone; a hand isn't as fast."""
 
 
-# Of ip: one that prints all that a rule may select by, and, to re.sub, its own.
+# Commands that stand in for ip: one prints every attribute that a rule may have; the other passes ip's own output
+# through re.sub.
 KNOWS_ALL, AS_IT_IS = "iproute2-9999.0", r"\g<0>"
 
 
@@ -48,7 +49,7 @@ def checked(
     allowed: Sequence[str] = (),
     foreseen: Sequence[IPv4Network] = (),
 ) -> tuple[Config, OverlapReport]:
-    """The config that asks for this, and what its check says."""
+    """Return the config that expects these CIDRs, and the report of its check."""
     overlap = {
         "expectedCidrs": [each.to_mapping() if isinstance(each, ExpectedCidr) else str(each) for each in expected],
         "allowedDevs": list(allowed),
@@ -59,7 +60,7 @@ def checked(
 
 
 def recorded(kernel: RouteBackend) -> Snapshot:
-    """What ``hostrouting snapshot`` records, written and read."""
+    """Take the snapshot that ``hostrouting snapshot`` takes, written to a file and read back."""
     with TemporaryDirectory() as root:
         path = Path(root) / "node.json"
         path.write_text(take_snapshot(kernel).to_text())
@@ -67,14 +68,14 @@ def recorded(kernel: RouteBackend) -> Snapshot:
 
 
 def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Snapshot:
-    """Return what commands of a shell record of the host that they run on; once more if it changed meanwhile.
+    """Return the snapshot that shell commands take of this host; try once more if the host changed meanwhile.
 
-    Links that were just made tell of their carriers up to a second later. Commands that change the host run once.
+    A link that was just made may report its carrier up to a second later. Commands that change the host run once.
 
     Args:
-        commands: of the shell.
-        shell: its name.
-        ip: the release to put in the place of ip's own.
+        commands: the shell commands.
+        shell: the shell's name.
+        ip: the release that ip claims to be.
     """
     found = _record(commands, shell, ip)
     return _record(commands, shell, ip) if found.is_torn and commands == BY_HAND else found
@@ -95,10 +96,10 @@ Told = tuple[tuple[str, str, str, str], ...]
 
 
 def veths(*names: str) -> str:
-    """Return the commands that make interfaces which send without asking for neighbours (ARP).
+    """Return the commands that make interfaces which send without ARP.
 
     Args:
-        names: of each interface, which may be followed by its number; the far ends are p0, p1 and so on.
+        names: of the interfaces, each of which may be followed by its number; the far ends are p0, p1 and so on.
     """
     made = []
     for number, words in enumerate(names):
@@ -116,23 +117,23 @@ DEFAULT = "route add default via 10.1.0.1 dev eth0 proto dhcp"
 
 @attrs.frozen
 class Case:
-    """What is done to a node, what sockets do then, and what is to be said.
+    """A node, what its sockets do, and the expected report.
 
     Args:
-        does: commands of ip, after those of ``node`` and ``default``.
-        told: of each failure the kind, the interfaces, the first address and the source.
+        does: ip commands, run after those of ``node`` and ``default``.
+        told: kind, interfaces, first address and source of each expected failure.
         seen: the interfaces by which packets to ``address`` leave; None among them: a socket fails; empty: not tried.
         unknown: why the host can't be judged; empty: it can.
-        recorded: why our own snapshot can't be, if the host can.
-        by_ip: why a snapshot by ip can't be, if the host can.
-        notes: the kinds of those on addresses that are this host's own or broadcast; None: any.
-        cidr: what is expected.
-        address: inside of it.
-        ip: the release that is put in the place of ip's own.
-        node: commands of ip that make its interfaces.
-        default: the one that makes its default route.
-        sysctl: settings of net/ipv4 that are set to 1 before all else.
-        shell: done after ``node``.
+        recorded: why our own snapshot can't be judged, if the host can.
+        by_ip: why a snapshot by ip can't be judged, if the host can.
+        notes: the expected kinds of notes about local and broadcast addresses; None: any.
+        cidr: the expected CIDR.
+        address: an address in that CIDR.
+        ip: the release that ip claims to be.
+        node: ip commands that make the node's interfaces.
+        default: the ip command that makes the default route.
+        sysctl: settings of net/ipv4 that are set to 1 first.
+        shell: shell commands, run after ``node``.
     """
 
     does: str
@@ -156,7 +157,7 @@ class Case:
         return Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
 
     def build(self) -> None:
-        # So that ports decide about the hop, and a few of them try all hops.
+        # The ports then decide about the hop, and a few of them try all hops.
         for name in ("fib_multipath_hash_policy", *self.sysctl):
             Path("/proc/sys/net/ipv4", name).write_text("1")
         run_ip(self.node)
@@ -175,7 +176,7 @@ def told(report: OverlapReport) -> Told:
 
 
 def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
-    """Tell whether ``explain`` finds that all is well; None: it can't."""
+    """Tell whether ``explain`` finds all as expected; None: it can't judge the host."""
     try:
         return explain(IPv4Address(case.address), case.config, backend, phases.CancelScope()).is_as_expected
     except RouteError:
@@ -183,9 +184,9 @@ def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
 
 
 def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
-    """Return the interfaces by which packets to an address leave, tried on so many ports.
+    """Return the interfaces by which packets to an address leave; ``count`` ports are tried.
 
-    An empty one: something else left, or nothing; None: a socket failed.
+    An empty name: another packet left, or none; None: a socket failed.
     """
     with Leaving() as seen:
         ways = (seen.by_tcp, seen.by_connected_datagram, seen.by_datagram)
@@ -193,7 +194,7 @@ def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
 
 
 def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
-    """Have the library, both snapshots and the boot script judge; the reports of those that can."""
+    """Return the reports of the library, both snapshots and the boot script, as far as each can judge the case."""
     live, reports = NetlinkBackend(), []
     by_ip = SnapshotBackend(recorded_by(BY_HAND, ip=case.ip))
     for backend, why in ((live, ""), (SnapshotBackend(recorded(live)), case.recorded), (by_ip, case.by_ip)):
@@ -206,10 +207,10 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
             assert case.notes in (None, " ".join(sorted(kinds)))
             reports.append(report)
         if case.seen:
-            # One address may be known where not all are.
+            # One address may be judged on a host where not all can be.
             may_be = (None,) if case.unknown else (None, not case.told)
             assert is_explained_as_expected(backend, case) in may_be
-    # By day one of the awks.
+    # By day, one of the awks is enough.
     for name in awks_for(repr(case)):
         root = tmp_path / name
         root.mkdir()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @attrs.define(slots=False)
 class FakeProbeNode:
-    """A ``ProbeNode``; what a text for nft has behind ``delete table`` is the table, as it is written."""
+    """A ``ProbeNode`` whose table is the text that nft is given, from behind ``delete table``."""
 
     assigned: Sequence[IPv6Address] = ()
     tables: dict[str, str] = attrs.field(factory=dict)
@@ -63,7 +63,7 @@ class FakeProbeNode:
 
 @attrs.define(slots=False)
 class FakeBridgeNode:
-    """A ``BridgeNode`` of one bridge, and the calls that it got."""
+    """A ``BridgeNode`` of one bridge, and the calls it received."""
 
     state: NodeState = attrs.field(factory=NodeState)
     calls: list[str] = attrs.field(factory=list)
@@ -89,7 +89,7 @@ class FakeBridgeNode:
 
 @contextmanager
 def on_fakes(probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[None]:
-    """Have commands and doctor work on these, where they are given no node."""
+    """Make commands and doctor use these nodes when they are given none."""
     fakes: dict[Any, Any] = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
     with ExitStack() as patches:
         for module in (probe_tasks, vnet_tasks, checks):

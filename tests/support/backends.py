@@ -1,4 +1,4 @@
-"""Around any backend: one notes what is written, another refuses some of it."""
+"""Wrappers around any backend: one records the writes, another refuses some of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Wrapper:
-    """A ``RouteBackend`` that passes everything on, and has one place where all writes come by; derive from it.
+    """A ``RouteBackend`` that passes every call on, and sends all writes through one method; derive from it.
 
     Args:
-        inner: does the work.
+        inner: the backend that does the work.
     """
 
     def __init__(self, inner: RouteBackend) -> None:
@@ -37,15 +37,15 @@ class Wrapper:
         self.wait_for_change = inner.wait_for_change
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """As ``RouteBackend.add``."""
+        """Add routes, as ``RouteBackend.add`` does."""
         return self._write("add", routes)
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """As ``RouteBackend.replace``."""
+        """Replace routes, as ``RouteBackend.replace`` does."""
         return self._write("replace", routes)
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """As ``RouteBackend.delete``."""
+        """Delete routes, as ``RouteBackend.delete`` does."""
         return self._write("delete", routes)
 
     def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -54,13 +54,13 @@ class Wrapper:
 
 
 class RecordingBackend(Wrapper):
-    """Notes what is written, refused or not.
+    """A backend that records every write, refused or not.
 
     Args:
-        inner: does the work.
+        inner: the backend that does the work.
 
     Attributes:
-        written: in order, each route with the name of the call: ``("add", route)``.
+        written: the routes in order, each with the name of the call: ``("add", route)``.
     """
 
     def __init__(self, inner: RouteBackend) -> None:
@@ -73,12 +73,12 @@ class RecordingBackend(Wrapper):
 
 
 class FailingBackend(Wrapper):
-    """Refuses some of what is written.
+    """A backend that refuses some writes.
 
     Args:
-        inner: does the rest.
-        fail: by the call's name and the number of the route, counted from 1 over all calls of that name, the
-            errno: ``{"add": {3: errno.ENOMEM}}``.
+        inner: the backend that does the rest.
+        fail: the errno by the call's name and the number of the route, counted from 1 over all calls of that name:
+            ``{"add": {3: errno.ENOMEM}}``.
     """
 
     def __init__(self, inner: RouteBackend, fail: Mapping[str, Mapping[int, int]]) -> None:

@@ -1,8 +1,8 @@
-"""The check address by address: the kernel is asked about every one, and each answer is sorted on its own.
+"""The check by brute force: ask the kernel about every address, and classify each answer on its own.
 
-Slow and plain on purpose, and nothing of it is shared with what it judges: it imports values only. What the kernel
-doesn't show, the entry that discards, is found by a walk through rules and tables, which is held to the kernel's
-answer for every address, discarded or not.
+This module is slow and plain on purpose, and shares no code with the check that it judges: it imports values only. The
+kernel doesn't show the entry that discards an address, so a walk through rules and tables finds it; for every address,
+discarded or not, the walk is compared with the kernel's answer.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _DISCARDED = {errnos.EINVAL: "blackhole", errnos.EHOSTUNREACH: "unreachable", er
 
 @attrs.frozen
 class Sort:
-    """What one address is.
+    """The classification of one address.
 
     Args:
         kind: of the finding or note, or ``fine``.
-        devs: the interfaces that it leaves by.
+        devs: the interfaces by which packets to it leave.
         route: the entry that decides; None: there is none, or a rule decides.
-        discarded_by: blackhole, unreachable or prohibit, if it is.
-        source: from which a connection is looked up again; None: the first lookup.
+        discarded_by: blackhole, unreachable or prohibit, if it is discarded.
+        source: the source with which a connection is looked up again; None: the first lookup.
         more: failures of other lookups of the same address.
     """
 
@@ -60,7 +60,7 @@ class Sort:
         return self.kind in FAILURES
 
 
-# --- asking ------------------------------------------------------------------------------------------------------
+# --- lookups -----------------------------------------------------------------------------------------------------
 
 _NLMSG_ERROR, _RTM_GETROUTE, _NLM_F_REQUEST = 2, 26, 1
 _RTA_DST, _RTA_SRC, _RTA_UID, _RTA_IP_PROTO = 1, 2, 25, 27
@@ -72,10 +72,10 @@ _IN_FLIGHT = 128
 def ask(
     kernel: RouteBackend, addresses: Sequence[IPv4Address], source: IPv4Address | None = None, *, is_tcp: bool = False
 ) -> list[Lookup]:
-    """The kernel's answer about each address.
+    """Return the kernel's answer about each address.
 
-    On Linux in one go over a socket of its own: of many answers that are the same byte by byte, the backend is
-    asked about one.
+    On Linux all lookups go through one socket of their own; of many answers with the same bytes, the backend parses
+    one.
     """
     if not isinstance(kernel, NamespaceKernel):
         return list(kernel.lookup(addresses, source=source, is_tcp=is_tcp))
@@ -87,7 +87,7 @@ def ask(
 
 
 def _raw_answers(addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool) -> Iterator[bytes]:
-    # uid 0; what doesn't say is UDP's.
+    # uid 0; a lookup without a protocol is UDP's.
     rest = struct.pack("=HHI", 8, _RTA_UID, 0)
     if source is not None:
         rest += struct.pack("=HH4s", 8, _RTA_SRC, source.packed)
@@ -107,15 +107,15 @@ def _raw_answers(addresses: Sequence[IPv4Address], source: IPv4Address | None, i
             for _ in batch:
                 answer = kernel.recv(65536)
                 kind = struct.unpack_from("=H", answer, 4)[0]
-                # Behind an errno comes the question, which is never the same.
+                # An error repeats the request behind the errno, and no two requests are equal.
                 yield answer[16:20] if kind == _NLMSG_ERROR else answer[16:]
 
 
-# --- sorting -----------------------------------------------------------------------------------------------------
+# --- classification ----------------------------------------------------------------------------------------------
 
 
 def default_route(routes: Iterable[Route]) -> Route | None:
-    """The lowest-metric unicast 0.0.0.0/0 of table main, if one has a live hop."""
+    """Return the lowest-metric unicast 0.0.0.0/0 of table main that has a live hop."""
     best: Route | None = None
     for route in routes:
         is_default = route.destination == DEFAULT_DESTINATION and route.table == Table.MAIN
@@ -129,19 +129,19 @@ def _turn(route: Route) -> tuple[object, ...] | None:
     return (route.key, route.scope) if route.destination.prefixlen == 0 and is_one_of_some and live(route) else None
 
 
-# To these TCP connects never.
+# TCP never connects to these.
 _UNCONNECTED = (RouteType.BROADCAST, RouteType.MULTICAST)
 
 
 class Judge:
-    """What the tables and rules of a host say, and what is expected of it.
+    """The tables and rules of a host, and what is expected of it.
 
     Args:
-        kernel: the host's, as it is now.
+        kernel: the host's kernel, as it is now.
         overlap: the interfaces that are no failure.
-        had_rules: whether a rule was ever added to the three that are always there.
-        patterns: of the interfaces that alone may carry what is asked about.
-        is_odd: whether the kernel has what the walk doesn't know: then its answer is taken unwalked.
+        had_rules: whether a rule was ever added to the three default rules.
+        patterns: the only interfaces that may carry the expected CIDR.
+        is_odd: whether the kernel has routes that the walk doesn't support: its answer is then taken unwalked.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Judge:
         self.expected = live(self.default) if self.default is not None else ()
 
     def sort(self, answer: Lookup, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Sort:
-        """Return what the check must say of one answer."""
+        """Return the classification that the check must give one answer."""
         self.answers += 1
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if source is not None and not self.is_local(source):
@@ -184,7 +184,7 @@ class Judge:
         return found if source is None else attrs.evolve(found, source=source)
 
     def _unwalked(self, answer: Lookup) -> Route | int:
-        """The entry of an answer, as far as the kernel shows it."""
+        """Return the entry of an answer, as far as the kernel shows it."""
         covering = [route for first, last, route in self._spans if first <= int(answer.address) <= last]
         if answer.route is None:
             word = _DISCARDED.get(answer.errno or 0, "").upper()
@@ -195,12 +195,12 @@ class Judge:
         return longest if is_local else answer.route
 
     def in_turn(self, answer: Lookup) -> list[Lookup]:
-        """Return an answer of each default route that the kernel may take: it goes by the state of their neighbours."""
+        """Return an answer for each default route that the kernel may take: it chooses by their neighbours' state."""
         turn = None if answer.route is None else _turn(answer.route)
         return [answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn] or [answer]
 
     def sources(self, answer: Lookup) -> list[IPv4Address]:
-        """Which sources the packets get that are sent as an answer says; of no other use than for what connects."""
+        """Return the sources of the packets that an answer sends; only connections use them."""
         route = answer.route
         if route is None or route.type is RouteType.LOCAL:
             return []
@@ -216,7 +216,7 @@ class Judge:
         return found
 
     def is_local(self, source: IPv4Address) -> bool:
-        """Tell whether it is an address of this host."""
+        """Tell whether an address is one of this host's."""
         local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
         return any(source in network for network in local) or any(each.local == source for each in self.addresses)
 
@@ -225,7 +225,8 @@ class Judge:
             return self._sort_without_route(answer, decision)
         devs = live(answer.route)
         if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            # A wide one is none of the kernel's own; as any other, it takes what is meant for the cluster.
+            # A wide local route isn't the kernel's own; like any other route, it takes packets that are meant for the
+            # cluster.
             if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (Table.LOCAL, 32):
                 return Sort(answer.route.type.name, devs, answer.route)
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
@@ -271,14 +272,14 @@ class Judge:
     # --- rules and tables ----------------------------------------------------------------------------------------
 
     def _walked_to(self, address: int, source: int, protocol: int) -> Route | int:
-        """As ``walk``; between two ends of prefixes it is the same for all addresses."""
+        """Return what ``walk`` does; the result is the same for all addresses between two ends of prefixes."""
         key = (bisect_right(self._ends, address), source, protocol)
         if key not in self._walked:
             self._walked[key] = self.walk(address, source, protocol)
         return self._walked[key]
 
     def walk(self, address: int, source: int = 0, protocol: int = 17) -> Route | int:
-        """The entry that decides about an address, or the errno of the rule that does."""
+        """Return the entry that decides about an address, or the errno of the rule that does."""
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
@@ -301,7 +302,7 @@ class Judge:
         return errnos.ENETUNREACH
 
     def _look_into(self, table: int, address: int) -> Route | None:
-        # Until the first rule of another program, local and main are one table.
+        # Until another program adds the first rule, local and main are one table.
         tables = (table,) if self._had_rules or table != Table.LOCAL else (Table.LOCAL, Table.MAIN)
         covering = [
             (-route.destination.prefixlen, -route.table, route.metric, number, route)
@@ -332,7 +333,7 @@ def _is_suppressed(rule: Rule, found: Route) -> bool:
 
 
 def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
-    """Whether it is about a packet without mark, tos or ports, of uid 0, bound to nothing."""
+    """Tell whether a rule matches an unbound packet of uid 0 without mark, tos or ports."""
     if rule.destination is not None and not int(rule.destination[0]) <= address <= int(rule.destination[-1]):
         return False
     if rule.source is not None and not int(rule.source[0]) <= source <= int(rule.source[-1]):
@@ -349,7 +350,7 @@ def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
 
 
 def _is_same(answer: Lookup, decision: Route | int) -> bool:
-    """Hold the walk to the kernel's answer."""
+    """Compare the walk with the kernel's answer."""
     if answer.route is not None:
         return isinstance(decision, Route) and _identity(decision) == _identity(answer.route)
     if isinstance(decision, int):
@@ -358,15 +359,15 @@ def _is_same(answer: Lookup, decision: Route | int) -> bool:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    # The kernel calls the one table of local and main "main".
+    # The kernel calls the merged table of local and main "main".
     return (route.destination, route.metric, route.type, route.hops, Table.MAIN if route.table == 255 else route.table)
 
 
-# --- the whole answer --------------------------------------------------------------------------------------------
+# --- the whole report --------------------------------------------------------------------------------------------
 
 
 def judged(network: IPv4Network) -> list[IPv4Address]:
-    """The addresses of a CIDR that are judged: those outside of 0/8, 127/8, 224/4 and 240/4."""
+    """Return the addresses of a CIDR that are judged: those outside of 0/8, 127/8, 224/4 and 240/4."""
     return [
         IPv4Address(n)
         for n in range(int(network[0]), int(network[-1]) + 1)
@@ -375,7 +376,7 @@ def judged(network: IPv4Network) -> list[IPv4Address]:
 
 
 def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, Sort]:
-    """What each address is, to a datagram and to what connects."""
+    """Classify each address, for a datagram and for a connection."""
     asked = list(addresses)
 
     def answers(*, is_tcp: bool = False) -> list[Lookup]:
@@ -383,7 +384,7 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
 
     firsts = answers()
     rounds = [(False, firsts)]
-    # In memory a lookup knows no more of a protocol than the rules.
+    # In memory a lookup depends on the protocol only through the rules.
     if isinstance(kernel, NamespaceKernel) or any(rule.ip_protocol for rule in judge.rules):
         rounds.append((True, answers(is_tcp=True)))
     connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
@@ -406,7 +407,7 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
 def _connecting(
     kernel: RouteBackend, judge: Judge, answers: Sequence[Lookup], *, is_tcp: bool
 ) -> Iterator[tuple[IPv4Address | None, Lookup]]:
-    """Yield the answers by which a connection leaves, each with the source that the first ones chose."""
+    """Yield the answers by which a connection leaves, each with the source that the first lookup chose."""
     has_source = any(rule.source for rule in judge.rules)
     from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
     for answer in answers:
@@ -422,7 +423,7 @@ def _connecting(
 
 
 def _sent_to_many(sort: Sort) -> Sort:
-    """Take what goes by a multicast route for fine, as a datagram does."""
+    """Treat a multicast route as fine, as a datagram does."""
     return attrs.evolve(sort, kind=FINE, discarded_by=None) if sort.discarded_by == "multicast" else sort
 
 
@@ -438,7 +439,7 @@ def _with_failures(sorts: list[Sort]) -> Sort:
 
 
 def by_kind(sorts: dict[IPv4Address, Sort]) -> dict[Group, list[tuple[IPv4Address, Sort]]]:
-    """The addresses of each kind, set of interfaces and source, ascending."""
+    """Return the addresses of each kind, set of interfaces and source, ascending."""
     found: dict[Group, list[tuple[IPv4Address, Sort]]] = defaultdict(list)
     for address, first in sorted(sorts.items()):
         for sort in (first, *first.more):
@@ -450,7 +451,7 @@ Group = tuple[str, tuple[str, ...], "IPv4Address | None"]
 
 
 def fewest_prefixes(addresses: Iterable[IPv4Address]) -> tuple[IPv4Network, ...]:
-    """The fewest prefixes that hold exactly these addresses, ascending."""
+    """Return the fewest prefixes that hold exactly these addresses, ascending."""
     rest = sorted({int(address) for address in addresses})
     found = []
     position = 0
@@ -471,12 +472,12 @@ _NOTES = ("LOCAL", "BROADCAST", "CONTAINER", "ALLOWED", "CNI-DISCARD")
 
 
 def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, dict[IPv4Address, Sort]]) -> list[str]:
-    """Where a report says something else than brute force does, in words.
+    """Say where a report differs from brute force.
 
     Args:
-        report: of ``check_overlap``.
+        report: the report of ``check_overlap``.
         judge: the same host.
-        sorts: what each judged address of each expected CIDR is.
+        sorts: the classification of each judged address of each expected CIDR.
     """
     wrong = list(_wrong_verdict(report, sorts))
     told = {(str(finding.kind), finding.cidr, finding.devs, finding.source): finding for finding in report.findings}
@@ -540,7 +541,7 @@ def _head(finding: Finding, judge: Judge, sorts: list[Sort]) -> str:
 
 
 def _tail(cidr: IPv4Network, there: dict[IPv4Address, Sort], addresses: list[IPv4Address], first: Sort) -> str:
-    # Own and broadcast addresses are noted, and don't cut what fails into pieces.
+    # Local and broadcast addresses are notes, and don't split the failing ranges.
     free = (address for address, sort in there.items() if sort.kind in ("LOCAL", "BROADCAST"))
     failing = set(addresses)
     parts = [part for part in fewest_prefixes((*addresses, *free)) if not failing.isdisjoint(part)]
@@ -565,7 +566,9 @@ def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set
 def _wrong_foresight(
     report: OverlapReport, judge: Judge, cidr: IPv4Network, there: dict[IPv4Address, Sort]
 ) -> Iterator[str]:
-    """A foreseen route of table main takes what no longer one of main holds, and no other table."""
+    """Check the anticipated routes of table main: each takes addresses that table main, and every other table, has
+    lost.
+    """
     notes = [note for note in report.notes if note.kind == "FORESEEN" and note.cidr == cidr]
     for prefix in judge.foreseen:
         truth = {
@@ -580,7 +583,7 @@ def _wrong_foresight(
 
 
 def _wrong_rule_notes(report: OverlapReport, judge: Judge) -> Iterator[str]:
-    """One note if a rule is about other marks, users, interfaces; none if there is no rule of anybody's."""
+    """Expect one note if a rule is about other marks, users or interfaces, and none if only the default rules exist."""
     count = sum(note.kind == "RULE" for note in report.notes)
     is_due = any(
         rule.iif not in (None, "lo") or rule.oif is not None or rule.mark or (rule.uid_range or (0,))[0] > 0
@@ -600,7 +603,7 @@ def _brief(items: Sequence[object]) -> str:
 
 
 def disagreements_at(report: OverlapReport, cidr: IPv4Network, sorts: dict[IPv4Address, Sort]) -> list[str]:
-    """As ``disagreements``, for one CIDR of which only some addresses are looked at."""
+    """Say where a report differs, for one CIDR of which only some addresses are looked at."""
     told: dict[IPv4Address, set[Group]] = defaultdict(set)
     asked = sorted(sorts)
     items: list[tuple[Group, Iterable[IPv4Network]]] = [

@@ -1,4 +1,4 @@
-"""A release, made of a checkout or of an unpacked sdist."""
+"""Build a release from a checkout or an unpacked sdist."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def build(project: Path, folder: Path, *before: str) -> None:
-    """Make wheel, sdist, SBOM and Debian package.
+    """Build the wheel, the sdist, the SBOM and the Debian package.
 
     Args:
-        project: what of.
-        folder: where to.
-        before: words of the command before the program.
+        project: the checkout or sdist.
+        folder: where the release goes.
+        before: words of the command line before the program.
     """
     subprocess.run([*before, sys.executable, project / "deploy/build.py", folder], check=True, stdout=subprocess.PIPE)

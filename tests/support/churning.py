@@ -16,11 +16,11 @@ PER_SECOND = 300
 
 @contextmanager
 def churning(steps: Sequence[str], per_second: int = PER_SECOND) -> Iterator[None]:
-    """Have ip do some commands by turns, in the network namespace of this thread, until the end.
+    """Run ip commands by turns, in this thread's network namespace, until the context ends.
 
     Args:
-        steps: commands of ``ip -batch``.
-        per_second: so many of them, if the machine can.
+        steps: commands for ``ip -batch``.
+        per_second: how many of them, if the machine is fast enough.
     """
     ip = subprocess.Popen(["ip", "-batch", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     is_over = threading.Event()

@@ -1,8 +1,8 @@
-"""A throw-away host for the real command line: in network and mount namespaces, with a /run and an /etc of its own."""
+"""A throw-away host for the real command line: network and mount namespaces with a private /run and /etc."""
 
 from __future__ import annotations
 
-# /etc/aks-flex-node needn't exist on this machine, so /etc is overlaid as a whole; nothing below leaves the namespaces.
+# /etc/aks-flex-node needn't exist on this machine, so an overlay covers all of /etc; no write leaves the namespaces.
 SETUP = r"""
 set -eu
 mount -t tmpfs none "$SCRATCH"

@@ -1,6 +1,6 @@
-"""What ordinary sockets do on a random host, beside what a check says.
+"""Compare a check's report with what ordinary sockets do on a random host.
 
-A connection and two datagrams are begun to many addresses, and their first packets are seen leaving.
+A connection and two datagrams are begun to many addresses, and the first packet of each is seen leaving.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hostrouting import OverlapReport
     from hostrouting.report import Finding
 
-# --- what is seen, and what is said ------------------------------------------------------------------------------
+# --- sockets and reports -----------------------------------------------------------------------------------------
 
 Seen = dict[IPv4Address, frozenset[str | None]]
 
@@ -34,13 +34,13 @@ Seen = dict[IPv4Address, frozenset[str | None]]
 def built(question: Question) -> NamespaceKernel:
     kernel = on_linux()
     question.world.build(kernel)
-    # So that ports decide about the hop, and a few of them try all hops.
+    # The ports then decide about the hop, and a few of them try all hops.
     Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
     return kernel
 
 
 def seen_leaving(question: Question) -> Seen:
-    """By which interfaces packets to each address leave; None: or don't."""
+    """Return the interfaces by which packets to each address leave; None: a packet doesn't leave."""
     with Leaving(*question.world.devs) as leaving:
         ways = (leaving.by_tcp, leaving.by_connected_datagram, leaving.by_datagram)
         ports = range(9, 9 + question.tries)
@@ -50,7 +50,7 @@ def seen_leaving(question: Question) -> Seen:
 
 
 def disagreements(report: OverlapReport, question: Question, seen: Seen) -> list[str]:
-    """Where the check and the sockets say different things."""
+    """Say where the check and the sockets differ."""
     return [line for expected in question.expected for line in _disagreements(report, question, expected, seen)]
 
 
@@ -83,11 +83,11 @@ def _disagreements(report: OverlapReport, question: Question, expected: Expected
 
 
 def _is_seen(finding: Finding, devs: frozenset[str | None], fine: set[str]) -> bool:
-    """Whether a socket has done what a finding says."""
+    """Tell whether a socket did what a finding says."""
     if finding.kind is not FindingKind.OVERLAP:
         return None in devs
     if finding.source is not None and fine.intersection(finding.devs):
-        return True  # Linux 6.15 and newer prefers the hop whose own address the source is: then always a fine one
+        return True  # Linux 6.15 and newer prefers the hop whose own address is the source, which is always a fine one
     return bool(devs.intersection(set(finding.devs) - fine))
 
 

@@ -1,8 +1,8 @@
-"""A program: run ``apply`` again and again, each time with a fault one step later, and look at what is left.
+"""Run ``apply`` again and again, each time with a fault one step later, and examine what is left.
 
 ``crashing.py FOLDER kill|refuse`` forks a child for each step. A step is a change of a file, a folder or a link below
-the layout, seen by an audit hook just before it happens: there the child is killed (SIGKILL), or the change refused
-(ENOSPC). It prints a line of JSON for each step: what was violated, if anything.
+the layout, seen by an audit hook just before it happens: there the child is killed (SIGKILL), or the change is refused
+(ENOSPC). The program prints one line of JSON for each step: what was violated, if anything.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def config(destination: str, mode: str, consumer: str, *, is_watched: bool = Fal
 
 
 NOTHING = Config()
-# What takes routes back is in the place of the script of those that go.
+# The script that takes routes back is in the place of the script that adds them.
 WITHOUT_ROUTES = render_static_routes(Config(wait_seconds=0))
 OLD = config("172.16.1.0/24", "STRICT", "systemd-nspawn@.service")
 NEW = config("172.16.2.0/24", "WARN", KUBELET, is_watched=True)
@@ -55,7 +55,7 @@ NEW = config("172.16.2.0/24", "WARN", KUBELET, is_watched=True)
 
 @attrs.frozen
 class Probe:
-    """What somebody asks for of the load balancer's probe, beside whatever is installed; no device: it goes."""
+    """A wish for the load balancer's probe, next to what is installed; no device: remove it."""
 
     device: str | None
     consumer: str = KUBELET
@@ -95,7 +95,7 @@ def fault_at(step: int, layout: Layout, fault: str) -> None:
         if not is_change or not str(args[0]).startswith(str(layout.root / "etc")):
             return
         if event in ("os.mkdir", "os.rmdir"):
-            # Attempts that the file system answers anyway: the folder is there, or something is in it.
+            # The file system refuses these anyway: the folder exists, or isn't empty.
             folder = Path(args[0])
             if folder.exists() and (event == "os.mkdir" or any(folder.iterdir())):
                 return
@@ -109,7 +109,9 @@ def fault_at(step: int, layout: Layout, fault: str) -> None:
 
 
 def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What must hold at every moment: whole files, and no gate without its scripts."""
+    """Return what is violated of the promises that hold at every moment: whole files, and no gate without its
+    scripts.
+    """
     now = {name: value for name, value in tree(layout).items() if ".hostrouting-" not in name}
     found = [
         f"{name} is neither old nor new"
@@ -134,7 +136,7 @@ def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) ->
 
 
 def references(folder: Path, story: str, first: list[Config | Probe], then: Config | Probe) -> list[dict[str, Any]]:
-    """What is there before the last step of a story, and after it."""
+    """Return the files before the last step of a story, and after it."""
     before, after = Layout(folder / f"{story}-before"), Layout(folder / f"{story}-after")
     before.units.mkdir(parents=True)
     for wanted in first:
@@ -145,7 +147,7 @@ def references(folder: Path, story: str, first: list[Config | Probe], then: Conf
 
 
 def child(layout: Layout, step: int, fault: str, wanted: Config | Probe) -> int:
-    """0: done without a fault; 1: a clear error; 2: anything else."""
+    """Return 0: done without a fault; 1: a clear error; 2: any other end."""
     fault_at(step, layout, fault)
     try:
         apply(layout, wanted)
@@ -167,11 +169,11 @@ def main(folder: Path, fault: str) -> None:
         "remove beside probe": (OLD_PROBE, OLD, NOTHING),
         "remove probe": (OLD, OLD_PROBE, NO_PROBE),
     }
-    # By day one fault in every other story, and the other fault in the others.
+    # By day, every other story gets one fault, and the rest get the other.
     begin = by_day(("kill", "refuse").index(fault), by_night=0)
     for story, (*first, then) in [*stories.items()][begin :: by_day(2, by_night=1)]:
         before, after = references(folder, story, first, then)
-        # By day some of the steps, other ones for each fault.
+        # By day, only some of the steps, and different ones for each fault.
         for step in range(1 + (fault == "kill"), 200, by_day(16, by_night=1)):
             layout = Layout(folder / f"{story}-{step}")
             shutil.copytree(folder / f"{story}-before", layout.root, symlinks=True)
@@ -198,7 +200,7 @@ def main(folder: Path, fault: str) -> None:
 
 
 def folders_after_removal(layout: Layout, copy: Path) -> list[str]:
-    """Return what a removal leaves of the folders that a faulty run has made."""
+    """Return the folders that a faulty run has made and a removal leaves."""
     removed = Layout(shutil.copytree(layout.root, copy, symlinks=True))
     apply(removed, NOTHING)
     there = {path for path in removed.root.joinpath("etc").rglob("*") if path.is_dir()}
@@ -207,7 +209,7 @@ def folders_after_removal(layout: Layout, copy: Path) -> list[str]:
 
 
 def partly_done(layout: Layout, before: dict[str, Any]) -> bool:
-    """Return whether all was installed when it was refused to take away what goes, which a later run does."""
+    """Tell whether all was installed when a removal was refused; a later run finishes it."""
     script = "etc/aks-flex-node/static-routes.sh"
     return tree(layout).get(script) != before.get(script)
 

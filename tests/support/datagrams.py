@@ -1,4 +1,4 @@
-"""Datagrams between places, each of which answers with its name: who answers, what is lost, what a wire sees."""
+"""Datagrams between places that answer with their names: who answers, what is lost, what is on the wire."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ETH_P_IP = 0x0800
 
 
 class Runner(Protocol):
-    """Calls a function in a thread somewhere, and returns or raises what it does."""
+    """A call of a function in a thread elsewhere; it returns or raises what the function does."""
 
     def __call__(self, function: Callable[[], T], /) -> T:
-        """Call it there."""
+        """Call the function there."""
         ...
 
 
 @attrs.frozen
 class Place:
-    """Where one can ask from, and be asked.
+    """A place that can ask and be asked.
 
     Args:
-        name: what it answers with.
-        run: calls a function there.
+        name: the answer that it gives.
+        run: calls a function in that place.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Place:
 
 @contextmanager
 def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None]]:
-    """A socket somewhere; each call sends one datagram and returns who has answered just that one."""
+    """Open a socket in a place; each call sends one datagram and returns the name of the place that answered it."""
     client = source.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     numbers = count()
 
@@ -61,7 +61,7 @@ def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None
                 number, _, name = client.recv(64).partition(b" ")
                 if number == question:
                     return name.decode()
-        except OSError:  # the time is up, or the host learned that nobody has the address
+        except OSError:  # the time is up, or the host learned that no machine has the address
             pass
         return None
 
@@ -70,19 +70,19 @@ def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None
 
 
 def answer(source: Place, address: str, *, patience: float = PATIENCE_SECONDS) -> str | None:
-    """Who answers a datagram from somewhere to an address; None: nobody does within the patience, in seconds."""
+    """Return the place that answers a datagram to an address; None: none does within the patience, in seconds."""
     with asking(source, address) as ask:
         return ask(patience)
 
 
 def loses(source: Place, address: str) -> bool:
-    """Whether a datagram from somewhere to an address gets no answer."""
+    """Tell whether a datagram from a place to an address gets no answer."""
     return answer(source, address, patience=LOST_AFTER_SECONDS) is None
 
 
 @contextmanager
 def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
-    """Listens to a wire; each call awaits an IPv4 frame that was sent to a MAC."""
+    """Listen to a wire; each call awaits an IPv4 frame that was sent to a MAC."""
 
     def open_here() -> socket.socket:
         wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
@@ -105,12 +105,12 @@ def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]
 
 
 class Customers:
-    """Ask from several places in turn, without a pause; what isn't answered is lost.
+    """A thread that asks from several places in turn, without a pause, and counts each unanswered datagram as lost.
 
-    One thread for all: more would take the processor from what is to be seen at work.
+    One thread serves all places: more would take the processor from the code under test.
 
     Args:
-        pairs: from where to which address, and who has to answer.
+        pairs: source place, address, and the place that has to answer.
     """
 
     def __init__(self, *pairs: tuple[Place, str, str]) -> None:
@@ -130,7 +130,7 @@ class Customers:
         self._thread.join()
 
     def await_more(self, exchanges: int = 5) -> None:
-        """Return once each has been served so many times more, or has lost something."""
+        """Return once each pair has had so many more answers, or has lost a datagram."""
         with self._changed:
             aims = {pair: served + exchanges for pair, served in self._served.items()}
             self._changed.wait_for(
@@ -157,7 +157,7 @@ class Customers:
 
 
 class Echo:
-    """Answers each datagram with its own bytes and the name of the place that it came to."""
+    """A server that answers each datagram with its own bytes and the name of the place that received it."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -182,11 +182,11 @@ class Echo:
                 question, client = server.recvfrom(64)
                 try:
                     server.sendto(question + b" " + key.data.encode(), client)
-                except OSError:  # no way back: the asker's patience tells
+                except OSError:  # no route back: the asker's patience reports it
                     continue
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._wake.send(b"x")
         self._thread.join()
         for key in list(self._selector.get_map().values()):

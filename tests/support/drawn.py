@@ -1,4 +1,4 @@
-"""Bars and reports for the tests of what is drawn of them."""
+"""Bars and reports for the tests of drawings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Part = tuple[CellKind, tuple[IPv4Network, ...]]
 
 
 class Cut(NamedTuple):
-    """A CIDR with what isn't as expected in it."""
+    """A CIDR with the parts of it that aren't as expected."""
 
     cidr: IPv4Network
     parts: Bar
@@ -33,7 +33,7 @@ def segment(first: str, last: str, kind: FindingKind | NoteKind, *devs: str) -> 
 
 
 def bar(cidr: str, *parts: Part) -> Cut:
-    """The given parts, each answer once, and eth0 in between."""
+    """Return a bar of the given parts, each answer once, with eth0 in between."""
     ranges: dict[CellKind, tuple[IPv4Network, ...]] = {}
     for answer, networks in parts:
         ranges[answer] = ranges.get(answer, ()) + networks
@@ -46,7 +46,7 @@ def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: t
 
 
 def report(*bars: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
-    """A finding for each failing answer of each bar, and a note for each other one."""
+    """Return a report with a finding for each failing answer of each bar, and a note for each other answer."""
     findings, noted = [], []
     for cidr, parts in bars:
         for answer, ranges in parts:
@@ -67,7 +67,7 @@ def report(*bars: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
 
 
 def of_terminal(code: int) -> str:
-    """The colours 16 to 255 of xterm (256colres.pl)."""
+    """Return the RGB values of one of xterm's colours 16 to 255 (256colres.pl)."""
     if code >= 232:
         return "#" + f"{8 + 10 * (code - 232):02x}" * 3
     levels = (0, 95, 135, 175, 215, 255)

@@ -1,4 +1,4 @@
-"""What a fix does to a host, held to what it promises."""
+"""Compare what a fix does to a host with what the fix promises."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def install(kernel: Kernel, entries: Sequence[StaticRoute], root: Path) -> None:
-    """Have these static routes and no others.
+    """Install these static routes and no others.
 
     Args:
-        kernel: the host's.
-        entries: as of a config.
-        root: where the lock is.
+        kernel: the host's kernel.
+        entries: the routes, as in a config.
+        root: the folder of the lock.
     """
     config = Config(static_routes=StaticRoutes(enabled=bool(entries), routes=entries), wait_seconds=0)
     InstallRoutes(config, host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))).do(phases.CancelScope())
@@ -38,7 +38,7 @@ def failing(sorts: Mapping[IPv4Address, Sort]) -> set[IPv4Address]:
 
 
 def found(report: OverlapReport) -> set[IPv4Address]:
-    """What a check says fails; it is held to brute force elsewhere."""
+    """Return the addresses that a check calls failing; other tests compare them with brute force."""
     return {address for finding in report.findings for part in finding.ranges for address in part}
 
 
@@ -47,7 +47,7 @@ def covered(entries: Iterable[StaticRoute]) -> set[IPv4Address]:
 
 
 def changed(fix: Fix, before: Mapping[IPv4Address, Sort], after: Mapping[IPv4Address, Sort]) -> set[IPv4Address]:
-    """The addresses that a fix has changed although it doesn't name them, or they were fine."""
+    """Return the addresses that a fix has changed without naming them, or although they were fine."""
 
     def may_change(address: IPv4Address) -> bool:
         return before[address].is_failure and any(address in entry.destination for entry in fix.routes)
@@ -56,5 +56,5 @@ def changed(fix: Fix, before: Mapping[IPv4Address, Sort], after: Mapping[IPv4Add
 
 
 def is_told(address: IPv4Address, parts: Iterable[Unfixable]) -> bool:
-    """Whether an address is among those that no route is said to fix."""
+    """Tell whether an address is among those that no route fixes."""
     return any(address in network for part in parts for network in part.ranges)

@@ -1,4 +1,4 @@
-"""What Ignition makes of a document, as far as ours go."""
+"""Read the parts of an Ignition document that ours use, as Ignition does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def written(document: dict[str, Any]) -> dict[str, tuple[str, int]]:
-    """What Ignition writes of a document: by the path, the text and the mode."""
+    """Return the text and the mode of each file that Ignition writes, by path."""
     found = {}
     for file in document["storage"]["files"]:
         packed = b64decode(file["contents"]["source"].removeprefix("data:;base64,"), validate=True)

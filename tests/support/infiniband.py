@@ -1,4 +1,4 @@
-"""An interface that says that it is InfiniBand, for kernels without its hardware."""
+"""An interface of type InfiniBand, for kernels without the hardware."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ARPHRD_INFINIBAND = 32
 
 @contextmanager
 def infiniband(dev: str, *, is_up: bool = True) -> Iterator[None]:
-    """Have a tun device of InfiniBand's type in this thread's network namespace; it may be moved to another one.
+    """Make a tun device of InfiniBand's type in this thread's network namespace; it may be moved to another namespace.
 
     Args:
         dev: its name.

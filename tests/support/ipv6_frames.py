@@ -24,7 +24,7 @@ _SOURCE_LINK_ADDRESS, _TARGET_LINK_ADDRESS = 1, 2
 
 @attrs.frozen
 class Packet:
-    """What a frame carries; ``payload`` starts with the header of TCP, UDP or ICMPv6."""
+    """The contents of a frame; ``payload`` starts with the header of TCP, UDP or ICMPv6."""
 
     source: IPv6Address
     destination: IPv6Address
@@ -34,17 +34,17 @@ class Packet:
 
     @property
     def is_right(self) -> bool:
-        """Whether the checksum is that of all that it covers."""
+        """Tell whether the checksum is right."""
         return _sum(self) == 0
 
     @property
     def flags(self) -> int:
-        """FIN, SYN, RST and ACK of a segment; of anything else none."""
+        """Return FIN, SYN, RST and ACK of a TCP segment; nothing for any other packet."""
         return self.payload[13] & (FIN | SYN | RST | ACK) if self.protocol == TCP else 0
 
     @property
     def icmp(self) -> tuple[int, int] | None:
-        """Type and code."""
+        """Return type and code."""
         return (self.payload[0], self.payload[1]) if self.protocol == ICMPV6 else None
 
 
@@ -58,7 +58,7 @@ def read(frame: bytes) -> Packet:
 
 
 def written(packet: Packet, source: str, router: str) -> bytes:
-    """The frame from one Ethernet address to another, or to a group; what is at the checksum's place is overwritten."""
+    """Return the frame from one Ethernet address to another, or to a group; the checksum is computed."""
     destination = packet.destination.packed
     link = b"\x33\x33" + destination[-4:] if packet.destination.is_multicast else _raw(router)
     payload = bytearray(packet.payload)
@@ -79,13 +79,13 @@ def neighbour_solicitation(target: IPv6Address, link_address: str) -> bytes:
 
 
 def router_advertisement(link_address: str) -> bytes:
-    """Of a default route for half an hour."""
+    """Return an advertisement of a default route for half an hour."""
     body = struct.pack("!BBHII", 64, 0, 1800, 0, 0)
     return _icmp(ROUTER_ADVERTISEMENT, body + _option(_SOURCE_LINK_ADDRESS, link_address))
 
 
 def mld_query() -> bytes:
-    """For all groups, in version 1, to be answered within a millisecond."""
+    """Return a version 1 query for all groups, to be answered within a millisecond."""
     return _icmp(MLD_QUERY, struct.pack("!HH", 1, 0) + bytes(16))
 
 
@@ -106,7 +106,7 @@ def _raw(link_address: str) -> bytes:
 
 
 def _sum(packet: Packet) -> int:
-    """The Internet checksum over pseudo-header and payload; 0 over one that has the right one in it."""
+    """Return the Internet checksum over pseudo-header and payload; 0 for a payload with the right one in it."""
     pseudo = packet.source.packed + packet.destination.packed
     pseudo += struct.pack("!II", len(packet.payload), packet.protocol)
     covered = pseudo + packet.payload + b"\0" * (len(packet.payload) % 2)

@@ -1,4 +1,4 @@
-"""Ordinary sockets of this host, and the interfaces by which what they send leaves."""
+"""Ordinary sockets of this host, and the interfaces by which their packets leave."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_NOARP = 0x8913, 0x8914, 0x80
 
 
 class Leaving:
-    """Sends from the calling thread's network namespace, and sees what leaves it.
+    """A sender in the calling thread's network namespace that sees by which interface its packets leave.
 
-    Nothing is waited for: an interface without a queue (veth, lo) hands each packet to its listeners before the call
-    that sends it returns. Nobody needs to answer.
+    Sending needs no waiting: an interface without a queue (veth, lo) hands each packet to its listeners before the call
+    that sends it returns. No answer is needed.
 
     Args:
-        devs: the interfaces; they stop to ask for the neighbour's address (ARP), so that packets leave at once.
+        devs: the interfaces; ARP is turned off on them, so that packets leave at once.
     """
 
     def __init__(self, *devs: str) -> None:
@@ -47,7 +47,9 @@ class Leaving:
         self._wires.close()
 
     def by_tcp(self, address: IPv4Address, port: int) -> str | None:
-        """The interface by which the first packet of a connection leaves; None: the socket fails, or nothing leaves."""
+        """Return the interface by which a connection's first packet leaves; None: the socket fails, or no packet
+        leaves.
+        """
 
         def connect() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
@@ -58,7 +60,9 @@ class Leaving:
         return self._seen(connect, address)
 
     def by_connected_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """The interface by which a datagram of a connected socket leaves; None: the socket fails, or nothing leaves."""
+        """Return the interface by which a connected socket's datagram leaves; None: the socket fails, or no packet
+        leaves.
+        """
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -68,7 +72,9 @@ class Leaving:
         return self._seen(send, address)
 
     def by_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """The interface by which a datagram of a socket that isn't connected leaves; None: the socket fails, or nothing leaves."""
+        """Return the interface by which an unconnected socket's datagram leaves; None: the socket fails, or no packet
+        leaves.
+        """
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -84,11 +90,11 @@ class Leaving:
                 raise
             assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
             return None
-        # By lo, the answer that refuses it is one to the same address.
+        # On lo, the answer that refuses a packet is a packet to the same address.
         return next(iter(self._leaving_for(address) or self._newly_dropped()), None)
 
     def _newly_dropped(self) -> list[str]:
-        """The interfaces that threw a packet away: an interface without carrier does, and shows none to listeners."""
+        """Return the interfaces that dropped a packet: one without carrier does, and shows none to listeners."""
         before, self._dropped = self._dropped, _dropped()
         return [dev for dev, count in self._dropped.items() if count > before.get(dev, 0)]
 
@@ -106,6 +112,6 @@ class Leaving:
 
 
 def _dropped() -> dict[str, int]:
-    """How many packets each interface didn't send."""
+    """Return how many packets each interface has dropped."""
     lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     return {name.strip(): int(counts.split()[11]) for name, _, counts in (line.rpartition(":") for line in lines)}

@@ -1,8 +1,8 @@
-"""A program: end a process with SIGABRT, and all that it has started, when a time is over.
+"""End a process and everything it has started with SIGABRT when its time is over.
 
-``limit.py PID`` reads lines: how many seconds PID has from now on, nothing for as long as it likes. It ends when its
-input does, so with PID. It is a process of its own, as a thread of PID may wait for a lock that is never let go; and
-SIGABRT has faulthandler, which pytest enables, show the stack of each thread, whatever holds the interpreter.
+``limit.py PID`` reads lines: how many seconds PID has from now on; an empty line: no limit. It ends with its input, and
+so with PID. It is a separate process because a thread of PID may wait for a lock that is never released; and SIGABRT
+makes faulthandler, which pytest enables, show the stack of each thread, even of one that holds the interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def started_by(pid: int) -> list[int]:
-    """Return a process's children, theirs, and so on, without this program."""
+    """Return a process's children, their children, and so on, without this program."""
     parents: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
@@ -30,18 +30,18 @@ def started_by(pid: int) -> list[int]:
 
 
 def words(pid: int) -> str:
-    """Return what a process runs, and where in the kernel it waits."""
+    """Return a process's command line, and where in the kernel it waits."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return f"  {pid} in {Path(f'/proc/{pid}/wchan').read_text()}: {command[:200]}\n"
 
 
 def end(pid: int) -> None:
-    """End a process and what it has started; say of each what it was."""
+    """End a process and what it has started; print a line about each."""
     held: list[int] = []
     said = ""
     for child in started_by(pid):
         with suppress(OSError):  # it has ended
-            held.append(os.pidfd_open(child))  # its number may become another's
+            held.append(os.pidfd_open(child))  # its pid may be reused
             said += words(child)
     sys.stderr.write(f"\nA test took too long: ending process {pid}, and what it has started:\n{said}")
     sys.stderr.flush()
@@ -52,7 +52,7 @@ def end(pid: int) -> None:
 
 
 def main(pid: int) -> None:
-    """Do what the module says."""
+    """Read limits for a process and keep them."""
     due: float | None = None
     while True:
         left = None if due is None else max(0.0, due - time.monotonic())

@@ -1,4 +1,4 @@
-"""How much is tried: a little by day, thousands by night (``HYPOTHESIS_PROFILE=nightly``)."""
+"""The amount of work: a little by day, thousands of examples by night (``HYPOTHESIS_PROFILE=nightly``)."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 def by_day(few: int, *, by_night: int) -> int:
-    """How many examples, steps or places to try."""
+    """Return how many examples, steps or places to try."""
     return by_night if IS_NIGHTLY else few

@@ -27,7 +27,7 @@ PAIR = """
     addr add 10.1.0.4/24 dev eth0
     addr add 10.2.0.4/24 dev ib0
 """
-"""A scenario: two NICs, without routes of anybody's."""
+"""A scenario: two NICs, and no routes but the kernel's."""
 
 PATIENCE_SECONDS = 5.0
 LOST_AFTER_SECONDS = 0.2
@@ -62,7 +62,7 @@ def build_node(kernel: Kernel, default: Route | None = None) -> None:
 
 
 def build_fabric(kernel: NamespaceKernel) -> None:
-    """The routers at the far ends of both NICs' cables."""
+    """Make the routers at the far ends of both NICs' cables."""
 
     def there() -> None:
         kernel.add_address("eth0", f"{GATEWAY}/24")
@@ -73,7 +73,7 @@ def build_fabric(kernel: NamespaceKernel) -> None:
 
 @contextmanager
 def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socket]]:
-    """The API server behind these cables, and only these; it answers ARP for its address on each of them."""
+    """Run the API server behind these cables only; it answers ARP for its address on each of them."""
 
     def listen(dev: str) -> socket.socket:
         kernel.add_address(dev, f"{API_SERVER}/32")
@@ -91,7 +91,7 @@ def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socke
 
 
 def hears(servers: list[socket.socket], *, patience: float = PATIENCE_SECONDS) -> bool:
-    """Whether a datagram of this node to the API server arrives at one of its sockets."""
+    """Tell whether a datagram of this node to the API server arrives at one of its sockets."""
     import select
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

@@ -1,18 +1,18 @@
 """The pages of docs/ and their fenced blocks, run in document order on a node in memory.
 
-A page's blocks are run like this; what else a page shows is marked as ``text``:
+A page's blocks run as listed here; any other text that a page shows is marked as ``text``:
 
-    console   each line that begins with "$ " is a command, what follows is all that it prints; "…" stands for anything
+    console   each line that begins with "$ " is a command, the rest is all that it prints; "…" stands for anything
     python    in one namespace, where ``Host()`` is the page's node
     json      a config; it becomes the node's config.json, also in the folder where commands run
-    ini       some lines of a file that is installed by now
+    ini       some lines of a file that is installed by that point
     sh        what --help teaches
     promql    metrics of the watcher
 
-Commands of hostrouting run in this process, coreutils below the node's root. Of other programs' commands only what they
-name of ours is looked at.
+Commands of hostrouting run in this process, coreutils below the node's root. Of other programs' commands only the names
+of our files are checked.
 
-Sybil would find the blocks, which are six lines here, and leave to us all that runs them.
+Sybil would find the blocks, which takes six lines here, and leave running them to us.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Block:
 
     Args:
         language: the word behind the fence.
-        text: what is fenced.
-        line: where it begins.
+        text: the lines between the fences.
+        line: the number of the first line.
     """
 
     language: str
@@ -71,13 +71,13 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The fenced blocks of a page."""
+    """Return the fenced blocks of a page."""
     for found in re.finditer(r"^```(\S*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         yield Block(found[1], found[2], page[: found.start()].count("\n") + 1)
 
 
 def h200() -> FakeKernel:
-    """A node whose eight InfiniBand interfaces shadow 172.16.0.0/16."""
+    """Return a node whose eight InfiniBand interfaces shadow 172.16.0.0/16."""
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", **{f"ib{number}": f"172.16.0.{10 + number}/16" for number in range(8)})
     assert kernel.add([default_route(metric=0)]) == ()
@@ -117,9 +117,9 @@ class Node:
         of_image.touch(0o755)
 
     def run(self, block: Block) -> None:
-        """Run a block, or see that it says what is so."""
+        """Run a block, or compare its lines with the node."""
         if block.language.startswith("{"):
-            return  # Sphinx's
+            return  # Sphinx's directive
         runners: dict[str, Callable[[str], None]] = {
             "console": self._console,
             "python": self._python,
@@ -141,14 +141,14 @@ class Node:
 
     def _python(self, text: str) -> None:
         tree = compile(text, "a page", "exec")
-        cluster = mock.MagicMock()  # Dask's
+        cluster = mock.MagicMock()  # Dask's cluster
         with (
             self._as_this_host(),
             contextlib.redirect_stdout(io.StringIO()),
             pytest.MonkeyPatch.context() as patched,
             ThreadPoolExecutor(1) as executor,
         ):
-            # This name alone: a module that a block is the first to load stays the one that later blocks get.
+            # Only this name: a module that a block loads first stays the one that later blocks get.
             patched.setitem(sys.modules, "distributed", cluster)
             cluster.Client().__enter__().get_executor.return_value = executor
             exec(tree, self.names)
@@ -175,7 +175,9 @@ class Node:
     # --- commands ------------------------------------------------------------------------------------------------
 
     def _line(self, line: str) -> str:
-        """What a command line prints: commands with ``&&``, ``|``, ``>``; all that a page needs of a shell."""
+        """Return what a command line prints: commands with ``&&``, ``|``, ``>``, which is all that the pages need of a
+        shell.
+        """
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>;")
         lexer.whitespace_split = True
         said: list[str] = []
@@ -284,7 +286,7 @@ def _is_like(said: str, shown: str) -> bool:
     return re.fullmatch(pattern, said.rstrip()) is not None
 
 
-# --- other programs' commands: what they name of ours is so ---------------------------------------------------------
+# --- other programs' commands: the names of our files in them are right ----------------------------------------------
 
 
 def _run(_node: Node, arguments: list[str]) -> str:

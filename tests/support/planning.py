@@ -1,4 +1,4 @@
-"""The next boot as a config would have it."""
+"""Plan the next boot for a config."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def plan_boot(config: Config, host: Host) -> Changes:
 
 
 def wanted_probe(device: str | None, consumer: str, layout: Layout) -> Wanted:
-    """Return what is asked for of the load balancer's probe; no device: that it goes."""
+    """Return the wish for the load balancer's probe; no device: remove it."""
     parts = () if device is None else (probe_part(device, consumer, layout),)
     return Wanted((PROBE,), parts, consumer)
 
 
 def install_for_boot(host: Host, wanted: Wanted) -> Changes:
-    """Carry out the plan of the next boot alone, and return what was changed."""
+    """Carry out the plan of the next boot alone, and return the changes."""
     plan = plan_next_boot(host, wanted)
     with all_or_nothing() as undo:
         prepare(plan, host, undo)
@@ -36,5 +36,5 @@ def install_for_boot(host: Host, wanted: Wanted) -> Changes:
 
 
 def manifest_of(config: Config, layout: Layout) -> Manifest:
-    """Return the manifest of a host where nothing but what a config asks for is installed."""
+    """Return the manifest of a host that has only what a config asks for."""
     return wanted_manifest(Manifest(), Wanted.of(config, layout), layout)

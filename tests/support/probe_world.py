@@ -1,11 +1,11 @@
-"""A balancer, a node and a pod, each in a network namespace of its own, on which probes are real packets.
+"""A balancer, a node and a pod, each in its own network namespace; probes between them are real packets.
 
 ::
 
     balancer  eth0 -------- eth0  node  pod0 -------- eth0  pod
 
-The node is the namespace of the calling thread. No end computes checksums late (veth never would), so that those on
-the wire are the whole truth.
+The node is the namespace of the calling thread. Neither end computes checksums late (veth never would), so a capture
+shows the true checksums.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BALANCER = IPv6Address("2001:db8:1::1")
-SECOND_ROUTER = IPv6Address("fe80::2")  # at the balancer's end as well
+SECOND_ROUTER = IPv6Address("fe80::2")  # also at the balancer's end
 NODE = IPv6Address("2001:db8:1::4")
 NODE_BY_SECOND_NIC = IPv6Address("2001:db8:2::4")
 NODE_LINK_LOCAL = IPv6Address("fe80::4")
@@ -59,7 +59,7 @@ _ETH_P_IPV6 = 0x86DD
 
 
 class World:
-    """The three, wired up, with addresses and no default route; the node forwards and has no rules."""
+    """The three namespaces, wired up, with addresses and no default route; the node forwards and has no rules."""
 
     def __init__(self) -> None:
         self.balancer, self.pod = Namespace(), Namespace()
@@ -67,7 +67,7 @@ class World:
             inside(_be_quiet)
         _write("all/forwarding", "1")
         self._wire()
-        # To the kernel the uplink is a host's, as it must be for accept_ra=1 and for redirects.
+        # accept_ra=1 and redirects work only while the uplink doesn't forward.
         _write("eth0/forwarding", "0")
         _write("eth0/accept_ra", "1")
         self._await_addresses()
@@ -93,12 +93,14 @@ class World:
             inside(_await_addresses)
 
     def set_checksum_offload(self, on: bool) -> None:
-        """Have balancer and pod leave checksums to whom they send to, or compute them; the node's ends compute them."""
+        """Let balancer and pod leave checksums to the receiver, or compute them; the node's ends always compute
+        them.
+        """
         for inside in (self.balancer.run, self.pod.run):
             inside(lambda: _set_checksum_offload(on, "eth0"))
 
     def bridge(self) -> None:
-        """azure-vnet's bridge mode: eth0 becomes a port of azure0, and the node's addresses are the bridge's."""
+        """Set up azure-vnet's bridge mode: eth0 becomes a port of azure0, which gets the node's addresses."""
         ip(
             f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
             "address flush dev eth0",
@@ -108,7 +110,7 @@ class World:
         self._await_addresses()
 
     def add_nic(self) -> None:
-        """The node gets eth1, by which the balancer sends probes too."""
+        """Give the node eth1, by which the balancer sends probes too."""
         far = f"peer name eth1 netns /proc/self/fd/{self.balancer.fd}"
         node = _up("eth1", f"{NODE_BY_SECOND_NIC}/64", f"{NODE_LINK_LOCAL}/64")
         ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
@@ -128,24 +130,24 @@ class World:
         by: str = "eth0",
         patience: float = PATIENCE_SECONDS,
     ) -> bytes:
-        """What a health probe of the balancer hears."""
+        """Return the reply to a health probe of the balancer."""
         with self.balancer.run(lambda: _probing_socket(by)) as client:
             client.settimeout(patience)
             client.connect((str(destination), port))
             return b"".join(iter(lambda: client.recv(65536), b""))
 
     def is_lost(self, destination: IPv6Address = POD, port: int = SERVICE_PORT, *, by: str = "eth0") -> bool:
-        """Whether a probe hears nothing at all."""
+        """Tell whether a probe gets no reply at all."""
         try:
             self.probe(destination, port, by=by, patience=LOST_AFTER_SECONDS)
         except TimeoutError:
             return True
         return False
 
-    # --- what no kernel would send ------------------------------------------------------------------------------
+    # --- packets that no kernel would send ----------------------------------------------------------------------
 
     def send_to_node(self, *packets: Packet) -> None:
-        """Send from the balancer, and return when the node has worked on all of them (but for what it puts off)."""
+        """Send from the balancer, and return when the node has processed all packets, except those that it defers."""
         question = icmp(NODE_LINK_LOCAL, neighbour_solicitation(NODE_LINK_LOCAL, BALANCER_MAC))
         frames = [written(packet, BALANCER_MAC, NODE_MAC) for packet in (*packets, question)]
 
@@ -157,18 +159,18 @@ class World:
             try:
                 wire.until(is_answer, PATIENCE_SECONDS / 5)
             except AssertionError:
-                # On a loaded machine, where interfaces are just coming up, the question may be lost as any packet.
+                # On a loaded machine, while interfaces come up, the solicitation may be lost like any packet.
                 self.balancer.run(lambda: _send(frames[-1:]))
                 wire.until(is_answer)
 
     def send_from_pod(self, *packets: Packet) -> None:
-        """Send from the pod, by the node."""
+        """Send from the pod, through the node."""
         frames = [written(packet, POD_MAC, NODE_POD_MAC) for packet in packets]
         self.pod.run(lambda: _send(frames))
 
 
 def icmp(destination: IPv6Address, payload: bytes, hop_limit: int = 255) -> Packet:
-    """ICMPv6 from the address that probes come from."""
+    """Return an ICMPv6 packet from the address that probes come from."""
     return Packet(PROBE_SOURCE, destination, ICMPV6, payload, hop_limit)
 
 
@@ -177,7 +179,7 @@ def _here(function: Callable[[], None]) -> None:
 
 
 def _be_quiet() -> None:
-    """No addresses but those that a test gives, at once (no DAD), and no questions for routers."""
+    """Keep only the addresses that a test gives, at once (no DAD), and send no router solicitations."""
     for name, value in (("addr_gen_mode", 1), ("accept_dad", 0), ("router_solicitations", 0), ("accept_ra", 0)):
         _write(f"default/{name}", str(value))
     _write("all/accept_dad", "0")
@@ -189,7 +191,7 @@ def _write(name: str, value: str) -> None:
 
 
 def _await_addresses() -> None:
-    """Wait until every address can be bound to: the kernel's work queue takes the mark away, also without DAD."""
+    """Wait until every address can be bound: the kernel's work queue clears the tentative flag, also without DAD."""
     end = time.monotonic() + PATIENCE_SECONDS
     while "tentative" in tool("ip", "-6", "address"):
         assert time.monotonic() < end
@@ -214,7 +216,7 @@ def _probing_socket(dev: str) -> socket.socket:
 
 
 def _send(frames: list[bytes]) -> None:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread: one CPU has one queue, so none overtakes
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread: on one CPU no packet overtakes
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
         wire.bind(("eth0", 0))
         for frame in frames:
@@ -226,7 +228,7 @@ def _send(frames: list[bytes]) -> None:
 
 @attrs.define
 class Service:
-    """A port that answers, and who has asked."""
+    """A port that answers, and the clients that have asked."""
 
     answer: bytes
     peers: list[IPv6Address] = attrs.Factory(list)
@@ -276,19 +278,19 @@ def _serve(server: socket.socket, service: Service) -> None:
 
 @attrs.frozen
 class Capture:
-    """The IPv6 packets that come in by a device, from the moment that it is made."""
+    """The IPv6 packets that a device receives from now on."""
 
     wire: socket.socket
 
     def packets(self) -> list[Packet]:
-        """Those that are there."""
+        """Return the packets that have arrived."""
         packets = []
         while select.select([self.wire], [], [], 0)[0]:
             packets.append(read(self.wire.recv(65536)))
         return packets
 
     def until(self, wanted: Callable[[Packet], bool], patience: float = PATIENCE_SECONDS) -> list[Packet]:
-        """All up to, and with, the first that is wanted; an ``AssertionError`` if none comes."""
+        """Return all packets up to the first wanted one, inclusive; raise ``AssertionError`` if none comes."""
         packets: list[Packet] = []
         while select.select([self.wire], [], [], patience)[0]:
             packets.append(read(self.wire.recv(65536)))
@@ -320,12 +322,12 @@ def load_rules(device: str = "eth0") -> None:
 
 
 def counters(table: str = TABLE) -> tuple[int, ...]:
-    """How many packets each rule of a table has met, in the listing's order: probes in, answers out."""
+    """Return how many packets each rule of a table has matched, in the listing's order: probes in, answers out."""
     return tuple(map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table))))
 
 
 def everything() -> tuple[str, str]:
-    """All rules with their handles, and all routes."""
+    """Return all rules with their handles, and all routes."""
     return tool("nft", "-s", "-a", "list", "ruleset"), routes("show")
 
 
@@ -334,5 +336,5 @@ def ip(*commands: str, pass_fds: tuple[int, ...] = ()) -> None:
 
 
 def routes(*words: str) -> str:
-    """As ``ip -6 route`` shows them."""
+    """Return the routes as ``ip -6 route`` shows them."""
     return tool("ip", "-6", "route", *words)

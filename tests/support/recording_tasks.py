@@ -1,4 +1,4 @@
-"""Tasks that record where they were done."""
+"""Tasks that record the path at which they ran."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @frozen(eq=False)
 class Returning(Generic[T_co]):
-    """A task that returns a value; `calls` gets its path each time it is done.
+    """A task that returns a value; `calls` gets its path each time it runs.
 
     Give several tasks the same list as `calls` to see their order.
     """
@@ -33,7 +33,7 @@ class Returning(Generic[T_co]):
 
 @frozen(eq=False)
 class Raising:
-    """A task that raises an exception; `calls` gets its path each time it is done."""
+    """A task that raises an exception; `calls` gets its path each time it runs."""
 
     name: str
     error: BaseException

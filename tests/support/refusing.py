@@ -1,13 +1,14 @@
-"""A program: run a command again and again, each time with one system call of its own refused with one errno.
+"""Run a command again and again, each time with one of its system calls refused with one errno.
 
-``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a throw-away host, and takes COUNT of the refusals that a command may
-meet, spread evenly; 0: all of one part of so many. It prints a line of JSON for each, and before them how many there are.
+``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a throw-away host, and tries COUNT of the refusals that a command
+can meet, spread evenly; 0: all of one part of OF parts. It first prints how many refusals there are, and then one line
+of JSON for each.
 
-Which refusals there are: from where a command begins to run, every call of its own of every name in ``REFUSALS``, with
-each errno there. A start of Python takes longer than most commands, so they run in forked children of a process that
-has imported what they need. What comes before, in which Python reads itself and our modules, has nothing of ours at
-hand and is alike for all commands; of it, as the command ``start``, there is one refusal for each call, errno and kind
-of path. The command's own children aren't refused anything.
+A refusal is one call, of a name in ``REFUSALS``, with one of the errnos there; each call that the command itself makes
+from its first line on is tried. Starting Python takes longer than most commands, so they run in forked children of a
+process that has imported what they need. The start itself, in which Python loads itself and our modules, holds nothing
+of ours and is the same for all commands; as the command ``start`` it gets one refusal for each call, errno and kind of
+path. The command's own children aren't refused anything.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from hostrouting.__main__ import run as run_command
 PLACES = ("/etc/aks-flex-node", "/etc/hostrouting", "/etc/systemd/system", "/etc/iproute2")
 RUN = "/run/aks-flex-node"
 MARKERS = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
-# By any error of a netlink socket.
+# Any error of a netlink socket may do this.
 LOST = "an answer of the kernel got lost"
 TRACE = Path("/run/trace")
-# It answers as one that finds hostrouting, in a tenth of the time.
+# A stand-in that finds hostrouting as the real program does, in a tenth of the time.
 ANY_PYTHON = "/bin/true"
 OURS = ("proto", "217")
 SAID_WITHIN, ENDED_WITHIN, POLL_SECONDS = 5.0, 0.3, 0.005
-# What a file's calls may meet, and a socket's.
+# The errnos that a file's calls can meet, and a socket's.
 LOOK, CHANGE = ("EIO", "ENAMETOOLONG", "ENOMEM"), ("EIO", "ENOSPC", "EROFS")
 REFUSALS = {
     "openat": ("EMFILE", "ENFILE", *LOOK, "ENOSPC", "EROFS"),
@@ -79,7 +80,7 @@ PYTHON = tuple({sys.prefix, sys.base_prefix, *filter(None, (*sys.path, sys.pycac
 
 @attrs.frozen
 class Refusal:
-    """One call that is refused: the number among those of its name, and what it meets."""
+    """One refused call: its number among those of its name, and the errno."""
 
     call: str
     number: int
@@ -88,7 +89,7 @@ class Refusal:
 
 @attrs.frozen
 class Run:
-    """The end of a command: how, and with which words."""
+    """The end of a command: its status and its output."""
 
     code: int
     said: str
@@ -98,7 +99,7 @@ class Run:
 
 
 def tree(*places: str) -> dict[str, tuple[int, str]]:
-    """Return what is below some folders: the mode, and the content, of each file, link and folder."""
+    """Return mode and content of each file, link and folder below some folders."""
     found: dict[str, tuple[int, str]] = {}
     for path in [each for place in places for each in (Path(place), *sorted(Path(place).rglob("*")))]:
         if path.is_symlink():
@@ -116,7 +117,7 @@ def routes() -> list[str]:
 
 @attrs.frozen
 class State:
-    """What is installed, what a run leaves in /run, and our routes."""
+    """The installed files, what a run leaves in /run, and our routes."""
 
     files: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(*PLACES))
     run: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(RUN), eq=False)
@@ -124,16 +125,16 @@ class State:
 
     @property
     def litter(self) -> list[str]:
-        """Return what a run leaves that isn't there to stay."""
+        """Return the files of a run that shouldn't have stayed."""
         return [name for name in (*self.files, *self.run) if ".hostrouting-" in name]
 
     def differences(self, other: State) -> list[str]:
-        """Return what is another than in some other state."""
+        """Return what differs from another state."""
         names = self.files.keys() | other.files.keys()
         return [*self.routes, *(name for name in sorted(names) if self.files.get(name) != other.files.get(name))]
 
     def restore(self) -> None:
-        """Have the host hold this state again."""
+        """Put the host back into this state."""
         wanted, there = self.files | self.run, tree(*PLACES, RUN)
         for name in sorted(there.keys() - wanted.keys(), reverse=True):
             path = Path(name)
@@ -164,15 +165,15 @@ class State:
 
 @attrs.frozen
 class Story:
-    """A command with what comes before it.
+    """A command and those that run before it.
 
     Args:
-        words: of the command.
+        words: the command's words.
         before: the commands before it.
-        is_endless: whether it goes on until it is told to end.
-        is_taken_back: whether a failure leaves all as it was, before the command or before those before it; else another
-            run goes on from there.
-        is_started: whether each run starts Python anew.
+        is_endless: whether it runs until it is stopped.
+        is_taken_back: whether a failure leaves all as it was before the command or before those in ``before``;
+            otherwise another run finishes the work.
+        is_started: whether each run starts a new Python.
     """
 
     words: tuple[str, ...]
@@ -182,13 +183,13 @@ class Story:
     is_started: bool = False
 
     def run(self, strace: tuple[str, ...] | None = None) -> Run:
-        """Run the command; traced, if there is a tuple of options for strace."""
+        """Run the command; with a tuple of options for strace, trace it."""
         return end(begin(self.words, strace, self.is_started), self.is_endless)
 
 
 @attrs.frozen
 class Begun:
-    """A command that runs: the process to tell and to wait for, and what it says."""
+    """A running command: the process, and its output."""
 
     pid: int
     said: Any
@@ -201,7 +202,7 @@ def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bo
     nothing = os.open(os.devnull, os.O_RDONLY)
     pid = os.fork()
     if pid == 0:
-        # Nothing here is called that may be refused, as the tracer comes at any moment.
+        # The tracer may attach at any moment, so no call here is one that may be refused.
         os.dup2(nothing, 0)
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
@@ -212,7 +213,7 @@ def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bo
             time.sleep(POLL_SECONDS / 5)
         sys.argv = ["hostrouting", *words]
         sys.executable = ANY_PYTHON
-        # The way out is Python's own.
+        # Python's own exit path.
         sys.exit(run_command())
     os.close(nothing)
     tracer = None
@@ -230,7 +231,7 @@ def end(begun: Begun, is_endless: bool = False) -> Run:
     status: int | None = None
     while is_endless and status is None and time.monotonic() < until:
         if has_looked():
-            # What ends it by itself, as it tells of its look, does so now.
+            # A command that ends itself when it reports its look does so now.
             until = min(until, time.monotonic() + ENDED_WITHIN)
         time.sleep(POLL_SECONDS)
         gone, found = os.waitpid(begun.pid, os.WNOHANG)
@@ -247,7 +248,7 @@ def end(begun: Begun, is_endless: bool = False) -> Run:
 
 
 def has_looked() -> bool:
-    """Return whether a watcher has come to a verdict."""
+    """Tell whether a watcher has reached a verdict."""
     return any(marker.exists() for marker in MARKERS)
 
 
@@ -257,7 +258,7 @@ def forget_looks() -> None:
 
 
 def import_what_runs(story: Story) -> None:
-    """Import what a command does, so that its forked children needn't."""
+    """Import what a command needs, so that its forked children don't have to."""
     names = Path("/run/modules")
     leave_names = atexit.register(lambda: names.write_text("\n".join(sys.modules)))
     run_well(story)
@@ -266,17 +267,17 @@ def import_what_runs(story: Story) -> None:
         importlib.import_module(name)
 
 
-# --- what it meets -------------------------------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------------------------
 
 
 def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
-    """Return what a command may meet, by the trace of a run without any.
+    """Return the refusals that a command can meet, from the trace of an undisturbed run.
 
     Args:
-        trace: of all calls.
-        begin: in the line of its first look at the host.
-        is_sampled: whether those alone are asked for that are Python's, and one of each kind: before the config is
-            read, until something is changed, and afterwards.
+        trace: all calls.
+        begin: a text in the line of its first look at the host.
+        is_sampled: whether only Python's calls are taken, one of each kind: before the config is read, until something
+            is changed, and afterwards.
     """
     counts: dict[str, int] = {}
     seen: set[tuple[object, ...]] = set()
@@ -297,9 +298,9 @@ def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
 
 
 def can_meet(call: str, error: str, line: str) -> bool:
-    """Return whether a call can have an errno: what only reads takes no room, and what is open has no name.
+    """Tell whether a call can fail with an errno: a call that only reads needs no space, and an open file no name.
 
-    To read a pipe takes nothing (pipe_read in Linux' fs/pipe.c). A close fails for what was written.
+    Reading a pipe allocates nothing (pipe_read in Linux' fs/pipe.c). A close fails for what was written.
     """
     if (call == "read" and "<pipe:" in line) or (call == "epoll_ctl" and "EPOLL_CTL_ADD" not in line):
         return False
@@ -311,7 +312,7 @@ def can_meet(call: str, error: str, line: str) -> bool:
 
 
 def kind_of(line: str) -> tuple[str, str]:
-    """Return where a call's path lies, and its ending; of a call without a path, its first word."""
+    """Return the folder and the suffix of a call's path; for a call without a path, its first word."""
     if (match := PATH.search(line)) is None:
         return line.partition(",")[0], ""
     path = Path(match[1] or match[2])
@@ -362,7 +363,7 @@ def run_well(story: Story, strace: tuple[str, ...] | None = None) -> None:
 def wrong(
     story: Story, refusal: Refusal, run: Run, line: str, states: tuple[State, ...], healed: list[Any]
 ) -> Iterator[str]:
-    """Say what a refusal has brought about that none may, and see that the next run heals what it has left, once."""
+    """Say which promises a refusal has broken, and check, once per leftover, that the next run heals it."""
     state, after = State(), states[-1]
     if story.is_taken_back and state not in states:
         yield f"left between: {state.differences(states[1])}"
@@ -372,10 +373,10 @@ def wrong(
         if state != after:
             yield "ended well, and it isn't done"
         return
-    # Python's own words are its own.
+    # Python words its own errors.
     if not story.is_started:
         yield from wrong_words(refusal, run, line)
-    # What is confirmed, or put back, can't be confirmed once more.
+    # A trial that is confirmed or taken back can't be confirmed again.
     if story.words[0] != "confirm" and (found := (state.files, state.run, state.routes)) not in healed:
         healed.append(found)
         forget_looks()
@@ -385,7 +386,7 @@ def wrong(
 
 
 def wrong_words(refusal: Refusal, run: Run, line: str) -> Iterator[str]:
-    """Say what is wrong with how a failure is told."""
+    """Say what is wrong with the message of a failure."""
     if run.code != (77 if refusal.error == "EROFS" else 1):
         yield f"ended with {run.code}"
     if line.startswith("write(2<"):

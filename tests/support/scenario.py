@@ -1,7 +1,8 @@
-"""Scenarios in the words of ip(8), run on anything that meets ``Kernel``.
+"""Scenarios in the words of ip(8), for anything that implements ``Kernel``.
 
-A scenario is a text of one command a line; what comes after ``->`` is the expected outcome, an errno's name or an
-answer; without it the command has to succeed::
+A scenario is a text of one command a line. The text after ``->`` is the expected outcome, an errno's name or an answer;
+without it the command has to succeed::
+
 
     link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
     addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class Surprise(Exception):
-    """A command whose outcome isn't the expected one."""
+    """A command with an unexpected outcome."""
 
 
 def skip_without_other_users() -> None:
-    """Skip what needs a second user id: a user namespace made without root has but one."""
+    """Skip a test that needs a second user id: a user namespace made without root has only one."""
     if "4294967295" not in Path("/proc/self/uid_map").read_text():
         pytest.skip("root of a user namespace with one user can't name another")
 

@@ -1,4 +1,4 @@
-"""Running the boot scripts where they can do no harm: this thread's network namespace, and a /run of their own."""
+"""Run the boot scripts where they do no harm: in this thread's network namespace, with a private /run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 AWKS = ("mawk", "gawk", "busybox")
 
-# All mounts end with the script. The scripts set their own PATH and call awk by its name, so the chosen one is put in
-# its place. /etc/aks-flex-node needn't exist on this machine, so /etc is overlaid as a whole.
+# All mounts end with the script. The scripts set their own PATH and call awk by its name, so the chosen awk is mounted
+# over it. /etc/aks-flex-node needn't exist on this machine, so an overlay covers all of /etc.
 _ENTER = r"""
 set -eu
 mount --bind "$ROOT/run" /run
@@ -36,7 +36,7 @@ eval "$PREPARE"
 exec "$@"
 """
 
-# The last pid of a namespace of its own tells how many processes a command has made.
+# The last pid of a new PID namespace is the number of processes that a command has started.
 _COUNT = r"""
 read -r before < /proc/sys/kernel/ns_last_pid
 "$@" > "$ROOT/out" 2>&1 || exit
@@ -52,14 +52,14 @@ _LINE = re.compile(
 
 
 def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Of each failure in the check's words its kind, its interfaces, its first address and the source."""
+    """Return kind, interfaces, first address and source of each failure in the boot check's output."""
     matches = [_LINE.fullmatch(line) for line in lines]
     assert None not in matches, lines
     return tuple((m["kind"], m["devs"] or "", m["probe"], m["source"] or "") for m in matches if m is not None)
 
 
 def awks_for(test: str) -> tuple[str, ...]:
-    """Those that a test or a case tries: all of them by night, by day one, which isn't the same for every one."""
+    """Return the awks for a test or a case: all of them by night; by day one, which varies from test to test."""
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
@@ -67,7 +67,7 @@ _started: list[subprocess.Popen[str]] = []
 
 
 def end_what_is_left() -> None:
-    """End the scripts that a test has started and, as it failed, not seen to their end."""
+    """End the scripts that a failed test has left running."""
     while _started:
         process = _started.pop()
         if process.poll() is None:
@@ -77,7 +77,7 @@ def end_what_is_left() -> None:
 
 
 def awk_or_skip(name: str) -> str:
-    """The program of an awk; busybox is one if it is called awk."""
+    """Return the program of an awk; busybox is one if it is called awk."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} isn't installed")
@@ -86,10 +86,10 @@ def awk_or_skip(name: str) -> str:
 
 @attrs.frozen
 class Sandbox:
-    """Where scripts run.
+    """A place where scripts run.
 
     Args:
-        root: a fresh folder; ``root/run`` is their /run.
+        root: a new folder; ``root/run`` is the scripts' /run.
         awk: the program that is their awk; empty: this machine's.
     """
 
@@ -97,11 +97,11 @@ class Sandbox:
     awk: str = ""
 
     def write(self, text: str, name: str = "script.sh") -> Path:
-        """Make an executable file."""
+        """Write an executable file."""
         for folder in ("run", "scratch"):
             (self.root / folder).mkdir(exist_ok=True)
         path = self.root / name
-        if not path.exists() or path.read_text() != text:  # one that runs can't be written
+        if not path.exists() or path.read_text() != text:  # a running script can't be written
             path.write_text(text)
         path.chmod(0o755)
         return path
@@ -115,15 +115,15 @@ class Sandbox:
         prepare: str = "",
         before: tuple[str, ...] = (),
     ) -> subprocess.Popen[str]:
-        """Start a rendered script, in the network namespace of this thread and a process group of its own.
+        """Start a rendered script, in this thread's network namespace and its own process group.
 
         Args:
             text: the script.
-            arguments: of the script.
-            is_host: whether this namespace is the host's, as the script sees it: that of its PID 1.
-            etc: whether /etc may be written to.
-            prepare: shell commands that come first, in the script's mount namespace.
-            before: words that run the script.
+            arguments: the script's arguments.
+            is_host: whether the script sees this namespace as the host's, that of its PID 1.
+            etc: whether /etc is writable.
+            prepare: shell commands that run first, in the script's mount namespace.
+            before: words of the command line before the script.
         """
         script = self.write(text)
         pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
@@ -147,7 +147,7 @@ class Sandbox:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def count_processes(self, text: str, *arguments: str, **more: object) -> int:
-        """How many processes a script starts, itself and its subshells included."""
+        """Return how many processes a script starts, itself and its subshells included."""
         done = self.run(text, *arguments, **({"is_host": True} | more), before=("bash", "-c", _COUNT, "count"))
         assert done.returncode == 0, (done.stdout, done.stderr, (self.root / "out").read_text())
         return int(done.stdout)

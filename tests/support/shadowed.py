@@ -8,7 +8,7 @@ from hostrouting.testing import FakeKernel
 
 
 def shadowed_kernel() -> FakeKernel:
-    """With a default route by eth0."""
+    """Return a kernel with a default route by eth0 and the shadowing ib0."""
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", ib0="172.16.0.10/16")
     assert kernel.add([default_route(metric=0)]) == ()

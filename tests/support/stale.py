@@ -1,4 +1,4 @@
-"""A node on which azure-vnet has been: one pod that lives, one that is gone, and what is the node's own."""
+"""A node that azure-vnet has left: one live pod, one dead pod, and the node's own entries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GONE_RULES = (arp_reply(GONE), dnat(GONE), dnat(GONE6))
 
 
 def node_state(**fields: Any) -> NodeState:
-    """The node; what is given takes the place of what it holds."""
+    """Return the node's state; arguments replace parts of it."""
     given: dict[str, Any] = {
         "rules": (*NODE_RULES, *LIVE_RULES, *GONE_RULES),
         "interfaces": INTERFACES,
@@ -60,7 +60,7 @@ def node_state(**fields: Any) -> NodeState:
 
 
 def state(*endpoints: tuple[str, str | None, str], **more: Any) -> str:
-    """azure-vnet's state: (host's end, MAC, address) of each endpoint."""
+    """Return azure-vnet's state: (host's end, MAC, address) of each endpoint."""
     listed = {
         f"{number}-eth0": {
             "HostIfName": interface,

@@ -1,4 +1,4 @@
-"""Terminals that nobody reads: stopped by Ctrl-S, or full."""
+"""Terminals that no program reads: stopped by Ctrl-S, or full."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Terminal:
     """A pseudo-terminal.
 
     Args:
-        controller: the descriptor of its master.
-        path: of what a program has as its terminal.
+        controller: the descriptor of the master.
+        path: the terminal that a program gets.
     """
 
     controller: int
     path: str
 
     def read_until(self, words: bytes) -> bytes:
-        """Read until the terminal shows some words, and return everything until then."""
+        """Read until the terminal shows some words, and return everything up to them."""
         shown = b""
         while words not in shown:
             assert select.select([self.controller], [], [], PATIENCE_SECONDS)[0], shown
@@ -41,14 +41,14 @@ class Terminal:
         return shown
 
     def stall(self, how: str) -> None:
-        """Have it take nothing more: by ``Ctrl-S``, or because it is ``full``."""
+        """Make the terminal accept no more output: by ``Ctrl-S``, or because it is ``full``."""
         if how == "Ctrl-S":
             os.write(self.controller, CTRL_S)
         terminal = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             poll = select.poll()
             poll.register(terminal, select.POLLOUT)
-            # What is written is passed on a moment later, and makes room once more.
+            # The kernel passes output on a moment later, which makes room again.
             while poll.poll(100):
                 with suppress(BlockingIOError):
                     os.write(terminal, b"." * 256)
@@ -68,7 +68,7 @@ def opened() -> Iterator[Terminal]:
 
 
 def await_looks(pid: int, count: int = 60) -> None:
-    """Return once a process has waited so many times: in some of them it has drawn, or tried to."""
+    """Return once a process has waited so many times: it has drawn, or tried to, in some of them."""
     status = Path(f"/proc/{pid}/status")
 
     def waits() -> int:

@@ -1,4 +1,6 @@
-"""A systemd in memory that can end a trial: for its script it does what that one does to a kernel in memory."""
+"""A systemd in memory that can end a trial: it changes a kernel in memory as the trial's script would change a real
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def ours(kernel: FakeKernel) -> tuple[Route, ...]:
 
 
 class TrialSystemd(FakeSystemd):
-    """Its timer goes off when the test says so."""
+    """A systemd whose timer goes off when the test says so."""
 
     def __init__(self, layout: Layout, kernel: FakeKernel) -> None:
         super().__init__(layout, running=["systemd-nspawn@kube1.service"])

@@ -1,4 +1,4 @@
-"""What the tests of the packages ask for: one route, which fixes what ib0 shadows, and a check of it."""
+"""The config that the tests of the packages use: one route, which fixes what ib0 shadows, and a check of it."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def config(
 
 
 def lose_default_route(kernel: FakeKernel) -> None:
-    """Take the default routes of table main away."""
+    """Remove the default routes of table main."""
     assert not kernel.delete(kernel.default_routes())

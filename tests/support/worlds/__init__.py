@@ -1,12 +1,12 @@
 """Random hosts.
 
-``World`` is a host before anything is asked about it, and builds itself on Linux or in memory. What is drawn:
+``World`` is a host before any lookup, and builds itself on Linux or in memory. The modules draw:
 
-- ``cut``: tables, rules and addresses that cut a /20 in many ways, with expected CIDRs; and hosts that chance seldom makes
-- ``sources``: rules that ask for the source that a connection gets, and scopes of addresses
-- ``routes``: what is there where a config wants its routes
+- ``cut``: tables, rules and addresses that cut a /20 into many parts, with expected CIDRs; and hosts rare by chance
+- ``sources``: rules that select by the source of a connection, and scopes of addresses
+- ``routes``: the routes that exist where a config wants its own
 
-``hostrouting.testing.strategies`` has the routes, rules and addresses for them that users draw too.
+``hostrouting.testing.strategies`` has the routes, rules and addresses; users draw from them too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
     from hostrouting.testing.strategies import NewAddress
 
-# The default route's, a second NIC, one that shadows, one that gets advice, and two of containers.
+# The default route's interface, a second NIC, one that shadows, one that gets advice, and two of containers.
 DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
 
 STANDARD_RULES = (
@@ -40,18 +40,18 @@ STANDARD_RULES = (
 
 @attrs.frozen
 class World:
-    """What is done to a fresh kernel; a step that the kernel refuses is left out.
+    """The steps that build a host from a fresh kernel; a step that the kernel refuses is left out.
 
     Args:
-        addresses: by interface.
-        routes: in the order in which they are added; those with a ``nexthop_id`` come after the objects.
-        rules: likewise.
-        without: preferences of the rules of the kernel's own that are deleted.
-        objects: the words behind ``ip nexthop add``; only where the kernel is a real one.
-        down: interfaces that are set down in the end.
-        unplugged: interfaces that lose their carrier in the end.
-        hides_hops: whether the kernel shows no hops of routes by objects.
-        links: interfaces that are there even if nothing is said of them.
+        addresses: the addresses by interface.
+        routes: the routes, in the order in which they are added; those with a ``nexthop_id`` come after the objects.
+        rules: the rules, in the same way.
+        without: preferences of the default rules that are deleted.
+        objects: the words behind ``ip nexthop add``; only on a real kernel.
+        down: interfaces that are set down last.
+        unplugged: interfaces that lose their carrier last.
+        hides_hops: whether the kernel hides the hops of routes that use nexthop objects.
+        links: interfaces that exist without addresses or routes too.
     """
 
     addresses: tuple[tuple[str, NewAddress], ...]
@@ -66,12 +66,12 @@ class World:
 
     @property
     def has_rules(self) -> bool:
-        """Whether the rules were ever touched: from then on the kernel takes another path."""
+        """Tell whether the rules were ever touched: the kernel then takes another code path for good."""
         return bool(self.rules or self.without)
 
     @property
     def devs(self) -> tuple[str, ...]:
-        """The interfaces that are there."""
+        """Return the host's interfaces."""
         named = {dev for dev, _ in self.addresses} | {hop.dev for route in self.routes for hop in route.hops}
         named |= {word for words in self.objects for word in words.split()}
         return (*self.links, *(dev for dev in (*DEVICES, "e$th") if dev in named and dev not in self.links))

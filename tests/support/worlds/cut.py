@@ -1,4 +1,4 @@
-"""Random hosts around a few prefixes of one /20, so that expected CIDRs are cut in many ways."""
+"""Random hosts around a few prefixes of one /20, so that expected CIDRs are cut into many parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPACE = IPv4Network("10.0.0.0/20")
 
 WIDE = tuple(map(IPv4Network, ("10.0.0.0/19", "10.0.0.0/16", "10.0.0.0/8", "8.0.0.0/5", "0.0.0.0/1")))
 
-# --- what is drawn -----------------------------------------------------------------------------------------------
+# --- parts of a host ---------------------------------------------------------------------------------------------
 
 _OFFSETS = (
     *(0, 1, 2, 4, 5, 8, 63, 64, 100, 127, 128, 129, 200, 255, 256, 300, 511, 512, 700, 768, 1000, 1023),
@@ -38,7 +38,7 @@ def _prefixes(*lengths: int) -> st.SearchStrategy[IPv4Network]:
 
 
 def _inside(outer: IPv4Network) -> st.SearchStrategy[IPv4Network]:
-    """Prefixes that touch the ends or the middle of another, or are near by."""
+    """Draw prefixes that touch the ends or the middle of another, or lie near it."""
     size = outer.num_addresses
     starts = sorted({0, size // 4, size // 2, size // 2 - 1, size - 1, size, 1} - {-1})
     places = st.sampled_from(starts).map(lambda start: int(outer[0]) - int(SPACE[0]) + start)
@@ -52,7 +52,7 @@ def _addresses(offsets: st.SearchStrategy[int] = _offsets) -> st.SearchStrategy[
 _FAR = IPv4Address("192.0.2.1")
 _NEAR = st.sampled_from((0, 1, 4, 5, 100, 129, 300)).map(lambda offset: SPACE.network_address + offset)
 
-# Onlink gateways are taken whatever the addresses are.
+# The kernel accepts onlink gateways with any addresses.
 _hops = st.one_of(
     st.sampled_from(DEVICES).map(NextHop),
     st.builds(NextHop, st.sampled_from(DEVICES), st.one_of(st.just(_FAR), _NEAR), onlink=st.just(True)),
@@ -92,7 +92,7 @@ def _entries(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network], obje
 
 @st.composite
 def _any_ips(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network]) -> Route:
-    """``ip route add local PREFIX dev lo``: every address of it is this host's."""
+    """Draw ``ip route add local PREFIX dev lo``, which makes every address of the prefix local."""
     table = draw(st.sampled_from((Table.LOCAL, Table.LOCAL, Table.MAIN)))
     return Route(draw(destinations), (NextHop("lo"),), RouteType.LOCAL, table=table, protocol=Protocol.STATIC)
 
@@ -127,7 +127,7 @@ _SELECTORS: tuple[tuple[str, object], ...] = (
 
 @st.composite
 def _chains(draw: st.DrawFn) -> list[Rule]:
-    """Main is asked for its longer routes only, and something else decides behind it."""
+    """Draw rules that use only the longer routes of main, and another rule that decides behind them."""
     shortest = draw(st.sampled_from((0, 0, 8, 22, 24, 26, 32)))
     ends = (RuleAction.BLACKHOLE, RuleAction.UNREACHABLE, RuleAction.PROHIBIT, *(RuleAction.TO_TABLE,) * 3)
     end = draw(st.sampled_from(ends))
@@ -137,7 +137,7 @@ def _chains(draw: st.DrawFn) -> list[Rule]:
     ]
 
 
-# Addresses of the default interface, each with a gateway that it reaches.
+# Addresses of the default interface, each with a gateway in its subnet.
 _UPLINKS = (
     *(("192.0.2.4/24", "192.0.2.1"), ("192.0.2.4/24", "192.0.2.1"), ("10.0.0.4/24", "10.0.0.1")),
     *(("10.0.0.4/20", "10.0.0.1"), ("10.0.2.4/25", "10.0.2.1"), ("10.0.1.4/16", "10.0.0.1")),
@@ -178,7 +178,7 @@ def _new_addresses(draw: st.DrawFn) -> NewAddress:
 
 @st.composite
 def _blocks(draw: st.DrawFn) -> list[Route]:
-    """A CNI's block: discarded, but for its pods."""
+    """Draw a CNI's block: discarded, except for its pods."""
     block = draw(_prefixes(22, 24, 26))
     pods = draw(st.lists(st.integers(0, block.num_addresses - 1), max_size=2, unique=True))
     discard = Route(block, type=draw(st.sampled_from(_DISCARDS)), protocol=draw(st.sampled_from(_PROTOCOLS)))
@@ -191,11 +191,11 @@ def _blocks(draw: st.DrawFn) -> list[Route]:
 
 @attrs.frozen
 class Question:
-    """A host, and what is asked about it.
+    """A host and its config.
 
     Args:
         world: the host.
-        cidrs: the expected ones.
+        cidrs: the expected CIDRs.
         allowed: ``allowedDevs``.
         foreseen: prefixes that may get a route to another interface.
     """
@@ -208,10 +208,10 @@ class Question:
 
 @st.composite
 def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
-    """A random host and expected CIDRs that meet its tables.
+    """Draw a host and expected CIDRs that meet its tables.
 
     Args:
-        draw: by Hypothesis.
+        draw: Hypothesis's draw function.
         has_objects: whether routes may use nexthop objects, which only a real kernel has.
     """
     pool = draw(st.lists(_prefixes(*_LENGTHS), min_size=2, max_size=5, unique=True))
@@ -228,7 +228,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
         *draw(st.lists(_entries(meeting, ids), min_size=draw(st.sampled_from((0, 2, 4))), max_size=10)),
         *draw(st.lists(_any_ips(meeting), max_size=draw(st.sampled_from((0, 0, 0, 0, 1))))),
     ]
-    # The most hosts have no rules of their own, and the kernel then walks another path.
+    # Most hosts have only the default rules; the kernel takes another code path for them.
     rules = draw(st.lists(_rules(meeting), max_size=draw(st.sampled_from((0, 0, 1, 3)))))
     if draw(st.integers(0, 5)) == 0:
         rules += draw(_chains())
@@ -256,7 +256,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
     )
 
 
-# --- hosts that chance seldom makes -------------------------------------------------------------------------------
+# --- hosts that are rare by chance --------------------------------------------------------------------------------
 
 _UPLINK = (("eth0", NewAddress("192.0.2.4/24")),)
 _DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("192.0.2.1")),), protocol=Protocol.DHCP)

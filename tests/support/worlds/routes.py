@@ -1,4 +1,4 @@
-"""Random hosts around the places where a config may want its routes."""
+"""Random hosts around the destinations for which a config may want routes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _default_routes(draw: st.DrawFn) -> Route:
 
 @st.composite
 def _places(draw: st.DrawFn) -> Route:
-    """A route at a place where the config may want one, ours or somebody else's."""
+    """Draw a route to a destination that the config may want, ours or another program's."""
     discards = draw(st.sampled_from((False, False, False, True)))
     return Route(
         IPv4Network(draw(st.sampled_from(PREFIXES))),
