@@ -1,4 +1,4 @@
-"""Each alert of deploy/prometheus fires on what is measured on a real kernel that is sick, and none on a healthy one."""
+"""Each alert of deploy/prometheus fires on metrics of a sick node on a real kernel, and none on a healthy one's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def host(node: NamespaceKernel, tmp_path: Path) -> Host:
 
 @pytest.fixture
 def check(host: Host, capsys: Any) -> Callable[[str], str]:
-    """The metrics of ``hostrouting check``, as the node exporter would read them."""
+    """Return the metrics of ``hostrouting check``, as the node exporter would read them."""
 
     def run(cidr: str) -> str:
         cli.main(["check", "--cidr", cidr, "--output", "prometheus"], host=host)
@@ -60,10 +60,10 @@ def promtool(*words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Callable[..., None]:
-    """Sees that a query gives just these labels, each with 1, after minutes in which the exporter goes on telling."""
+    """Check that a query returns just these labels, each with 1, after minutes in which the exporter keeps serving."""
 
     def see(metrics: str, query: str, *labels: dict[str, str], minutes: int = 10) -> None:
-        # promtool's clock begins at 0, at which this was measured.
+        # promtool's clock begins at 0, when these metrics were taken.
         lines = re.sub(rf"^{RUN_AT} .*", f"{RUN_AT} 0", metrics, flags=re.MULTILINE).splitlines()
         told = [line.rpartition(" ") for line in lines if not line.startswith("#")]
         series = [{"series": of_node(name), "values": f"{value}x{minutes}"} for name, _, value in told]
@@ -83,14 +83,14 @@ def samples(tmp_path: Path) -> Callable[..., None]:
 
 
 def of_node(series: str) -> str:
-    """A series as the server keeps it, with the label of the node that told it."""
+    """Return a series as the server stores it, with the label of its node."""
     name, _, labels = series.rstrip("}").partition("{")
     return f'{name}{{{labels}{"," if labels else ""}instance="n"}}'
 
 
 @pytest.fixture
 def firing(samples: Callable[..., None]) -> Callable[..., None]:
-    """Sees that just these alerts fire after some minutes."""
+    """Check that just these alerts fire after some minutes."""
 
     def see(metrics: str, *alerts: str, minutes: int = 10) -> None:
         query = 'count by (alertname) (ALERTS{alertstate="firing"})'
@@ -105,7 +105,7 @@ def test_prometheus_accepts_the_rules() -> None:
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
-def test_a_node_as_it_should_be_fires_none(check: Any, firing: Any) -> None:
+def test_a_healthy_node_fires_no_alert(check: Any, firing: Any) -> None:
     firing(check("10.96.0.0/12"))
 
 
@@ -121,7 +121,7 @@ def test_a_node_without_a_default_route_fires(check: Any, firing: Any, node: Nam
     firing(check(SHADOWED), "HostRoutingUnknown")
 
 
-def test_a_shadowed_node_that_nobody_checks_any_more_fires(check: Any, firing: Any) -> None:
+def test_stale_metrics_of_a_shadowed_node_fire(check: Any, firing: Any) -> None:
     firing(check(SHADOWED), "HostRoutingNotChecked", "HostRoutingOverlap", minutes=30)
 
 
@@ -132,8 +132,8 @@ def test_a_gate_that_is_switched_off_fires(check: Any, firing: Any, host: Host) 
     firing(check(SHADOWED), "HostRoutingGateOff", "HostRoutingOverlap")
 
 
-def test_what_is_installed_tells_which_sick_nodes_are_held_at_their_next_start(host: Host, samples: Any) -> None:
-    """The query of docs/reference/watch.md."""
+def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples: Any) -> None:
+    """The query is in docs/reference/watch.md."""
     route = {"destination": str(MENDED), "dev": "ib7"}
     warn, strict = (watched(host, route, "hostrouting_problem", mode=mode) for mode in ("WARN", "STRICT"))
     query = re.search(r"```promql\n(.*hostrouting_info.*)\n```", PAGE.read_text())
@@ -143,10 +143,8 @@ def test_what_is_installed_tells_which_sick_nodes_are_held_at_their_next_start(h
     samples(strict, query[1], of_one)
 
 
-def test_a_run_that_fails_keeps_the_metrics_of_before_and_fires_in_time(
-    check: Any, firing: Any, tmp_path: Path
-) -> None:
-    """The recipe of docs/reference/watch.md, where hostrouting is away, can't read its config, or works."""
+def test_a_failed_run_keeps_the_old_metrics_and_fires_in_time(check: Any, firing: Any, tmp_path: Path) -> None:
+    """The recipe of docs/reference/watch.md runs where hostrouting is missing, can't read its config, or works."""
     recipe = re.search(r"^\$ (hostrouting check --output prometheus .*)$", PAGE.read_text(), re.MULTILINE)
     assert recipe is not None
     metrics, textfile, program = check(SHADOWED), tmp_path / "hostrouting.prom", tmp_path / "bin/hostrouting"
@@ -168,7 +166,7 @@ def watched(
     meanwhile: Callable[[], None] = lambda: None,
     mode: str = "WARN",
 ) -> str:
-    """The metrics of ``hostrouting watch`` of a shadowed node, as soon as one of them is 1."""
+    """Return the metrics of ``hostrouting watch`` on a shadowed node, as soon as one of them is 1."""
     (host.layout.root / "metrics").mkdir(exist_ok=True)
     document = {
         "staticRoutes": {"enabled": True, "routes": [route]},
@@ -191,12 +189,12 @@ def watched(
     return textfile.read_text()
 
 
-def test_a_static_route_that_can_not_be_installed_fires(host: Host, firing: Any) -> None:
+def test_a_refused_static_route_fires(host: Host, firing: Any) -> None:
     metrics = watched(host, {"destination": str(MENDED), "dev": "ib7"}, "hostrouting_problem")
     firing(metrics, "HostRoutingOverlap", "HostRoutingProblem")
 
 
-def test_a_static_route_that_somebody_keeps_removing_fires(host: Host, firing: Any) -> None:
+def test_a_static_route_that_another_program_keeps_removing_fires(host: Host, firing: Any) -> None:
     def remove() -> None:
         subprocess.run(["ip", "route", "delete", str(MENDED)], check=False, capture_output=True)
 

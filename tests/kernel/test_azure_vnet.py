@@ -1,4 +1,4 @@
-"""What azure-vnet leaves breaks a new pod, and its removal fixes that: real packets, ebtables and bridge."""
+"""azure-vnet's leftovers break a new pod, and their removal fixes it: real packets, ebtables and bridge."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_stale_dnat_rule_hides_the_new_pod(world: AzureWorld) -> None:
     with sniffing(world.live) as sees:
         assert loses(world.fabric, NEW)
         assert sees(STALE_MAC)  # flooded to every port of the bridge
-    assert answer(world.host, NEW) == "new pod"  # so a look from the host proves nothing
+    assert answer(world.host, NEW) == "new pod"  # so a probe from the host proves nothing
     clean(world)
     assert answer(world.fabric, NEW) == "new pod"
 
@@ -120,7 +120,7 @@ def test_a_permanent_neighbour_hides_a_moved_address(world: AzureWorld) -> None:
     assert answer(world.host, NEW) == "another node"
 
 
-def test_what_is_left_at_the_hosts_address_goes(world: AzureWorld) -> None:
+def test_leftovers_at_the_hosts_address_are_removed(world: AzureWorld) -> None:
     ip(f"address add {NEW}/32 dev azure0")
     world.host.run(lambda: world.echo.listen("node", NEW))
     world.leave(Leftover.DNAT, Leftover.ARPREPLY)
@@ -136,7 +136,7 @@ def test_what_is_left_at_the_hosts_address_goes(world: AzureWorld) -> None:
 
 
 def test_a_live_pod_with_a_changed_mac_is_kept(world: AzureWorld) -> None:
-    """As KubeVirt's bridge binding does it: the machine in the pod has the MAC, and the pod's end another one."""
+    """KubeVirt's bridge binding does so: the machine in the pod has the MAC, and the pod's end a different one."""
     world.layout.of(STATE_FILE).unlink()
     world.live.run(
         lambda: ip(
@@ -160,19 +160,19 @@ def test_a_live_pod_with_a_changed_mac_is_kept(world: AzureWorld) -> None:
         assert answer(source, LIVE) == "pod .33"
 
 
-def test_after_a_flush_a_neighbour_that_nothing_explains_stays(world: AzureWorld) -> None:
+def test_an_unexplained_neighbour_stays_after_a_flush(world: AzureWorld) -> None:
     """An administrator may have made it; the plan lists it."""
     world.move_to_another_node()
     world.leave(Leftover.NEIGHBOUR, is_listed=False)
     tool("ebtables-nft", "-t", "nat", "-F")
     assert changes_nothing(world)
-    world.leave(Leftover.NEIGHBOUR)  # the state lists the pod, and its interface is gone
+    world.leave(Leftover.NEIGHBOUR)  # the state lists the pod, but its interface is gone
     clean(world)
     assert answer(world.host, NEW) == "another node"
     assert answer(world.host, LIVE) == "pod .33"
 
 
-# --- all of them: what goes, what stays ----------------------------------------------------------------------------
+# --- all of them: what is removed, and what stays ------------------------------------------------------------------
 
 
 def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
@@ -195,7 +195,7 @@ def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
         assert answer(source, NEW) == "new pod"
 
 
-def test_of_two_pods_the_gone_ones_rules_go(world: AzureWorld) -> None:
+def test_only_the_gone_pods_rules_are_removed(world: AzureWorld) -> None:
     rules = world.rules()
     restore(*(rule.replace("-A", "-I", 1) for rule in (dnat(LIVE, STALE_MAC), arp_reply(LIVE, STALE_MAC))))
     assert loses(world.fabric, LIVE)
@@ -222,7 +222,7 @@ def test_rules_that_ebtables_cannot_print_are_an_error(world: AzureWorld, rule: 
 
 
 def listed_by_nft() -> str:
-    """The rules without counters, which any packet changes."""
+    """Return the rules without counters, which any packet changes."""
     return tool("nft", "-s", "list", "table", "bridge", "nat")
 
 
@@ -238,7 +238,7 @@ def test_learned_and_managed_neighbours_stay(world: AzureWorld) -> None:
     assert "managed" in neighbour_of("10.224.0.61")
 
 
-def test_without_the_bridge_rules_go_too(world: AzureWorld) -> None:
+def test_rules_are_removed_without_the_bridge_too(world: AzureWorld) -> None:
     ip("link del azure0")
     rules = world.rules()
     restore(DNAT, ARPREPLY)
@@ -246,11 +246,11 @@ def test_without_the_bridge_rules_go_too(world: AzureWorld) -> None:
     assert world.rules() == rules
 
 
-# --- a node that others change too ---------------------------------------------------------------------------------
+# --- a node that other programs change too -------------------------------------------------------------------------
 
 
 class Watched(LinuxBridgeNode):
-    """The real node, and what happens right before and after rules are removed."""
+    """The real node, with hooks right before and after rules are removed."""
 
     def __init__(self, before: Callable[[], object], after: Callable[[], object] = lambda: None) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ def test_a_late_cni_del_changes_nothing(world: AzureWorld) -> None:
     assert answer(world.fabric, LIVE) == "pod .33"
 
 
-def test_what_a_half_done_add_has_made_stays(world: AzureWorld) -> None:
+def test_a_half_done_add_stays(world: AzureWorld) -> None:
     world.start_azure_pod("10.224.0.35")  # the pod's end is still here
     world.add_azure_pod(HALF, is_saved=False)
     assert changes_nothing(world)
@@ -322,10 +322,10 @@ def is_free(lock: Path) -> bool:
         return True
 
 
-# --- what the node tells of itself, and what can't be done -----------------------------------------------------------
+# --- observations of the node, and failures --------------------------------------------------------------------------
 
 
-def test_permanent_neighbours_alone_are_seen(world: AzureWorld) -> None:
+def test_only_permanent_neighbours_are_listed(world: AzureWorld) -> None:
     before = set(LinuxBridgeNode().look("azure0").neighbours)
     ip(
         "neighbour add 10.224.0.50 dev azure0 lladdr a2:00:00:00:00:50 nud permanent router",
@@ -340,7 +340,7 @@ def test_permanent_neighbours_alone_are_seen(world: AzureWorld) -> None:
     }
 
 
-def test_far_ends_are_seen_in_any_namespace(world: AzureWorld) -> None:
+def test_peers_are_found_in_any_namespace(world: AzureWorld) -> None:
     world.start_azure_pod(HALF)
     assert answer(world.live, GATEWAY) == "fabric"
     found = {one.name: one for one in LinuxBridgeNode().look("azure0").interfaces}
@@ -352,7 +352,7 @@ def test_far_ends_are_seen_in_any_namespace(world: AzureWorld) -> None:
 
 
 def node_with(folder: Path, **programs: str) -> LinuxBridgeNode:
-    """A node that finds nothing but some shell scripts, ip(8) and bridge(8)."""
+    """Return a node whose only programs are some shell scripts, ip(8) and bridge(8)."""
     for name in ("ip", "bridge"):
         programs[name] = real(name)
     for name, text in programs.items():
@@ -373,13 +373,13 @@ def test_without_privileges_no_rule_is_touched(world: AzureWorld, tmp_path: Path
     programs = {name.replace("-", "_"): real(name, nobody) for name in ("ebtables-nft-save", "ebtables-nft-restore")}
     node = node_with(tmp_path, **programs)
     with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
-        node.look("azure1")  # also where there is no such bridge
+        node.look("azure1")  # also if there is no such bridge
     assert caught.value.is_not_permitted
     with pytest.raises(AzureVnetError, match="can't delete 1 rules .*; run as root"):
         node.remove_rules([DNAT])
 
 
-def test_no_ebtables_is_an_error_beside_a_bridge(world: AzureWorld, tmp_path: Path) -> None:
+def test_no_ebtables_is_an_error_if_there_is_a_bridge(world: AzureWorld, tmp_path: Path) -> None:
     restore(DNAT)
     before, node = world.rules(), node_with(tmp_path)
     missing = "ebtables-nft-save isn't installed; install the package that has it"
@@ -400,7 +400,7 @@ def test_no_ebtables_is_an_error_beside_a_bridge(world: AzureWorld, tmp_path: Pa
 def test_the_legacy_table_is_named(world: AzureWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module/ebtable_nat").mkdir(parents=True)
     plain = LinuxBridgeNode().look("azure0")
-    monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")  # rules are read without
+    monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")  # rules are read without counters
     state = LinuxBridgeNode(sys=tmp_path).look("azure0")
     assert (state.rules, plain.notes) == (plain.rules, ())
     assert "rules of ebtables-legacy aren't seen; list them with `ebtables-legacy -t nat -L" in state.notes[0]

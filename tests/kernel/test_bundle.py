@@ -1,4 +1,4 @@
-"""A host without Python: install.sh leaves what ``apply --root`` does, all of it or nothing, and remove.sh takes it back."""
+"""A host without Python: install.sh installs what ``apply --root`` does, all or nothing; remove.sh removes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kernel
 
 TEMPLATE = "systemd-nspawn@.service"
 ROUTE = {"destination": "172.16.1.0/24"}
-# What runs sees the tree's /etc and /run as the system's.
+# The scripts under test see the tree's /etc and /run as the system's.
 _ENTER = 'mount --bind "$0/etc" /etc && mount --bind "$0/run" /run && exec "$@"'
 _CHROOT = """
 mkdir -p "$0/usr" "$0/proc" "$0/tmp"
@@ -55,7 +55,7 @@ CONFIGS = {
 
 @pytest.fixture
 def new_tree(tmp_path: Path) -> Callable[[str], Path]:
-    """Makes a system's folders: some of those that are needed are there, others aren't."""
+    """Make the folders of a system that has only some of those that are needed."""
     if shutil.which("systemctl") is None:
         pytest.skip("no systemctl on this machine")
 
@@ -93,7 +93,7 @@ def run(root: Path, script: Path, *words: str) -> tuple[int, str, str]:
 
 
 def contents(root: Path, *, times: bool = False) -> dict[str, tuple[Any, ...]]:
-    """What is below /etc: mode and owner of each, content of files, targets of links."""
+    """Return mode and owner of each entry below /etc, with files' contents and links' targets."""
 
     def told(path: Path) -> tuple[Any, ...]:
         state = path.lstat()
@@ -127,14 +127,14 @@ def test_it_installs_what_apply_installs(name: str, new_tree: Callable[[str], Pa
     assert run(there, folder / "remove.sh") == (0, "nothing to change\n", "")
 
 
-def test_python_takes_back_what_it_has_installed(tree: Path, tmp_path: Path) -> None:
+def test_python_removes_what_it_has_installed(tree: Path, tmp_path: Path) -> None:
     before = contents(tree)
     assert run(tree, render(BOTH, tmp_path / "out") / "install.sh")[0] == 0
     phases.run(RemoveHostRouting(host=Host.image(tree)))
     assert contents(tree) == before
 
 
-def test_it_takes_back_what_python_has_installed(tree: Path, tmp_path: Path) -> None:
+def test_it_removes_what_python_has_installed(tree: Path, tmp_path: Path) -> None:
     before = contents(tree)
     apply(BOTH, tree)
     assert run(tree, render(BOTH, tmp_path / "out") / "remove.sh")[0] == 0
@@ -168,8 +168,8 @@ def test_other_parts_or_another_consumer_are_left_alone(tree: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("number", range(len(rendered_files(BOTH, Layout("/x")))))
 @pytest.mark.parametrize("is_update", [False, True])
-def test_what_fails_is_put_back(tree: Path, tmp_path: Path, number: int, is_update: bool) -> None:
-    """A folder in a file's place is what no rename gets over."""
+def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int, is_update: bool) -> None:
+    """No rename replaces a folder in a file's place."""
     if is_update:
         apply(config({"destination": "172.16.9.0/24"}), tree)
     obstacle = Layout(tree).of(Layout("/x").relative(rendered_files(BOTH, Layout("/x"))[number].path))
@@ -182,13 +182,13 @@ def test_what_fails_is_put_back(tree: Path, tmp_path: Path, number: int, is_upda
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_has_it_put_back(tree: Path, tmp_path: Path, sent: signal.Signals) -> None:
+def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     programs = tmp_path / "programs"
     programs.mkdir()
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
-    # It stops before the last drop-in, in a program of its own as any.
+    # A separate program, like any other, stops it before the last drop-in.
     script.write_text(
         script.read_text().replace('  sync "$new"\n', '  [[ $3 != */zz-* ]] || cat /run/wait\n  sync "$new"\n')
     )
@@ -240,7 +240,7 @@ def test_what_a_kill_leaves_the_next_run_finishes(new_tree: Callable[[str], Path
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100])
-def test_files_that_were_damaged_on_their_way_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
+def test_damaged_files_are_refused(tree: Path, tmp_path: Path, cut: int) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     script = folder / "etc/aks-flex-node/static-routes.sh"
     script.write_text(script.read_text()[: -cut or None] + ("x" if cut == 0 else ""))
@@ -249,7 +249,7 @@ def test_files_that_were_damaged_on_their_way_are_refused(tree: Path, tmp_path: 
     assert "aren't those that were rendered" in err
 
 
-def test_scripts_that_are_cut_off_do_nothing(tree: Path, tmp_path: Path) -> None:
+def test_truncated_scripts_do_nothing(tree: Path, tmp_path: Path) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     for name in ("install.sh", "remove.sh"):
         text = (folder / name).read_text()
@@ -316,7 +316,7 @@ def test_in_a_chroot_this_machines_kernel_is_left_alone(tree: Path, tmp_path: Pa
     assert (tree / "etc/hostrouting").exists() == (script == "install.sh")
 
 
-def test_litter_of_a_killed_run_goes(tree: Path, tmp_path: Path) -> None:
+def test_litter_of_a_killed_run_is_removed(tree: Path, tmp_path: Path) -> None:
     folder, before = render(BOTH, tmp_path / "out"), contents(tree)
     assert run(tree, folder / "install.sh")[0] == 0
     (tree / "etc/hostrouting/.gate.sh.hostrouting-new").write_text("half")

@@ -1,4 +1,4 @@
-"""wait_for_change on a real kernel: it returns on every kind of change, on an overrun, and never leaks."""
+"""wait_for_change on a real kernel: it returns on every kind of change and on an overrun, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def returns(backend: NetlinkBackend, within: float = 10) -> bool:
-    """Tell whether a wait returns by itself, within some seconds; a busy machine needs more of them than an event does."""
+    """Tell whether a wait returns within some seconds; a busy machine needs more of them than an event does."""
     try:
         backend.wait_for_change(CancelScope(timeout=within))
     except TimedOut:
@@ -55,11 +55,11 @@ def returns(backend: NetlinkBackend, within: float = 10) -> bool:
 
 
 def is_quiet(backend: NetlinkBackend) -> bool:
-    """Whether nothing is left to be told, after at most the one return that there may be for nothing."""
+    """Tell whether no change is pending, after at most one return without a change."""
     return not returns(backend, 0.05) or not returns(backend, 0.05)
 
 
-def test_the_first_call_returns_at_once_and_then_it_waits(node: NamespaceKernel) -> None:
+def test_only_the_first_call_returns_at_once(node: NamespaceKernel) -> None:
     assert returns(node)
     assert is_quiet(node)
 
@@ -88,7 +88,7 @@ def test_it_returns_on(node: NamespaceKernel, change: str) -> None:
     assert is_quiet(node)
 
 
-def test_it_returns_on_a_nexthop_object_that_goes_and_takes_routes_along_in_silence(node: NamespaceKernel) -> None:
+def test_it_returns_when_a_nexthop_objects_removal_silently_removes_routes(node: NamespaceKernel) -> None:
     subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
     play(node, "route add 172.17.0.0/16 nhid 7")
     node.wait_for_change(CancelScope())
@@ -98,7 +98,7 @@ def test_it_returns_on_a_nexthop_object_that_goes_and_takes_routes_along_in_sile
     play(node, "lacks 172.17.0.0/16")
 
 
-def test_a_wait_that_has_begun_ends_with_the_change(node: NamespaceKernel) -> None:
+def test_a_change_ends_a_running_wait(node: NamespaceKernel) -> None:
     started = threading.Event()
 
     def wait() -> None:
@@ -113,7 +113,7 @@ def test_a_wait_that_has_begun_ends_with_the_change(node: NamespaceKernel) -> No
         waiting.result(timeout=10)
 
 
-def test_a_cancel_ends_it_and_a_timeout_is_not_taken_for_an_error_of_the_socket(node: NamespaceKernel) -> None:
+def test_a_cancel_ends_it_and_a_timeout_is_no_socket_error(node: NamespaceKernel) -> None:
     node.wait_for_change(CancelScope())
     assert is_quiet(node)
     cancelled = CancelScope()
@@ -124,7 +124,7 @@ def test_a_cancel_ends_it_and_a_timeout_is_not_taken_for_an_error_of_the_socket(
         node.wait_for_change(CancelScope(timeout=0.01))
 
 
-def test_each_thread_is_told_of_each_change(node: NamespaceKernel) -> None:
+def test_each_thread_sees_each_change(node: NamespaceKernel) -> None:
     ready = threading.Barrier(4)
 
     def wait() -> None:
@@ -210,7 +210,7 @@ def test_its_socket_ends_with_the_thread(node: NamespaceKernel) -> None:
             thread.join()
 
 
-def test_it_listens_to_nothing_but_what_the_port_reads(node: NamespaceKernel) -> None:
+def test_it_listens_only_to_what_the_port_reads(node: NamespaceKernel) -> None:
     with Listener() as changes:
         subprocess.run(["ip", "-6", "address", "add", "fd00::1/64", "dev", "eth0", "nodad"], check=True)
         subprocess.run(["ip", "neighbour", "add", "10.1.0.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0"], check=True)
@@ -221,7 +221,7 @@ def test_it_listens_to_nothing_but_what_the_port_reads(node: NamespaceKernel) ->
 
 
 @pytest.mark.parametrize("loss", ["link down spare", "addr del 10.9.0.1/32 dev spare", "link del spare"])
-def test_a_reader_notices_routes_that_go_in_silence(node: NamespaceKernel, loss: str) -> None:
+def test_a_reader_notices_silently_removed_routes(node: NamespaceKernel, loss: str) -> None:
     play(node, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
     lost = IPv4Network("172.17.0.0/16")
     with closing(Listener()) as listener:

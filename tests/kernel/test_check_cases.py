@@ -1,4 +1,4 @@
-"""Hosts on which a verdict was once wrong: sockets, library, snapshots and boot script say the same, and it is right."""
+"""Hosts that once had a wrong verdict: sockets, library, snapshots and boot script now agree, and are right."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AWAY = "route add default via 10.2.0.1 dev ib0 table 100"
 FROM_ETH0 = "rule add pref 100 from 10.1.0.4 lookup 100"
 # IPv6 leaves by ib0.
 WRAPPED = "addr add fd00:2::4/64 dev ib0 nodad\nroute add fc00::/16 dev ib0"
-# As long as the first gateway's neighbour isn't known to be reachable, the kernel takes them by turns.
+# As long as the first gateway's neighbour isn't known to be reachable, the kernel alternates between the routes.
 BY_TURNS = """
     link set eth0 arp on
     route add default via 10.1.0.1 metric 1024 table {table}
@@ -56,7 +56,7 @@ TUNNELS = "".join(
 )
 CALICO = f"{veths('cali1').replace('p0', 'q0')}\nroute add 10.5.7.0/24 dev cali1"
 RENAMED_LOOPBACK = "link set lo down\nlink set lo name loop\nlink set loop up"
-# Where main isn't asked, half of the CIDR has a route.
+# Half of the CIDR has a route where main isn't used.
 ONLY_HALF = """
     route add 10.5.0.0/17 via 10.1.0.1 table 100
     rule add pref 200 lookup 100
@@ -68,7 +68,7 @@ LOCAL_AROUND = """
     route add 10.5.1.0/24 via 10.1.0.1
     route add 10.5.2.0/24 dev ib0
 """
-# Table local's turn comes behind main's, but for connections from 10.1.0.4.
+# Table local comes after main, except for connections from 10.1.0.4.
 LOCAL_LAST = """
     rule add pref 200 lookup local
     rule add pref 100 not from 10.1.0.4 lookup main
@@ -76,7 +76,7 @@ LOCAL_LAST = """
     addr add 10.5.5.1/24 dev eth0 noprefixroute
 """
 WAS_LOCAL = "route add local 10.7.7.7 dev lo\nroute add {} via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
-# Interfaces that are registered in another order than numbered.
+# Interfaces are registered in another order than numbered.
 UNORDERED = veths("eth1 50", "ib0 60", "eth2 40", "tun0 70")
 BY_TUN0 = "addr add 10.1.0.4/24 dev eth1\naddr add 10.9.0.1/24 dev eth2\nroute add default dev tun0"
 BY_IB0 = "route add default dev ib0 table 100"
@@ -280,7 +280,7 @@ CASES = {
     "a route of main discards, and table default has others": Case(
         "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default", SHUT
     ),
-    # routes of other kinds
+    # routes of other types
     "a broadcast and an anycast route of main": Case(
         "route add broadcast 10.5.6.0/24 dev ib0 table main\nroute add anycast 10.5.7.0/24 dev ib0",
         overlap("ib0", "10.5.6.0"),
@@ -512,18 +512,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_all_say_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_every_check_says_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
     case.build()
     all_say(case, tmp_path)
     if case.seen:
         assert leaving(case.address, count=16) == case.seen
 
 
-# --- what no command of ip makes -------------------------------------------------------------------------------------
+# --- hosts that no ip command makes ----------------------------------------------------------------------------------
 
 
 def settled(kernel: NamespaceKernel, dev: str, state: str) -> None:
-    """Wait until each hop by an interface is in a state: routes hear of a lost carrier after the link."""
+    """Wait until each hop by an interface is in a state: routes learn of a lost carrier after the link."""
     scope = phases.CancelScope(timeout=10)
     while not all(getattr(hop, state) for route in kernel.routes(Table.MAIN) for hop in route.hops if hop.dev == dev):
         kernel.wait_for_change(scope)
@@ -550,10 +550,8 @@ def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKe
     all_say(case, tmp_path)
 
 
-def test_a_rule_that_passes_over_results_of_less_than_no_length_passes_over_none(
-    kernel: NamespaceKernel, tmp_path: Path
-) -> None:
-    """The kernel takes the number for a negative one, and so does ip show it."""
+def test_a_negative_suppress_length_suppresses_nothing(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """The kernel treats the number as negative, and ip shows it so."""
     case = Case(
         "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100",
         overlap("ib0"),
@@ -575,18 +573,18 @@ MEMBERS = """
 @pytest.mark.parametrize(
     ("does", "ends", "by"),
     [
-        (LEGS, "link set p1 down", {"eth0", "ib0"}),  # which drops them, having no carrier
+        (LEGS, "link set p1 down", {"eth0", "ib0"}),  # which drops them for lack of a carrier
         (LEGS, "link set ib0 down", {"eth0"}),
         (MEMBERS, "link set p1 down", {"eth0"}),
     ],
 )
-def test_a_leg_that_a_late_sysctl_shows_as_dead_keeps_its_share(
+def test_a_hop_that_a_late_sysctl_shows_dead_keeps_its_share(
     does: str, ends: str, by: set[str], kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
     case = Case(does, overlap("eth0,ib0") if len(by) > 1 else ())
     case.build()
     run_ip(ends)
-    # The connected route goes with the link, and is marked with the carrier.
+    # The connected route is removed with the link, and marked with the carrier.
     settled(kernel, "ib0", "is_linkdown")
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     all_say(case, tmp_path)
@@ -599,7 +597,7 @@ BY_A_MASK = ((DSCP, b"\x00"), (DSCP_MASK, b"\x03"))
 
 
 def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
-    """Add a rule of preference 50 that selects by what ip has no words for."""
+    """Add a rule of preference 50 with a selector that ip has no words for."""
     given = ((6, struct.pack("=I", 50)), *attributes)
     body = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, table, 0, 0, 1, 0)
     body += b"".join(struct.pack("=HH", 4 + len(value), kind) + value.ljust(4, b"\0") for kind, value in given)
@@ -648,8 +646,8 @@ def test_a_rule_by_an_unknown_selector(
     assert leaving(case.address) == case.seen
 
 
-def test_an_explanation_asks_whether_two_tables_are_one(kernel: NamespaceKernel) -> None:
-    """A rule that came and went has split tables local and main."""
+def test_an_explanation_sees_that_two_tables_were_split(kernel: NamespaceKernel) -> None:
+    """A rule that was added and deleted has split tables local and main."""
     case = Case(
         "rule add pref 5 lookup 77\nrule del pref 5\n"
         "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.1.0/24 dev ib0"

@@ -1,4 +1,4 @@
-"""The fix against brute force: what it proposes fixes what fails, nothing else changes, and no entry is idle."""
+"""The fix against brute force: it fixes the failures it names, changes nothing else, and has no idle entry."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SETTINGS = settings(
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
-    """Where the lock is; hypothesis runs a test's function many times."""
+    """Make a folder for the lock; Hypothesis runs a test's function many times."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -66,9 +66,9 @@ class Patient:
     """A host with failures, and its check.
 
     Args:
-        kernel: the host's.
-        question: what is expected of it.
-        root: where its files are.
+        kernel: the host's kernel.
+        question: the host's config.
+        root: the folder of its files.
     """
 
     kernel: Kernel
@@ -80,7 +80,7 @@ class Patient:
         return asking.checked(self.kernel, question.cidrs, question.allowed, question.foreseen)[1]
 
     def sorts(self) -> dict[IPv4Address, Sort]:
-        """By brute force what each expected address is."""
+        """Return the brute-force classification of each expected address."""
         overlap = RouteOverlap(self.question.cidrs, allowed_devs=self.question.allowed)
         judge = Judge(self.kernel, overlap, had_rules=len(self.kernel.rules()) > 3 or self.question.world.has_rules)
         addresses = {address for cidr in self.question.cidrs for address in judged(cidr)}
@@ -90,13 +90,13 @@ class Patient:
         install(self.kernel, entries, self.root)
 
     def fewest_entries(self, targets: set[IPv4Address], before: dict[IPv4Address, Sort]) -> int | None:
-        """How many prefixes cover addresses, each longer than what wins there; None where that isn't so simple."""
+        """Return how many prefixes cover addresses, each longer than the winning one; None if that isn't so simple."""
         main = [route for route in self.kernel.routes(Table.MAIN) if route.tos == 0]
         if any(rule.table == Table.MAIN and rule.suppress_prefix_length is not None for rule in self.kernel.rules()):
             return None
         default = default_route(main)
         subnets = [a.network for a in self.kernel.addresses() if default is not None and a.dev in live(default)]
-        # Inside a subnet of the default's an entry is on the link, outside it has a gateway.
+        # An entry inside a subnet of the default's interface is on the link; outside of them it has a gateway.
         lengths = [(route.destination, route.destination.prefixlen + 1) for route in main]
         lengths += [(subnet, subnet.prefixlen) for subnet in subnets if subnet.prefixlen < 32]
         above = {target: max((n for net, n in lengths if target in net), default=0) for target in targets}
@@ -117,7 +117,7 @@ class Patient:
         return None if there & set(found) else len(found)
 
     def is_mendable(self, address: IPv4Address, devs: Sequence[str]) -> bool:
-        """Whether a route of its own, where none may be proposed for other reasons, fixes an address."""
+        """Tell whether a host route would fix an address, if no other reason forbade to propose one."""
         routes = self.kernel.routes()
         is_gateway = any(hop.gateway == address for route in routes for hop in route.hops)
         has_route = any(route.destination == IPv4Network(address) and route.table == Table.MAIN for route in routes)
@@ -134,11 +134,11 @@ class Patient:
 
 
 def fix(patient: Patient, *, few: bool) -> None:
-    """Apply the fix, all of it and parts, and hold what becomes of every address to what was promised.
+    """Apply the fix, the whole and parts of it, and compare every address with what was promised.
 
     Args:
         patient: a host.
-        few: whether to leave out only one entry, and apply only one finding's fix, not several.
+        few: whether to leave out only one entry, and to apply the fix of only one finding, not of several.
     """
     report = patient.check()
     fix = report.fix
@@ -170,10 +170,10 @@ def fix(patient: Patient, *, few: bool) -> None:
     for entry in fix.routes[:1] if few else fix.routes[:8]:
         others = [other for other in fix.routes if other != entry]
         patient.apply(others)
-        # Within another entry it may only be what keeps its addresses on the link.
+        # Inside another entry, an entry can only be one that keeps its addresses on the link.
         is_link = entry.gateway == "onlink" and any(entry.destination.subnet_of(o.destination) for o in others)
         assert is_link or found(patient.check()) & covered([entry]), f"{entry} is idle"
-    # Of a connection that fails the first lookup may, and then its source changes.
+    # A connection that fails at the first lookup may meet another rule afterwards, as its source changes.
     findings = [finding for finding in report.findings if finding.source is None]
     for finding in findings[:1] if few else findings[:4]:
         patient.apply(finding.fix)
@@ -201,7 +201,7 @@ def _see_what_is_covered(entries: Sequence[StaticRoute], before: dict[IPv4Addres
 
 @settings(_SETTINGS)
 @given(question=questions())
-def test_in_memory_the_fix_fixes_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
+def test_in_memory_the_fix_fixes_just_what_it_names(question: Question, root: Path) -> None:
     kernel = FakeKernel()
     question.world.build(kernel)
     fix(Patient(kernel, question, root), few=not IS_NIGHTLY)
@@ -210,13 +210,13 @@ def test_in_memory_the_fix_fixes_all_that_it_says_and_nothing_else(question: Que
 @pytest.mark.kernel
 @settings(_SETTINGS)
 @given(question=questions(has_objects=True))
-def test_on_linux_the_fix_fixes_all_that_it_says_and_nothing_else(question: Question, root: Path) -> None:
+def test_on_linux_the_fix_fixes_just_what_it_names(question: Question, root: Path) -> None:
     kernel = on_linux()
     question.world.build(kernel)
     fix(Patient(kernel, question, root), few=True)
 
 
-def test_an_entry_never_covers_what_a_rule_decides_before_main(tmp_path: Path) -> None:
+def test_an_entry_never_covers_addresses_that_an_earlier_rule_decides(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     play(
@@ -230,7 +230,7 @@ def test_an_entry_never_covers_what_a_rule_decides_before_main(tmp_path: Path) -
     fix(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path), few=not IS_NIGHTLY)
 
 
-def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_path: Path) -> None:
+def test_an_entry_never_covers_a_local_address_that_main_decides(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     cidr, own = IPv4Network("10.9.0.0/24"), IPv4Network("10.9.0.70/32")
@@ -247,7 +247,7 @@ def test_an_entry_never_covers_an_own_address_that_main_is_asked_for_first(tmp_p
     fix(patient, few=not IS_NIGHTLY)
 
 
-def test_no_entry_is_proposed_whose_interface_no_config_takes(tmp_path: Path) -> None:
+def test_no_entry_names_an_interface_that_a_config_refuses(tmp_path: Path) -> None:
     kernel = FakeKernel()
     ODD_NAME.world.build(kernel)
     patient = Patient(kernel, ODD_NAME, tmp_path)
@@ -260,9 +260,7 @@ def test_no_entry_is_proposed_whose_interface_no_config_takes(tmp_path: Path) ->
     assert patient.check().fix.routes == ()
 
 
-def test_what_main_discards_is_fixed_where_a_rule_would_pass_over_a_route_and_main_is_asked_again(
-    tmp_path: Path,
-) -> None:
+def test_a_discard_of_main_is_fixed_behind_a_suppressing_rule(tmp_path: Path) -> None:
     kernel = FakeKernel()
     PASSED_DISCARD.world.build(kernel)
     patient = Patient(kernel, PASSED_DISCARD, tmp_path)
@@ -280,15 +278,13 @@ def kernels() -> Iterator[Kernel]:
 @pytest.mark.parametrize(
     "question", [LOST_GATEWAY, EXPECTED_LOST_GATEWAY, BLACKHOLED_GATEWAY, CLAIMED_GATEWAY, UDP_REFUSED]
 )
-def test_no_entry_is_proposed_that_the_kernel_refuses_as_it_does_not_find_the_gateway(
-    question: Question, root: Path
-) -> None:
+def test_no_entry_has_a_gateway_that_the_kernel_refuses(question: Question, root: Path) -> None:
     for kernel in kernels():
         question.world.build(kernel)
         fix(Patient(kernel, question, root), few=not IS_NIGHTLY or isinstance(kernel, NamespaceKernel))
 
 
-def test_entries_by_a_gateway_that_the_rules_pass_over_need_one_to_it_first(tmp_path: Path) -> None:
+def test_entries_by_a_suppressed_gateway_need_a_route_to_it_first(tmp_path: Path) -> None:
     kernel = FakeKernel()
     LOST_GATEWAY.world.build(kernel)
     patient = Patient(kernel, LOST_GATEWAY, tmp_path)
@@ -306,7 +302,7 @@ def test_entries_by_a_gateway_that_the_rules_pass_over_need_one_to_it_first(tmp_
     assert patient.check().verdict == "ok"
 
 
-def test_entries_by_an_onlink_gateway_that_table_local_claims_are_not_proposed(tmp_path: Path) -> None:
+def test_no_entry_uses_an_onlink_gateway_that_is_local(tmp_path: Path) -> None:
     kernel = FakeKernel()
     CLAIMED_GATEWAY.world.build(kernel)
     report = Patient(kernel, CLAIMED_GATEWAY, tmp_path).check()
@@ -334,7 +330,7 @@ def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: P
     fix(patient, few=not IS_NIGHTLY)
 
 
-def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path) -> None:
+def test_a_throw_route_for_one_address_is_unfixable(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     play(kernel, "route add throw 10.9.0.7 proto static")
@@ -348,8 +344,8 @@ def test_a_throw_for_one_address_is_named_as_what_no_route_beats(tmp_path: Path)
 
 
 @pytest.mark.kernel
-def test_no_entry_is_proposed_that_the_kernel_refuses_where_a_rule_is_for_vrfs(kernel: NamespaceKernel) -> None:
-    """The rule stays when the last VRF is gone, and changes nothing then."""
+def test_no_refused_entry_is_proposed_with_a_rule_for_vrfs(kernel: NamespaceKernel) -> None:
+    """The rule stays when the last VRF is gone, and then changes nothing."""
     run_ip(f"{NODE}\naddr add 10.5.0.1/24 dev ib0\n{DEFAULT}\nrule add pref 1000 l3mdev")
     run_ip("rule add pref 20 not to 10.5.0.0/16 unreachable")
     report = asking.checked(kernel, [IPv4Network("10.5.0.0/24")])[1]
@@ -374,7 +370,7 @@ HALVES = ["10.5.0.0/25", "10.5.0.128/25"]
         ("route add local 10.5.0.0/24 dev lo table local\nrule add lookup 7", "10.5.0.0/24", [], ["10.5.0.0/24"]),
     ],
 )
-def test_a_fix_is_as_short_as_the_kernel_lets_it_be(
+def test_a_fix_is_as_short_as_the_kernel_allows(
     does: str, cidr: str, expected: list[str], left: list[str], kernel: NamespaceKernel
 ) -> None:
     run_ip(f"{NODE}\n{DEFAULT}\n{does}")
@@ -388,8 +384,8 @@ def test_a_fix_is_as_short_as_the_kernel_lets_it_be(
 
 
 @pytest.mark.kernel
-def test_what_any_source_of_a_fix_may_meet_is_told(kernel: NamespaceKernel) -> None:
-    """An interface without an address takes that of the one that was registered first, which nothing shows."""
+def test_rules_for_every_possible_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> None:
+    """An interface without an address uses the address of the first registered interface, an order that no dump shows."""
     run_ip(f"""{veths("z0 90", "a0 60", "up0 70")}
         addr add 10.9.0.4/24 dev z0
         addr add 10.5.0.1/24 dev a0 metric 50
@@ -404,7 +400,7 @@ def test_what_any_source_of_a_fix_may_meet_is_told(kernel: NamespaceKernel) -> N
 
 
 @pytest.mark.kernel
-def test_a_fix_has_no_source_that_left_the_host(kernel: NamespaceKernel) -> None:
+def test_a_fix_has_no_source_that_was_removed(kernel: NamespaceKernel) -> None:
     lost = "route add local 10.7.7.7 dev lo\nroute add default via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
     case = Case(f"addr add 10.5.0.1/24 dev ib0\n{lost}", cidr="10.5.0.0/24", node=ETH0, default="")
     case.build()
@@ -415,7 +411,7 @@ def test_a_fix_has_no_source_that_left_the_host(kernel: NamespaceKernel) -> None
     assert check_overlap(case.config, kernel, phases.CancelScope()).verdict == "ok"
 
 
-# --- what has no fix -------------------------------------------------------------------------------------------------
+# --- failures without a fix ------------------------------------------------------------------------------------------
 
 
 def on_node(scenario: str) -> FakeKernel:
@@ -432,14 +428,14 @@ def remedy_of(kernel: Kernel, *expected: ExpectedCidr) -> Fix:
     return report.fix
 
 
-def test_where_the_default_route_is_not_expected_no_route_by_it_is_proposed() -> None:
+def test_no_route_by_an_unexpected_default_route_is_proposed() -> None:
     fix = remedy_of(on_node("route add 10.9.0.0/17 dev eth1"), ExpectedCidr("10.9.0.0/16", ["eth1"]))
     (left,) = fix.unfixable
     assert (fix.routes, left.ranges) == ((), (IPv4Network("10.9.128.0/17"),))
     assert "10.9.0.0/16 by eth1 is expected" in left.reason
 
 
-def test_where_two_entries_ask_for_different_interfaces_no_fix_serves_one_at_the_others_cost() -> None:
+def test_no_fix_breaks_an_entry_that_expects_another_interface() -> None:
     both = ExpectedCidr("10.2.0.0/16"), ExpectedCidr("10.2.0.0/24", ["eth1"])
     fix = remedy_of(on_node(""), *both)
     (left,) = fix.unfixable
@@ -447,7 +443,7 @@ def test_where_two_entries_ask_for_different_interfaces_no_fix_serves_one_at_the
     assert "10.2.0.0/24 by eth1 is expected" in left.reason
 
 
-def test_a_command_to_paste_quotes_the_name_of_an_interface() -> None:
+def test_a_pasted_command_quotes_the_interface_name() -> None:
     kernel = on_node(
         """
         link add ;reboot
@@ -463,7 +459,7 @@ def test_a_command_to_paste_quotes_the_name_of_an_interface() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unreachable", "blackhole"])
-def test_what_is_discarded_gets_a_source_with_its_fix_and_may_meet_a_rule_then(kind: str) -> None:
+def test_a_fixed_discard_gets_a_source_and_may_meet_a_rule(kind: str) -> None:
     kernel = on_node(
         f"""
         route add {kind} 10.9.0.0/16
@@ -477,7 +473,7 @@ def test_what_is_discarded_gets_a_source_with_its_fix_and_may_meet_a_rule_then(k
     assert (left.ranges, left.obstacle.preference, left.obstacle.table) == ((IPv4Network("10.9.0.0/16"),), 100, 100)
 
 
-def test_what_tcp_does_behind_a_rule_for_datagrams_is_told_though_its_table_leads_by_a_default_interface() -> None:
+def test_tcp_behind_a_rule_for_udp_is_reported() -> None:
     kernel = on_node(
         """
         route del default via 10.1.0.1 dev eth0 proto dhcp metric 100
@@ -495,9 +491,7 @@ def test_what_tcp_does_behind_a_rule_for_datagrams_is_told_though_its_table_lead
 
 
 @pytest.mark.parametrize(("gone", "entries"), [(STANDARD_RULES[2:], 2), (STANDARD_RULES[1:], 0)])
-def test_a_rule_that_passes_over_short_routes_makes_no_more_entries_than_anybody_wants(
-    gone: tuple[Rule, ...], entries: int
-) -> None:
+def test_a_suppressing_rule_makes_only_a_few_entries(gone: tuple[Rule, ...], entries: int) -> None:
     kernel = on_node(
         """
         route add 8.0.0.0/6 dev ib0 proto static

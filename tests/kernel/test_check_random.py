@@ -1,4 +1,4 @@
-"""The check of random hosts, held to brute force for every address, to real sockets, and to what ip says."""
+"""The check of random hosts, compared with brute force for every address, with real sockets, and with ip."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checked(kernel: Kernel, question: Question) -> tuple[Config, OverlapReport]:
 
 
 def compare(kernel: Kernel, question: Question) -> None:
-    """Hold the check of a host to brute force."""
+    """Compare the check of a host with brute force."""
     question.world.build(kernel)
     config, report = checked(kernel, question)
     judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
@@ -69,23 +69,23 @@ def _see(wrong: list[str], kernel: Kernel) -> None:
 
 @settings(_SETTINGS)
 @given(question=questions())
-def test_in_memory_each_address_is_judged_as_brute_force_does(question: Question) -> None:
+def test_in_memory_the_check_agrees_with_brute_force(question: Question) -> None:
     compare(FakeKernel(), question)
 
 
 @pytest.mark.parametrize("question", SELDOM)
-def test_in_memory_hosts_that_chance_seldom_makes_are_judged_as_brute_force_does(question: Question) -> None:
+def test_in_memory_the_check_agrees_with_brute_force_on_rare_hosts(question: Question) -> None:
     compare(FakeKernel(), question)
 
 
 @pytest.mark.kernel
 @settings(_SETTINGS)
 @given(question=questions(has_objects=True))
-def test_on_linux_each_address_is_judged_as_brute_force_does(question: Question) -> None:
+def test_on_linux_the_check_agrees_with_brute_force(question: Question) -> None:
     compare(on_linux(), question)
 
 
-# --- CIDRs that are too wide for brute force: all of the part that is cut, and a few addresses elsewhere -----------
+# --- CIDRs too wide for brute force: all of the part that is cut, and a few addresses elsewhere --------------------
 
 _ELSEWHERE = (
     "1.0.0.0",
@@ -117,7 +117,7 @@ def compare_wide(kernel: Kernel, question: Question, wide: list[str]) -> None:
 
 @settings(_FEWER)
 @given(question=questions(), wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True))
-def test_in_memory_wide_cidrs_are_judged_as_brute_force_does(question: Question, wide: list[str]) -> None:
+def test_in_memory_the_check_of_wide_cidrs_agrees_with_brute_force(question: Question, wide: list[str]) -> None:
     compare_wide(FakeKernel(), question, wide)
 
 
@@ -127,7 +127,7 @@ def test_in_memory_wide_cidrs_are_judged_as_brute_force_does(question: Question,
     question=questions(has_objects=True),
     wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True),
 )
-def test_on_linux_wide_cidrs_are_judged_as_brute_force_does(question: Question, wide: list[str]) -> None:
+def test_on_linux_the_check_of_wide_cidrs_agrees_with_brute_force(question: Question, wide: list[str]) -> None:
     compare_wide(on_linux(), question, wide)
 
 
@@ -137,7 +137,7 @@ _GOT = re.compile(r"(?:\w+ )?(?P<address>[\d.]+) (?:from [\d.]+ )?(?:via (?:inet
 
 
 def _dev_told_by_ip(way: ExplainedLookup) -> str | None:
-    """The interface that ``ip route get`` names; None: an error."""
+    """Return the interface that ``ip route get`` names; None: an error."""
     words = ["ip", "-4", "-oneline", "route", "get", str(way.classification.probe.lookup.address)]
     words += ["from", str(way.classification.probe.source)] if way.classification.probe.source else []
     words += ["ipproto", "tcp"] if way.classification.probe.is_tcp else []
@@ -150,17 +150,17 @@ def _dev_told_by_ip(way: ExplainedLookup) -> str | None:
 
 
 def _ends(way: ExplainedLookup) -> set[str | None]:
-    """Where a lookup may end, as ip says it: what is local leaves by lo."""
+    """Return where a lookup may end, as ip says it: local addresses are reached by lo."""
     route = way.classification.route
     if route is None or route.type.is_discard or not route.hops:
         return {None}
     if route.type is RouteType.BROADCAST:
-        return {*route.devs, None}  # a socket has to ask for leave to send there (SO_BROADCAST)
+        return {*route.devs, None}  # a socket needs SO_BROADCAST to send there
     return {"lo"} if route.type is RouteType.LOCAL else {*route.devs}
 
 
 def _of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
-    """Where a socket's packets may leave by what is told."""
+    """Return the interfaces by which a socket's packets may leave, from a report."""
     of_protocol = [way for way in found.lookups if way.classification.probe.is_tcp is is_tcp] or found.lookups
     chosen = [way for way in of_protocol if way.classification.probe.source is not None]
     return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
@@ -179,8 +179,8 @@ def _told_by_ip() -> str:
 @example(question=CHOSEN_BY_AN_EXPECTED_ROUTE)
 @example(question=TCP_ONLY_CHOOSES)
 @example(question=A_SOURCE_A_HOP)
-def test_a_finding_is_what_a_socket_does_and_what_no_socket_does_is_none(question: sources.Question) -> None:
-    """And ``explain`` tells where the packets leave."""
+def test_a_finding_is_just_what_a_socket_does(question: sources.Question) -> None:
+    """``explain`` names the same interfaces."""
     kernel = built(question)
     backends = kernel, SnapshotBackend(take_snapshot(kernel))
     live, recorded = (asking.checked(backend, question.expected, question.allowed)[1] for backend in backends)
@@ -205,7 +205,7 @@ def test_a_finding_is_what_a_socket_does_and_what_no_socket_does_is_none(questio
 def _see_where_it_ends(way: ExplainedLookup) -> None:
     assert way.is_modelled
     decides = [step for step in way.steps if step.passed is None]
-    # A rule that says unreachable decides too, and to the kernel that is no route.
+    # An unreachable rule decides too, and to the kernel it is no route.
     is_decided = (
         way.classification.route or way.classification.probe.lookup.discarded_by or way.steps[-1].passed is None
     )
@@ -222,7 +222,7 @@ def _batch(lines: Sequence[str]) -> str:
 
 
 def chosen_by_the_kernel(addresses: Sequence[IPv4Address]) -> dict[IPv4Address, IPv4Address | None]:
-    """The source in the answer of a plain lookup of each address; None: it has none."""
+    """Return the source in the answer of a plain lookup of each address; None: it has none."""
     chosen: dict[IPv4Address, IPv4Address | None] = {}
     for line in _batch([f"route get {address}" for address in addresses]).splitlines():
         source = re.search(r" src (\S+)", line)
@@ -233,7 +233,7 @@ def chosen_by_the_kernel(addresses: Sequence[IPv4Address]) -> dict[IPv4Address, 
 @settings(max_examples=by_day(4, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.kernel
 @given(commands=hosts_with_scopes())
-def test_the_computed_source_is_the_one_that_the_kernel_chooses(commands: list[str]) -> None:
+def test_the_computed_source_is_the_kernels_choice(commands: list[str]) -> None:
     kernel = on_linux()
     for dev in sources.DEVICES:
         kernel.add_link(dev)
@@ -245,5 +245,5 @@ def test_the_computed_source_is_the_one_that_the_kernel_chooses(commands: list[s
         computed, source = Sources(addresses).of(answer.route), chosen[answer.address]
         if sum(not hop.is_dead for hop in answer.route.hops) == 1:
             assert computed == (() if source is None else (source,)), str(answer.route)
-        else:  # a plain lookup tells of one of the hops
+        else:  # a plain lookup shows one of the hops
             assert source in (computed or (None,)), str(answer.route)

@@ -1,4 +1,4 @@
-"""The real command line: in network and mount namespaces of its own, with a /run and an /etc that are thrown away."""
+"""The real command line: in its own network and mount namespaces, with a throw-away /run and /etc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = os.uname().nodename
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
-# What is waited for never comes by itself; whoever reads the pipe knows when the waiting has begun.
+# The awaited route never comes; the reader of the pipe learns when the wait has begun.
 WITHOUT_DEFAULT_ROUTE = r"""
 sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
 ip route del default
@@ -43,7 +43,7 @@ def on_a_host(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_story_of_a_host_check_plan_apply_check_remove(tmp_path: Path) -> None:
+def test_a_host_goes_through_check_plan_apply_check_remove(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
         r"""
@@ -82,7 +82,7 @@ def test_the_story_of_a_host_check_plan_apply_check_remove(tmp_path: Path) -> No
     ]
 
 
-def test_what_fix_prints_fixes_the_host_as_a_config_and_as_commands(tmp_path: Path) -> None:
+def test_the_output_of_fix_fixes_the_host_as_config_and_as_commands(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
         r"""
@@ -137,7 +137,7 @@ def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> No
     assert "hint: run as root (CAP_NET_ADMIN)" in done.stderr
 
 
-def test_sigterm_of_a_waiting_apply_ends_it_at_once_with_1(tmp_path: Path) -> None:
+def test_sigterm_ends_a_waiting_apply_at_once_with_1(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
         WITHOUT_DEFAULT_ROUTE
@@ -170,7 +170,7 @@ def test_apply_under_nohup_outlives_the_session_that_started_it(tmp_path: Path) 
     assert done.stdout.splitlines()[-1] == "apply: 0"
 
 
-def test_two_processes_at_once_come_one_after_the_other_with_the_same_end(tmp_path: Path) -> None:
+def test_two_processes_take_turns_with_the_same_result(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
         r"""
@@ -190,7 +190,7 @@ def test_two_processes_at_once_come_one_after_the_other_with_the_same_end(tmp_pa
     ]
 
 
-def test_a_node_recorded_without_privileges_is_judged_elsewhere_as_on_the_node(tmp_path: Path) -> None:
+def test_an_unprivileged_snapshot_gets_the_nodes_own_verdict(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
         r"""
@@ -225,7 +225,7 @@ def test_a_node_recorded_without_privileges_is_judged_elsewhere_as_on_the_node(t
 
 
 @pytest.mark.parametrize("folder", ["/etc", "/etc/systemd/system", "/etc/aks-flex-node", "/run/aks-flex-node"])
-def test_an_image_with_a_folder_of_this_host_is_refused(tmp_path: Path, folder: str) -> None:
+def test_an_image_that_contains_a_folder_of_this_host_is_refused(tmp_path: Path, folder: str) -> None:
     done = on_a_host(
         tmp_path,
         f"""

@@ -1,4 +1,4 @@
-"""``FakeKernel`` and Linux give the same answers: the state machine in namespaces of its own."""
+"""``FakeKernel`` and Linux give the same answers: a state machine runs on both, Linux in a namespace of its own."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ TestLinuxThatIgnoresLinkdown = conformance_test(
 )
 
 
-# --- the machine itself ------------------------------------------------------------------------------------------
+# --- the state machine itself ------------------------------------------------------------------------------------
 
 
 class _FirmKernel(FakeKernel):
-    """A backend that takes a table that doesn't exist for an error."""
+    """A backend that raises an error for a table that doesn't exist."""
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         entries = super().routes(table)
@@ -83,14 +83,14 @@ class _FirmKernel(FakeKernel):
 
 
 class _LaxKernel(FakeKernel):
-    """A backend that shows every table, whichever it is asked for."""
+    """A backend that shows every table, whichever is requested."""
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         return super().routes()
 
 
 @pytest.mark.parametrize("kernel_class", [_FirmKernel, _LaxKernel])
-def test_it_asks_for_single_tables_too(kernel_class: type[FakeKernel]) -> None:
+def test_it_reads_single_tables_too(kernel_class: type[FakeKernel]) -> None:
     test_case = conformance_test(lambda: nullcontext(kernel_class()), settings=settings(max_examples=1))
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
@@ -98,13 +98,13 @@ def test_it_asks_for_single_tables_too(kernel_class: type[FakeKernel]) -> None:
 
 
 class _ForgetfulKernel(FakeKernel):
-    """A backend that leaves out what isn't EINVAL."""
+    """A backend that omits every refusal except EINVAL."""
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         return tuple(failure for failure in super().delete(routes) if failure.errno == errno.EINVAL)
 
 
-def test_of_many_refusals_only_those_that_differ_are_told() -> None:
+def test_only_refusals_that_differ_are_reported() -> None:
     class Machine(ConformanceMachine):
         make_kernel = staticmethod(lambda: nullcontext(_ForgetfulKernel()))
         make_reference = FakeKernel
@@ -120,7 +120,7 @@ def test_of_many_refusals_only_those_that_differ_are_told() -> None:
     machine.teardown()
 
 
-def test_answers_that_differ_in_number_or_order_only_are_told_too() -> None:
+def test_answers_that_differ_in_number_or_order_are_reported() -> None:
     differences = [_difference("routes", ["a", "b"], answer).splitlines() for answer in (["a", "b", "b"], ["b", "a"])]
     assert [lines[:3] for lines in differences] == [["routes differ:", "--- reference", "+++ candidate"]] * 2
     assert differences[0][4:] == ["+'b'"]

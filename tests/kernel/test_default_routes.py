@@ -1,4 +1,4 @@
-"""Every form of default route is understood, and what is installed carries packets to a peer namespace."""
+"""Every form of default route is understood, and the installed routes carry packets to a peer namespace."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def test_without_our_route_packets_are_lost_in_the_fabric(node: NamespaceKernel) -> None:
-    """The control: what the tests below prove isn't true anyway."""
+    """This is the control for the tests below."""
     assert node.add([default_route()]) == ()
     with listening(node, "eth0") as servers:
         assert not hears(servers, patience=LOST_AFTER_SECONDS)
@@ -115,7 +115,7 @@ def test_a_default_route_by_a_group_of_nexthops(node: NamespaceKernel, tmp_path:
 
 
 def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_path: Path) -> None:
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in this namespace
     ip("nexthop", "add", "id", "7", "via", str(GATEWAY), "dev", "eth0")
     ip("route", "add", "default", "nhid", "7")
     route = install(node, tmp_path)
@@ -125,11 +125,11 @@ def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_
 
 
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
-def test_a_default_route_of_more_weight_than_routes_have(
+def test_a_default_route_with_more_weight_than_routes_have(
     node: NamespaceKernel, tmp_path: Path, compat_mode: str
 ) -> None:
-    """A member of a nexthop group has sixteen bits, which not every ip can give it; a route shows eight of them."""
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # of this namespace
+    """A member of a nexthop group has a 16-bit weight, which not every ip can set; a route shows eight bits of it."""
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # in this namespace
     ip("nexthop", "add", "id", "1", "via", str(GATEWAY), "dev", "eth0")
     ip("nexthop", "add", "id", "2", "via", str(SECOND_GATEWAY), "dev", "eth1")
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
@@ -142,7 +142,7 @@ def test_a_default_route_of_more_weight_than_routes_have(
 
 
 def test_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """Azure's /32 addresses: the gateway is on no subnet of the node."""
+    """Azure's /32 addresses need one: the gateway is on no subnet of the node."""
     gateway = IPv4Address("169.254.1.1")
     kernel.add_link("eth0")
     kernel.add_address("eth0", f"{OWN}/32")
@@ -161,9 +161,7 @@ def test_a_default_route_without_a_gateway(node: NamespaceKernel, tmp_path: Path
         assert hears(servers)
 
 
-def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """RFC 8950."""
-
+def test_a_default_route_with_an_ipv6_gateway_of_rfc_8950(kernel: NamespaceKernel, tmp_path: Path) -> None:
     def without_waiting_for_duplicates() -> None:
         for name in ("accept_dad", "dad_transmits"):
             Path(f"/proc/sys/net/ipv6/conf/default/{name}").write_text("0")
@@ -221,9 +219,7 @@ def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_pat
         assert hears(servers)
 
 
-def test_of_two_default_routes_the_lower_metric_counts_and_the_other_on_its_own_device(
-    node: NamespaceKernel, tmp_path: Path
-) -> None:
+def test_the_lower_metric_wins_and_each_device_has_its_own_default(node: NamespaceKernel, tmp_path: Path) -> None:
     second = default_route(NextHop("eth1", SECOND_GATEWAY), metric=50)
     assert node.add([default_route(), second]) == ()
     assert install(node, tmp_path).devs == ("eth1",)

@@ -1,4 +1,4 @@
-"""The demo tells the whole story, on the real kernel or, where that is refused, in memory, and says which."""
+"""The demo tells the whole story, on the real kernel or, if that is refused, in memory, and says which."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "demo.svg"
 
-# seccomp can't be asked for without a library; a limit of zero namespaces is refused just the same.
+# Only a library can install a seccomp filter; a limit of zero namespaces refuses them just as well.
 NO_NAMESPACES = "echo 0 > /proc/sys/user/max_net_namespaces && exec"
 
 
@@ -51,8 +51,8 @@ def test_the_demo_tells_the_story_on_the_real_kernel() -> None:
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("name", ["hostrouting/__init__.py", "json.py", "phases.py"])
-def test_the_callers_folder_decides_no_module(tmp_path: Path, name: str) -> None:
-    """As the installed command, which doesn't look there itself."""
+def test_no_module_comes_from_the_callers_folder(tmp_path: Path, name: str) -> None:
+    """The installed command doesn't search that folder either."""
     command = Path(sys.executable).with_name("hostrouting")
     if not command.exists():
         pytest.skip("hostrouting isn't installed beside this Python")
@@ -63,8 +63,8 @@ def test_the_callers_folder_decides_no_module(tmp_path: Path, name: str) -> None
     check_story(done.stdout)
 
 
-# An ordinary user needn't be able to read root's Python: import first, then become one. The kernel takes /proc/self
-# away from a process that changes its user, until it says that it may be looked at (PR_SET_DUMPABLE, prctl(2)).
+# An ordinary user may be unable to read root's Python: import first, then change the user. After that the kernel makes
+# /proc/self root's, until the process declares itself dumpable (PR_SET_DUMPABLE, prctl(2)).
 AS_NOBODY = """
 import ctypes, importlib.readers, importlib.resources, os, sys
 import hostrouting.cli.demo, pyroute2
@@ -80,7 +80,7 @@ sys.exit(hostrouting.cli.demo.main())
 
 
 @pytest.mark.kernel
-def test_the_demo_needs_no_root_where_user_namespaces_are_allowed() -> None:
+def test_the_demo_needs_no_root_if_user_namespaces_are_allowed() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         for package in ("hostrouting", "phases"):
@@ -98,8 +98,8 @@ def test_the_demo_needs_no_root_where_user_namespaces_are_allowed() -> None:
 
 
 @pytest.mark.kernel
-def test_without_namespaces_the_demo_says_so_and_tells_the_same_in_memory() -> None:
-    """In a user namespace of its own: the limit counts there and below."""
+def test_without_namespaces_the_demo_says_so_and_runs_in_memory() -> None:
+    """It runs in its own user namespace: the limit counts there and below."""
     program = f"{NO_NAMESPACES} {sys.executable} -m hostrouting demo"
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "bash", "-c", program], capture_output=True, text=True, check=False
@@ -110,7 +110,7 @@ def test_without_namespaces_the_demo_says_so_and_tells_the_same_in_memory() -> N
 
 
 def without_kernel(picture: str) -> list[tuple[str, str]]:
-    """Where each text stands, and what it says."""
+    """Return the picture's texts with their positions, without the kernel's line."""
     texts = ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
     said = [(text.attrib["y"], "".join(text.itertext())) for text in texts]
     assert said[1][1].startswith("kernel:\xa0Linux")
@@ -118,8 +118,8 @@ def without_kernel(picture: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.kernel
-def test_the_readmes_picture_is_what_the_demo_draws() -> None:
-    """After a change: ./run python docs/make_demo.py > docs/demo.svg."""
+def test_the_readmes_picture_is_the_demos_drawing() -> None:
+    """After a change run ``./run python docs/make_demo.py > docs/demo.svg``."""
     program = [sys.executable, str(ROOT / "docs" / "make_demo.py")]
     drawn = subprocess.run(
         program, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""The backends of examples/ answer as Linux does, and a host can work with them."""
+"""The backends of examples/ answer as Linux does, and a host works with them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def routes_by_pyroute2() -> Iterator[Kernel]:
     yield pair(pyroute2_backend(), world=NamespaceKernel())
 
 
-# Always the same examples: among many hundreds of others one differed, in an errno that ip doesn't print (see there).
+# The examples are always the same: among many hundreds of others, one differed by an errno that ip doesn't print.
 SETTINGS = settings(max_examples=by_day(2, by_night=12), stateful_step_count=by_day(4, by_night=15), derandomize=True)
 TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
 TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=SETTINGS)
@@ -79,7 +79,7 @@ def test_a_host_works_with_it(kernel: NamespaceKernel, tmp_path: Path, backend: 
 
 
 @BACKENDS
-def test_it_hears_of_changes(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
+def test_it_reports_changes(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
     listening, scope = backend(), phases.CancelScope(timeout=10.0)
     listening.wait_for_change(scope)
     kernel.add_link("eth0")
@@ -100,14 +100,12 @@ def test_its_failures_carry_the_route_the_errno_and_the_reason(
 
 
 @BACKENDS
-def test_a_table_that_cannot_be_is_empty(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
+def test_an_impossible_table_is_empty(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
     assert [backend().routes(table) for table in (0, 777, 2**32)] == [(), (), ()]
 
 
 @BACKENDS
-def test_the_entries_of_a_table_are_those_that_the_kernel_has(
-    kernel: NamespaceKernel, backend: Callable[[], RouteBackend]
-) -> None:
+def test_the_entries_of_a_table_are_the_kernels(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
     build_node(kernel)
     for table in (Table.MAIN, Table.LOCAL):
         assert backend().routes(table) == kernel.routes(table) != ()

@@ -1,4 +1,4 @@
-"""The kernel's IPv4 FIB, row by row: what it answers is what the in-memory kernel answers."""
+"""The kernel's IPv4 FIB, row by row: the real kernel and the kernel in memory give the same answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def _in_a_namespace(**sysctls: bool) -> Kernel:
     enter_namespace()
-    kernel = NamespaceKernel()  # refuses, if this weren't a namespace of our own
+    kernel = NamespaceKernel()  # refuses, unless this is a namespace of our own
     for name, value in sysctls.items():
         for conf in ("all", "default"):
             Path(f"/proc/sys/net/ipv4/conf/{conf}/{name}").write_text(str(int(value)))
@@ -117,7 +117,7 @@ LOOKUPS = {
     """,
 }
 
-# Each in front of ``lookup 100``, where table 100 answers: does such a rule catch a packet of this host?
+# Each stands in front of ``lookup 100``, where table 100 answers: does such a rule catch a packet of this host?
 SELECTORS = {
     "": True,
     "from 10.1.0.0/24": False,
@@ -489,7 +489,7 @@ def test_rule_selector(make_kernel: MakeKernel, selector: str, is_caught: bool) 
     play(kernel, PAIR + scenario)
 
 
-def test_promote_secondaries_keeps_them_and_the_routes(make_kernel: MakeKernel) -> None:
+def test_promote_secondaries_keeps_addresses_and_routes(make_kernel: MakeKernel) -> None:
     scenario = """
         addr add 10.1.0.5/24 dev eth0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0
@@ -500,7 +500,7 @@ def test_promote_secondaries_keeps_them_and_the_routes(make_kernel: MakeKernel) 
     play(make_kernel(promote_secondaries=True), PAIR + scenario)
 
 
-def test_ignore_routes_with_linkdown_passes_over_them(make_kernel: MakeKernel) -> None:
+def test_ignore_routes_with_linkdown_skips_them(make_kernel: MakeKernel) -> None:
     scenario = """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10

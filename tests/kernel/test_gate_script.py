@@ -1,4 +1,4 @@
-"""gate.sh, by itself: what it runs, what it forgives, and how it ends."""
+"""gate.sh alone: which steps it runs, which failures it forgives, and how it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 
 def gate(**constants: int) -> str:
-    """The gate, which looks ten times as often."""
+    """Return the gate, changed to look ten times as often."""
     text = fill("gate.sh").replace("\n  sleep 1\n", "\n  sleep 0.1\n")
     for name, value in ({"HOLD_SECONDS": 0} | constants).items():
         text, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
@@ -43,7 +43,7 @@ def gate(**constants: int) -> str:
 
 
 def installed(steps: str, **scripts: str) -> str:
-    """Shell commands that install scripts of these bodies, and a list of these steps; empty: none."""
+    """Return shell commands that install scripts with these bodies, and a list of these steps; empty: none."""
     lines = [f"rm -rf {FOLDER} /etc/hostrouting; mkdir -p {FOLDER} /etc/hostrouting; cd {FOLDER}"]
     for name, body in scripts.items():
         path = f"{name.replace('_', '-')}.sh"
@@ -54,7 +54,7 @@ def installed(steps: str, **scripts: str) -> str:
 
 
 def listed(steps: str) -> str:
-    """Return a shell command that writes a list of these steps; without any it lets every start through."""
+    """Return a shell command that writes a list of these steps; without steps it lets every start through."""
     rows = [f"{step} 0123456789abcdef" for step in steps.splitlines()]
     return f"printf '%s\\n' {' '.join(map(quote, [*rows, 'end']))} >/etc/hostrouting/gate.list"
 
@@ -83,14 +83,14 @@ def test_it_runs_each_step_in_gate_mode_and_in_order(sandbox: Sandbox) -> None:
         (f"{CHECK} forgiven\n{ROUTES} required", {"check_route_overlap": FAIL, "static_routes": FAIL}, 255),
     ],
 )
-def test_what_fails_or_is_missing_blocks_unless_it_is_forgiven(
+def test_a_failed_or_missing_step_blocks_unless_forgiven(
     sandbox: Sandbox, steps: str, bodies: dict[str, str], code: int
 ) -> None:
     assert run(sandbox, installed(steps, **bodies)).returncode == code
 
 
 @pytest.mark.parametrize("text", ["", "#!/bin/bash", "#!/bin/bash\n{\nexit 0\n", "#!/bin/bash\nexit 0"])
-def test_a_script_that_is_cut_off_blocks(sandbox: Sandbox, text: str) -> None:
+def test_a_truncated_script_blocks(sandbox: Sandbox, text: str) -> None:
     prepare = installed(f"{ROUTES} required", static_routes=PASS)
     done = run(sandbox, f"{prepare}\nprintf '{text}' >{ROUTES}")
     assert done.returncode == 255
@@ -103,7 +103,7 @@ def test_every_truncation_behind_its_first_line_is_an_error(sandbox: Sandbox) ->
         assert run(sandbox, installed(""), text="".join(lines[:count]) + "\n").returncode != 0
 
 
-def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: Sandbox) -> None:
+def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> None:
     gone = f"{installed('', static_routes=FAIL)}\nmkdir -p {DROP_IN.rpartition('/')[0]}"
     assert run(sandbox, f"{gone}; echo ExecStartPost=another.sh >{DROP_IN}").returncode == 0
     done = run(sandbox, f"{gone}; echo ExecStartPre=+/etc/hostrouting/gate.sh last >{DROP_IN}")
@@ -112,7 +112,7 @@ def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: 
         "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole; to write it anew: hostrouting apply\n",
     )
     assert run(sandbox, f"{gone}; : >/etc/hostrouting/gate.list").returncode == 255
-    # As apply and remove may leave it meanwhile: it is looked for again.
+    # apply and remove may leave it so for a moment: the gate looks for it again.
     late = f"{gone}; echo gate.sh >{DROP_IN}; (sleep 0.5; rm {DROP_IN}) &"
     assert run(sandbox, late, text=gate(HOLD_SECONDS=3)).returncode == 0
 
@@ -125,14 +125,14 @@ def test_a_list_that_is_gone_admits_only_where_the_drop_in_is_gone_too(sandbox: 
         (listed(f"{ROUTES} forgiven\n{CHECK} forgiven"), 0),
     ],
 )
-def test_an_update_in_the_midst_of_a_start_is_judged_as_it_then_is(sandbox: Sandbox, update: str, code: int) -> None:
-    """The routes go while their script runs, and what is left of the list decides."""
+def test_a_start_follows_an_update_made_meanwhile(sandbox: Sandbox, update: str, code: int) -> None:
+    """The routes step is removed while its script runs, and the rest of the list decides."""
     first = f"cd /etc/aks-flex-node; {update}; exit 1"
     prepare = installed(f"{ROUTES} required\n{CHECK} required", static_routes=first, check_route_overlap=FAIL)
     assert run(sandbox, prepare).returncode == code
 
 
-def test_a_failure_is_looked_at_again_and_said_once(sandbox: Sandbox) -> None:
+def test_a_failure_is_retried_and_reported_once(sandbox: Sandbox) -> None:
     again = "[ -e /run/tried ] && exit 0; : >/run/tried; exit 1"
     prepare = installed(f"{ROUTES} required", static_routes=again)
     assert run(sandbox, prepare, text=gate(HOLD_SECONDS=3)).returncode == 0
@@ -141,9 +141,7 @@ def test_a_failure_is_looked_at_again_and_said_once(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
-def test_it_ends_in_time_though_a_script_can_not_be_asked_to_and_a_marker_says_so(
-    sandbox: Sandbox, how: str, code: int
-) -> None:
+def test_it_ends_in_time_despite_a_stuck_script_and_leaves_a_marker(sandbox: Sandbox, how: str, code: int) -> None:
     body = f'[ "$1" != unjudged ] || {{ echo "$2" >/run/marker; exit 1; }}\n{HANG}'
     done = run(sandbox, installed(f"{CHECK} {how}", check_route_overlap=body), text=gate(ALL_SECONDS=1))
     assert (done.returncode, done.stderr.splitlines()[-1]) == (code, "check-route-overlap.sh took more than 1 s")
@@ -153,7 +151,7 @@ def test_it_ends_in_time_though_a_script_can_not_be_asked_to_and_a_marker_says_s
 OF_A_START = ("env", "INVOCATION_ID=a1")
 
 
-def test_a_start_that_has_passed_is_not_looked_at_again(sandbox: Sandbox) -> None:
+def test_a_start_that_has_passed_is_not_checked_again(sandbox: Sandbox) -> None:
     passes, fails = installed(f"{ROUTES} required", static_routes=PASS), installed(f"{ROUTES} required")
     for word in ("again", "last"):
         assert run(sandbox, fails, word, before=OF_A_START).returncode == 255
@@ -170,7 +168,7 @@ def test_a_start_that_has_passed_is_not_looked_at_again(sandbox: Sandbox) -> Non
     assert run(sandbox, fails, "again", text=late, before=OF_A_START).returncode == 0
 
 
-def test_only_a_pass_leaves_a_file_and_old_ones_go(sandbox: Sandbox) -> None:
+def test_only_a_pass_leaves_a_file_and_old_files_go(sandbox: Sandbox) -> None:
     passed = sandbox.root / "run/aks-flex-node/passed"
     assert run(sandbox, installed(f"{ROUTES} required"), before=OF_A_START).returncode == 255
     assert not passed.exists()
@@ -189,12 +187,12 @@ def test_without_a_pass_no_start_gets_through_and_the_gate_says_why(sandbox: San
     done = run(sandbox, f"{fine}\n{UNWRITABLE}", before=OF_A_START)
     assert done.returncode == 255
     assert "can't leave a pass in /run/aks-flex-node/passed" in done.stderr
-    # The last line of the drop-ins lets it through all the same.
+    # The last line of the drop-ins still lets it through.
     broken = run(sandbox, f"{fine}\n{UNWRITABLE}\n: >/etc/hostrouting/gate.off", before=OF_A_START)
     assert broken.returncode == 0
 
 
-def test_what_somebody_has_put_beside_the_passes_hurts_nothing(sandbox: Sandbox) -> None:
+def test_other_files_next_to_the_passes_do_no_harm(sandbox: Sandbox) -> None:
     fine = installed(f"{ROUTES} required", static_routes=PASS)
     stray = "mkdir -p /run/aks-flex-node/passed; echo some words >/run/aks-flex-node/passed/stray"
     assert run(sandbox, f"{fine}\n{stray}", before=OF_A_START).returncode == 0
@@ -212,28 +210,28 @@ def test_what_somebody_has_put_beside_the_passes_hurts_nothing(sandbox: Sandbox)
         f"{ROUTES} required\nend\nend\n",
     ],
 )
-def test_a_list_that_holds_anything_else_lets_no_start_through(sandbox: Sandbox, text: str) -> None:
-    """An empty line was taken for the end of all steps."""
+def test_a_list_with_unknown_lines_lets_no_start_through(sandbox: Sandbox, text: str) -> None:
+    """The gate once took an empty line for the end of all steps."""
     prepare = installed(f"{ROUTES} required", static_routes=PASS)
     done = run(sandbox, f"{prepare}\nprintf %s {quote(text)} >/etc/hostrouting/gate.list")
     assert (done.returncode, done.stdout) == (255, "")
     assert "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole" in done.stderr
 
 
-def test_a_step_is_over_when_it_ends_whatever_it_leaves_behind_with_its_output(sandbox: Sandbox) -> None:
+def test_a_step_ends_even_if_a_child_keeps_its_output_open(sandbox: Sandbox) -> None:
     body = "echo begun >&2; setsid sleep 600 & exit 0"
     done = run(sandbox, installed(f"{ROUTES} required", static_routes=body))
     assert (done.returncode, done.stderr) == (0, "begun\n")
 
 
-def test_a_hold_that_sees_something_else_each_time_says_so_only_now_and_then(sandbox: Sandbox) -> None:
+def test_a_hold_with_changing_failures_reports_only_now_and_then(sandbox: Sandbox) -> None:
     body = "[ $(wc -l </run/looks) -lt 5 ] || exit 0; echo >>/run/looks; wc -l </run/looks >&2; exit 1"
     prepare = f"{installed(f'{CHECK} required', check_route_overlap=body)}\n: >/run/looks"
     done = run(sandbox, prepare, "hold", text=gate(TELLS_MAX=2))
     assert (done.returncode, done.stderr) == (0, f"1\n{HELD}")
 
 
-def test_a_hold_looks_until_the_fix_and_says_once_what_it_waits_for(sandbox: Sandbox) -> None:
+def test_a_hold_looks_until_the_fix_and_reports_once(sandbox: Sandbox) -> None:
     body = "[ ! -e /run/fixed ] || exit 0; echo $# >>/run/looks; echo shadowed >&2; exit 1"
     prepare = installed(f"{CHECK} required", check_route_overlap=body)
     process = sandbox.start(gate(), "hold", is_host=True, etc=True, prepare=prepare)
@@ -246,19 +244,19 @@ def test_a_hold_looks_until_the_fix_and_says_once_what_it_waits_for(sandbox: San
     out, err = process.communicate(timeout=30)
     assert time.monotonic() - begin < 2
     assert (process.returncode, out, err) == (0, "", f"shadowed\n{HELD}")
-    # All looks but the first know that it is told.
+    # All looks except the first know that it has been reported.
     assert looks.read_text().split()[:3] == ["1", "2", "2"]
 
 
-def test_a_hold_ends_where_the_gate_is_taken_back(sandbox: Sandbox) -> None:
+def test_a_hold_ends_when_the_gate_is_removed(sandbox: Sandbox) -> None:
     late = "(sleep 1; rm /etc/hostrouting/gate.list) &"
     done = run(sandbox, f"{installed(f'{ROUTES} required')}\n{late}", "hold")
     assert (done.returncode, done.stderr.count("\n")) == (0, 2)
     assert done.stderr.endswith(HELD)
 
 
-def test_what_holds_a_start_before_the_check_has_it_leave_a_marker(sandbox: Sandbox) -> None:
-    """The one that is there may say that all was well."""
+def test_a_hold_before_the_check_makes_it_leave_a_marker(sandbox: Sandbox) -> None:
+    """The existing marker may say that all was well."""
     check = '[ "$1" = gate ] || echo "$*" >>/run/marker'
     prepare = installed(f"{ROUTES} required\n{CHECK} required", check_route_overlap=check)
     done = run(sandbox, f"{prepare}\n(sleep 1; rm /etc/hostrouting/gate.list) &", "hold")
@@ -288,10 +286,8 @@ def test_break_glass_admits_with_a_loud_line_and_the_marker(sandbox: Sandbox, wh
 
 
 @pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
-def test_in_a_network_namespace_of_the_consumers_own_nothing_is_changed_or_judged(
-    sandbox: Sandbox, how: str, code: int
-) -> None:
-    # In a process of its own: its parent is PID 1 here, which the host's namespace is that of.
+def test_in_the_consumers_own_network_namespace_the_gate_does_nothing(sandbox: Sandbox, how: str, code: int) -> None:
+    # A process of its own: its parent is PID 1 here, which has the host's namespace.
     inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
     words = "this unit has a network namespace of its own; the host is not seen from there"
     check = 'echo "$2" >/run/marker; exit 1'
@@ -308,7 +304,7 @@ TRIAL = (
 
 
 @pytest.mark.parametrize("stands", [True, False])
-def test_a_trial_that_stands_is_ended_before_a_step(sandbox: Sandbox, stands: bool) -> None:
+def test_a_running_trial_is_ended_before_a_step(sandbox: Sandbox, stands: bool) -> None:
     begun = f"{TRIAL}; {'touch /run/aks-flex-node/trial.json' if stands else ''}"
     done = run(sandbox, f"{begun}\n{installed(f'{ROUTES} required', static_routes='echo routes')}")
     assert (done.returncode, done.stderr) == (0, f"{'trial gate' if stands else ''}\nroutes\n".lstrip())
@@ -324,7 +320,7 @@ def test_a_trial_that_begins_between_two_steps_is_ended(sandbox: Sandbox) -> Non
 
 
 @pytest.mark.parametrize("how", ["exit 1", "rm /run/aks-flex-node/trial.sh", HANG])
-def test_a_trial_that_can_not_be_ended_fails_the_step(sandbox: Sandbox, how: str) -> None:
+def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) -> None:
     begun = f"{TRIAL.replace('rm /run/aks-flex-node/trial.json', how)}; touch /run/aks-flex-node/trial.json"
     begun += f"; {how}" if how.startswith("rm") else ""
     prepare = installed(f"{ROUTES} required", static_routes="echo routes")
@@ -334,8 +330,8 @@ def test_a_trial_that_can_not_be_ended_fails_the_step(sandbox: Sandbox, how: str
 
 
 @pytest.mark.parametrize(("signal", "code"), [("TERM", 255), ("HUP", 255), ("PIPE", 255), ("INT", 0)])
-def test_a_signal_is_no_success(sandbox: Sandbox, signal: str, code: int) -> None:
-    """systemd takes a command that one of these ends for one that succeeds; SIGINT is ignored."""
+def test_a_signal_is_not_a_success(sandbox: Sandbox, signal: str, code: int) -> None:
+    """systemd counts a command that one of these signals ends as successful; SIGINT is ignored."""
     body = f"kill -{signal} $(ps -o ppid= -p $PPID); exit 0"
     assert run(sandbox, installed(f"{ROUTES} required", static_routes=body)).returncode == code
     fails = body.replace("exit 0", "exit 1")
@@ -345,7 +341,7 @@ def test_a_signal_is_no_success(sandbox: Sandbox, signal: str, code: int) -> Non
 @pytest.mark.parametrize(
     "variable", ["SHELLOPTS=noexec", "BASH_ENV=/etc/aks-flex-node/env", "BASH_FUNC_exit%%=() { command exit 0; }"]
 )
-def test_the_environment_of_the_consumer_is_not_the_gates(sandbox: Sandbox, variable: str) -> None:
+def test_the_gate_ignores_the_consumers_environment(sandbox: Sandbox, variable: str) -> None:
     prepare = f"{installed(f'{ROUTES} required', static_routes=FAIL)}\necho 'exit 0' >env"
     assert run(sandbox, prepare, before=("env", variable)).returncode == 255
     for name in ("static-routes.sh", "check-route-overlap.sh"):

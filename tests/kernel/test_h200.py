@@ -1,4 +1,4 @@
-"""The H200 in full, on Linux and in memory: each node of docs/howto/h200.md is found sick, fixed, and let through."""
+"""The H200 nodes of docs/howto/h200.md, on Linux and in memory: each is found sick, fixed, and let through."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALL_BUT_THE_SUBNET = [
 OWN_OF_INFINIBAND = "LOCAL 172.16.0.10/31 172.16.0.12/30 172.16.0.16/31"
 HALVES = ({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"})
 
-# For each node the failure's last words, the notes, and the fix.
+# For each node: the failure's last words, the notes, and the fix.
 EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
     "equal": ("", [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"], [*HALVES]),
     "inside": ("", [], [{"destination": "172.16.1.0/24"}]),
@@ -130,7 +130,7 @@ def test_a_node_is_found_sick_and_its_fix_lets_it_through(variant: Variant, bare
 
 
 @pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
-def test_no_entry_of_a_fix_could_be_left_out(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
+def test_every_entry_of_a_fix_is_needed(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
     variant.build(bare)
     fix = EXPECTED[variant.name][2]
     config = config_of(variant, host)
@@ -146,7 +146,7 @@ def test_no_entry_of_a_fix_could_be_left_out(variant: Variant, bare: Kernel, hos
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
-def test_what_is_sent_to_the_api_server_is_lost_before_the_fix_and_arrives_after(
+def test_packets_reach_the_api_server_only_after_the_fix(
     variant: Variant, kernel: NamespaceKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variant.build(kernel)
@@ -161,7 +161,7 @@ def test_what_is_sent_to_the_api_server_is_lost_before_the_fix_and_arrives_after
         assert hears(api_server)
 
 
-def test_a_gateway_on_the_infiniband_side_is_left_out_and_named(bare: Kernel, host: Host, run: Run) -> None:
+def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(bare: Kernel, host: Host, run: Run) -> None:
     GATEWAY_BEHIND.build(bare)
     before = bare.routes()
     config = config_of(GATEWAY_BEHIND, host)

@@ -1,4 +1,4 @@
-"""A signal ends a command that has processes of its own, and a Ctrl-C, which goes to all, without a traceback."""
+"""A signal ends a command that has child processes, and Ctrl-C, which reaches all of them, leaves no traceback."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ wait "$!" || echo "$?"
 find /etc -path '*hostrouting*' -o -name 'static-routes*' -o -name 'check-route-overlap*'
 ip route show proto 217
 """
-# The second answers all but an order, so there is something to put back.
+# The second program answers every command except an order, so there is something to put back.
 NEVER = ': >"$SCRATCH/asked"; exec sleep 1000'
 NO_ORDER = f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
-# A shell has SIGINT ignored by what it runs in the background.
+# A shell makes its background processes ignore SIGINT.
 COMMAND = ("env", "--default-signal=INT", sys.executable, "-m", "hostrouting")
 
 
@@ -54,7 +54,7 @@ def await_child(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("moment", ["as it starts", "as it tells"])
-def test_the_demo_is_interrupted_without_a_trace(tmp_path: Path, moment: str) -> None:
+def test_an_interrupted_demo_leaves_no_traceback(tmp_path: Path, moment: str) -> None:
     with start(tmp_path, "demo") as process:
         if moment == "as it starts":
             await_child(process)
@@ -67,7 +67,7 @@ def test_the_demo_is_interrupted_without_a_trace(tmp_path: Path, moment: str) ->
     assert [*tmp_path.iterdir()] == []
 
 
-def test_judge_is_interrupted_without_a_trace(tmp_path: Path) -> None:
+def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
     recorded, config = tmp_path / "node.json", tmp_path / "config.json"
     recorded.write_text(take_snapshot(shadowed_kernel()).to_text())
     config.write_text(json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}))
@@ -82,7 +82,7 @@ def test_judge_is_interrupted_without_a_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NEVER), ("apply", NO_ORDER)])
 def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, systemctl: str) -> None:
-    """Before the 60 s are over after which one that hangs is an error."""
+    """It doesn't wait the 60 s after which a systemd that hangs is an error."""
     scratch, config = tmp_path / "scratch", tmp_path / "config.json"
     scratch.mkdir()
     config.write_text(json.dumps(CONFIG))

@@ -1,4 +1,4 @@
-"""A hostrouting that only PYTHONPATH leads to: root applies with it, and starts it from no unit and no script."""
+"""A hostrouting that only PYTHONPATH finds: root can apply with it, but no unit and no script starts it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernel
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A Python that has no packages."""
+    """Make a Python without packages."""
     venv.create(tmp_path / "bare", symlinks=True)
     return tmp_path / "bare/bin/python"
 
@@ -41,21 +41,21 @@ def run(tmp_path: Path, python: Path, words: str, **more: Any) -> subprocess.Com
     )  # fmt: skip
 
 
-def test_what_only_the_environment_leads_to_is_rendered_nowhere(tmp_path: Path, bare: Path) -> None:
+def test_a_package_that_only_the_environment_finds_is_never_rendered(tmp_path: Path, bare: Path) -> None:
     done = run(tmp_path, bare, "apply")
     assert done.returncode == 0, done.stderr
     assert f"{bare} -I finds no hostrouting" in done.stderr
     assert "readonly PYTHON=''\n" in done.stdout
 
 
-def test_what_every_environment_finds_is_rendered(tmp_path: Path) -> None:
+def test_a_package_that_every_environment_finds_is_rendered(tmp_path: Path) -> None:
     done = run(tmp_path, Path(sys.executable), "apply")
     assert done.returncode == 0, done.stderr
     assert "finds no hostrouting" not in done.stderr
     assert f"readonly PYTHON={sys.executable}\n" in done.stdout
 
 
-def test_no_watcher_is_installed_that_only_the_environment_leads_to(tmp_path: Path, bare: Path) -> None:
+def test_a_watcher_that_only_the_environment_finds_is_not_installed(tmp_path: Path, bare: Path) -> None:
     done = run(tmp_path, bare, "apply --output json", watch={"enabled": True})
     assert done.returncode == 1
     document = json.loads(done.stdout)
@@ -64,6 +64,6 @@ def test_no_watcher_is_installed_that_only_the_environment_leads_to(tmp_path: Pa
     assert not document["changed"]
 
 
-def test_a_python_that_is_gone_is_rendered_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_python_is_never_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert python_of(Layout()) == ""

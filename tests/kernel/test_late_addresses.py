@@ -36,10 +36,10 @@ class Case:
     """A node with an InfiniBand interface that gets its address late.
 
     Args:
-        mode: of the check.
-        settle_seconds: as the config gives it; None: it doesn't.
+        mode: the mode of the check.
+        settle_seconds: the config's value; None: the config has none.
         waits: how long the check waits.
-        is_up: the state of the interface.
+        is_up: whether the interface is up.
     """
 
     mode: str
@@ -74,7 +74,7 @@ def give_address() -> None:
 
 
 class Agent(RecordingObserver):
-    """Gives the address as soon as something is waited for."""
+    """A DHCP client that gives the address as soon as a check waits."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         super().progress(path, message, fraction)
@@ -111,7 +111,7 @@ def test_the_script_waits(case: Case, awk: str, node: NamespaceKernel, tmp_path:
 def run_script(
     sandbox: Sandbox, text: str, act: Callable[[], object] = lambda: None, *arguments: str
 ) -> tuple[str, int]:
-    """Run a script, and act as soon as it says that it waits; all that it says, and its exit code."""
+    """Run a script, and act as soon as it says that it waits; return its output and its exit code."""
     process = sandbox.start(text, *arguments)
     assert process.stdout is not None
     said = process.stdout.readline()
@@ -122,7 +122,7 @@ def run_script(
 
 
 @pytest.mark.parametrize("has_infiniband", [False, True], ids=["no InfiniBand", "its address"])
-def test_nothing_else_is_waited_for(has_infiniband: bool, node: NamespaceKernel, tmp_path: Path) -> None:
+def test_other_interfaces_need_no_wait(has_infiniband: bool, node: NamespaceKernel, tmp_path: Path) -> None:
     host = Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
     config, observer = Case("STRICT", None, 60).config(), RecordingObserver()
     task = phases.task("check")(lambda scope: check(config, host=host, scope=scope))
@@ -136,8 +136,8 @@ def test_nothing_else_is_waited_for(has_infiniband: bool, node: NamespaceKernel,
     assert (code, verdict) == ((1, Verdict.OVERLAP) if has_infiniband else (0, Verdict.OK))
 
 
-def test_named_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceKernel, tmp_path: Path) -> None:
-    """They are judged all the same."""
+def test_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceKernel, tmp_path: Path) -> None:
+    """They are judged nevertheless."""
     assert node.delete(node.default_routes()) == ()
     config = Case("STRICT", None, 60).config(uplinks=["eth0"], waitSeconds=0)
     agent, host = Agent(), Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
@@ -165,7 +165,7 @@ def at_gate(case: Case) -> str:
 def test_the_gate_waits_once_and_not_for_long(
     settle_seconds: int | None, node: NamespaceKernel, tmp_path: Path
 ) -> None:
-    """A hold has waited at its first look: when what holds it is fixed, it lets the start through."""
+    """A held gate has waited at its first look: after the fix it lets the start through at once."""
     text, sandbox = at_gate(Case("STRICT", settle_seconds, 90)), Sandbox(tmp_path)
     run = partial(run_script, sandbox, text, lambda: None)
     with infiniband(DEV):
@@ -183,11 +183,11 @@ def test_the_gate_waits_no_longer_than_asked(node: NamespaceKernel, tmp_path: Pa
     assert ("waiting" in said, code) == (False, 0)
 
 
-# --- beside the default route ----------------------------------------------------------------------------------------
+# --- together with the wait for the default route --------------------------------------------------------------------
 
 
 def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> None:
-    """The default route is waited for as `waitSeconds` says, however long InfiniBand may take."""
+    """The wait for the default route ends after `waitSeconds`, however long InfiniBand may take."""
     default = [route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
     assert node.delete(default) == ()
     text, sandbox = render_check(Case("STRICT", None, 60).config(waitSeconds=1)), Sandbox(tmp_path)

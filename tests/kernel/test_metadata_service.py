@@ -1,4 +1,4 @@
-"""Azure's metadata service over real HTTP at its own address, inside a namespace: what it may say, and what not."""
+"""Azure's metadata service over real HTTP at its own address, in a namespace: its valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nic(*addresses: str) -> dict[str, object]:
 
 
 def said(body: str | bytes, status: str = "200 OK", *headers: str, length: bool = True) -> Answer:
-    """An answer that the service gives, and then it hangs up."""
+    """Return an answer that the service gives before it hangs up."""
     content = body.encode() if isinstance(body, str) else body
     lines = [f"HTTP/1.1 {status}", "Content-Type: application/json; charset=utf-8", *headers]
     lines += [f"Content-Length: {len(content)}"] if length else []
@@ -52,14 +52,14 @@ def nics(*them: object) -> Answer:
 
 
 class Service:
-    """Answers each connection in turn, the last answer for ever; notes the requests."""
+    """A service that answers each connection in turn, the last answer for ever, and keeps the requests."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = answers
         self.requests: list[str] = []
         self.over = threading.Event()
         self._listener = socket.create_server((ADDRESS, 80))
-        # Started from within the namespace, so in it.
+        # Started from inside the namespace, the thread is in it too.
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -74,7 +74,7 @@ class Service:
                 try:
                     self._answer(client)
                 except OSError:
-                    continue  # it was enough for the client
+                    continue  # the client has read enough
 
     def _answer(self, client: socket.socket) -> None:
         request = b""
@@ -148,11 +148,11 @@ def answer_and_stay(client: socket.socket) -> None:
         (answer_and_stay, ["fd00::4"]),
     ],
 )
-def test_what_azure_has_assigned_is_an_answer(
+def test_azures_assignment_is_an_answer(
     serve: Serve, answer: Answer, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # no proxy is asked
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # a proxy must not be used
     with serve(answer) as service:
         assert ask() == tuple(map(IPv6Address, expected))
     (request,) = service.requests
@@ -186,8 +186,8 @@ def test_what_azure_has_assigned_is_an_answer(
         (lambda client: client.sendall(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 300_000), ""),
     ],
 )
-def test_what_is_not_understood_is_an_error(serve: Serve, answer: Answer, reason: str) -> None:
-    """Never "no IPv6"."""
+def test_an_unknown_answer_is_an_error(serve: Serve, answer: Answer, reason: str) -> None:
+    """An unknown answer never means "no IPv6"."""
     message = f"metadata service is unavailable: .*{reason.removesuffix('$')}{'; is this' if '$' in reason else ''}"
     with serve(answer) as service, pytest.raises(LoadBalancerProbeError, match=message):
         ask()
@@ -197,14 +197,14 @@ def test_what_is_not_understood_is_an_error(serve: Serve, answer: Answer, reason
 @pytest.mark.parametrize(
     "first", [said("busy", "429 Slow"), said("busy", "500 Oops"), said("busy", "503 Busy"), lambda _: None]
 )
-def test_a_busy_service_is_asked_again(serve: Serve, first: Answer) -> None:
+def test_a_busy_service_is_retried(serve: Serve, first: Answer) -> None:
     with serve(first, nics(nic("fd00::4"))) as service:
         assert ask() == (IPv6Address("fd00::4"),)
     assert len(service.requests) == 2
 
 
 @pytest.mark.parametrize("is_dripping", [False, True])
-def test_one_that_hangs_is_given_up_after_five_seconds(serve: Serve, is_dripping: bool) -> None:
+def test_a_service_that_hangs_fails_after_five_seconds(serve: Serve, is_dripping: bool) -> None:
     def drip(client: socket.socket) -> None:
         client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
         while not service.over.wait(0.01):
@@ -230,7 +230,7 @@ def test_a_cancel_or_a_deadline_ends_it(serve: Serve) -> None:
         ask(short)
 
 
-def test_nobody_there_is_an_error(kernel: NamespaceKernel) -> None:
+def test_no_service_is_an_error(kernel: NamespaceKernel) -> None:
     with pytest.raises(
         LoadBalancerProbeError, match=r"unavailable: .*Network is unreachable.*; is this an Azure machine"
     ):

@@ -1,4 +1,4 @@
-"""The throw-away namespace: what it keeps off the host, why it may be refused, and that packets travel in it."""
+"""The throw-away namespace: how it protects the host, why it may be refused, and that packets travel in it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"  # as conftest.py notes it
+HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"  # set by conftest.py
 ROOT = Path(__file__).parent.parent.parent
 
 
 def python(program: str, *, wrapper: tuple[str, ...] = ()) -> str:
-    """What a program of its own prints; it starts in this test's namespace, which it hasn't made."""
+    """Return the output of a separate program; it starts in this test's namespace, which it hasn't made."""
     done = subprocess.run([*wrapper, sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
 
-# --- what it keeps its hands off --------------------------------------------------------------------------------
+# --- the host is protected --------------------------------------------------------------------------------------
 
 
-def test_it_refuses_the_namespace_that_the_process_was_started_in(kernel: NamespaceKernel) -> None:
+def test_it_refuses_the_namespace_where_the_process_started(kernel: NamespaceKernel) -> None:
     program = """
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel
 try:
@@ -52,7 +52,7 @@ except NamespaceError as error:
     assert python(program).endswith("call enter_namespace() first")
 
 
-def test_every_call_is_refused_in_a_thread_that_is_elsewhere(kernel: NamespaceKernel) -> None:
+def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: NamespaceKernel) -> None:
     kernel.add_link("eth0")
     route = Route(IPv4Network("172.16.0.0/16"), (NextHop("eth0"),))
     calls: list[Callable[[], object]] = [
@@ -73,8 +73,8 @@ def test_every_call_is_refused_in_a_thread_that_is_elsewhere(kernel: NamespaceKe
     assert [link.name for link in kernel.links()] == ["lo", "eth0"]
 
 
-def test_a_number_of_a_namespace_is_never_given_away_again(kernel: NamespaceKernel) -> None:
-    """Inodes are: a namespace that somebody else makes could pass for one of ours that is gone."""
+def test_a_namespaces_cookie_is_never_reused(kernel: NamespaceKernel) -> None:
+    """Inodes are reused: another program's new namespace could pass for one of ours that is gone."""
     numbers = {in_thread(a_namespace_that_is_gone_at_once) for _ in range(20)}
     assert len(numbers | {this_namespace()}) == 21
 
@@ -84,18 +84,18 @@ def a_namespace_that_is_gone_at_once() -> int:
     return this_namespace()
 
 
-def test_each_is_a_world_of_its_own(kernel: NamespaceKernel) -> None:
+def test_namespaces_are_separate(kernel: NamespaceKernel) -> None:
     kernel.add_link("eth0")
     enter_namespace()
     assert [link.name for link in NamespaceKernel().links()] == ["lo"]
 
 
-def test_a_thread_that_is_started_later_is_inside_too(kernel: NamespaceKernel) -> None:
+def test_a_thread_started_later_is_inside_too(kernel: NamespaceKernel) -> None:
     kernel.add_link("eth0")
     assert [link.name for link in in_thread(kernel.links)] == ["lo", "eth0"]
 
 
-def test_the_guard_of_the_tests_refuses_writes_in_the_hosts_namespace(
+def test_the_tests_guard_refuses_writes_in_the_hosts_namespace(
     kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel.add_link("eth0")
@@ -124,7 +124,7 @@ try:
 except NamespaceError as error:
     print(error.errno, error)
 """
-# In a user namespace of its own: what is set there binds nobody else.
+# The setting is made in a user namespace, so it limits no other process.
 AS_ROOT_OF_ITS_OWN = ("unshare", "--user", "--map-root-user")
 
 
@@ -159,7 +159,7 @@ done.set()
 """
 
 
-def test_without_root_a_second_thread_is_in_the_way_and_the_error_says_so(kernel: NamespaceKernel) -> None:
+def test_without_root_a_second_thread_is_an_error_that_says_so(kernel: NamespaceKernel) -> None:
     assert "before the process starts a second thread" in python(SECOND_THREAD)
 
 
@@ -182,15 +182,13 @@ print(*(link.name for link in kernel.links()))
 """
 
 
-def test_an_ordinary_user_can_make_one_where_user_namespaces_are_allowed(kernel: NamespaceKernel) -> None:
+def test_an_ordinary_user_can_make_one_if_user_namespaces_are_allowed(kernel: NamespaceKernel) -> None:
     skip_without_other_users()
     assert python(ORDINARY_USER) == "lo eth0"
 
 
 @pytest.mark.parametrize(("required", "outcome"), [("", "1 skipped"), ("boot, kernel", "1 error")])
-def test_where_it_is_refused_the_tests_are_skipped_or_fail_as_asked(
-    kernel: NamespaceKernel, required: str, outcome: str
-) -> None:
+def test_a_refusal_skips_or_fails_the_tests_as_configured(kernel: NamespaceKernel, required: str, outcome: str) -> None:
     if subprocess.run([*AS_ROOT_OF_ITS_OWN, "true"], capture_output=True).returncode:
         pytest.skip("user namespaces are refused here")
     test = f"{__file__}::test_a_refusal_is_one_of_our_errors"
@@ -254,7 +252,7 @@ def test_links_come_and_go_without_a_trace(kernel: NamespaceKernel) -> None:
 # --- packets ----------------------------------------------------------------------------------------------------
 
 
-def test_packets_take_the_way_that_the_look_up_tells(kernel: NamespaceKernel) -> None:
+def test_packets_take_the_route_that_the_lookup_returns(kernel: NamespaceKernel) -> None:
     play(
         kernel,
         """
@@ -293,7 +291,7 @@ def test_packets_take_the_way_that_the_look_up_tells(kernel: NamespaceKernel) ->
     assert kernel.lookup([IPv4Address("172.16.5.5")])[0].route is not None
 
 
-def test_what_fails_in_the_fabric_is_raised_here(kernel: NamespaceKernel) -> None:
+def test_a_failure_in_the_fabric_is_raised_here(kernel: NamespaceKernel) -> None:
     def fail() -> None:
         raise LookupError("over there")
 

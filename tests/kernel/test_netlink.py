@@ -1,4 +1,4 @@
-"""The real backend: what rtnetlink does behind one's back, and that it isn't done here."""
+"""The real backend: what rtnetlink does silently, and the backend doesn't."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def ip(*words: str) -> list[str]:
-    """What iproute2 prints, the hops of a route on its line."""
+    """Return iproute2's output, with the hops of a route on its line."""
     done = subprocess.run(["ip", "-4", *words], capture_output=True, text=True, check=True)
     return [" ".join(line.split()) for line in done.stdout.replace("\n\t", " ").splitlines()]
 
@@ -84,7 +84,7 @@ def ours(backend: RouteBackend) -> list[str]:
     return [str(there) for there in backend.routes() if there.protocol == 217]
 
 
-# --- what is read ----------------------------------------------------------------------------------------------
+# --- reads -----------------------------------------------------------------------------------------------------
 
 RICH = """
     route add 172.16.0.0/16 via 192.0.2.1 dev eth0 onlink mtu 1400 metric 5 src 10.1.0.4
@@ -109,7 +109,7 @@ def test_every_route_reads_as_iproute2_prints_it(node: NamespaceKernel) -> None:
     assert [str(there).replace("hostrouting", "217") for there in node.routes()] == ip("route", "show", "table", "all")
 
 
-def test_what_is_written_is_read_back(node: NamespaceKernel) -> None:
+def test_written_routes_are_read_back(node: NamespaceKernel) -> None:
     written = [route(line.strip().removeprefix("route add ")) for line in RICH.strip().splitlines()]
     play(node, RICH)
     there = {entry.key: entry for entry in node.routes()}
@@ -195,12 +195,12 @@ RULES = [
 ]
 
 
-def test_rules_are_read_back_in_the_order_in_which_they_are_asked(kernel: NamespaceKernel) -> None:
+def test_rules_are_read_back_in_lookup_order(kernel: NamespaceKernel) -> None:
     for wanted in reversed(RULES):
         kernel.add_rule(wanted)
     there = kernel.rules()
     first, last = (Rule(pref, table=table, protocol=2) for pref, table in ((0, 255), (32766, 254)))
-    same_preference = [RULES[1], RULES[0]]  # the later behind the earlier
+    same_preference = [RULES[1], RULES[0]]  # the later rule behind the earlier one
     assert there[: len(RULES)] == (first, *same_preference, *RULES[2:-1])
     assert there[len(RULES)] == last
     assert there[-1] == RULES[-1]
@@ -219,14 +219,14 @@ def test_a_rule_for_a_vrf_has_no_table_of_its_own(kernel: NamespaceKernel) -> No
     assert wanted in kernel.rules()
 
 
-def test_an_action_that_the_kernel_stores_and_does_not_know_drops_packets(kernel: NamespaceKernel) -> None:
+def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) -> None:
     fields = {"family": 2, "action": 77}
     kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, ("FRA_PRIORITY", 100))
     assert kernel.rules()[1].action is RuleAction.BLACKHOLE
     assert kernel.lookup([GATEWAY])[0].discarded_by is RouteType.BLACKHOLE
 
 
-def test_a_rule_that_asks_for_a_dscp_is_not_taken_for_one_that_asks_for_nothing(kernel: NamespaceKernel) -> None:
+def test_a_rule_for_a_dscp_is_not_read_as_a_rule_for_all_packets(kernel: NamespaceKernel) -> None:
     plain = Rule(100)
     whole = bytes((socket.AF_INET, 0, 0, 0, 254, 0, 0, RuleAction.TO_TABLE)) + bytes(4)
     # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL, FRA_DSCP: pyroute2 doesn't know the last.
@@ -241,14 +241,14 @@ def test_a_rule_that_asks_for_a_dscp_is_not_taken_for_one_that_asks_for_nothing(
     assert kernel.rules()[1] == attrs.evolve(plain, tos=0x10)
 
 
-def test_a_selector_of_a_rule_may_have_host_bits_which_count_for_nothing(kernel: NamespaceKernel) -> None:
+def test_host_bits_in_a_rules_selector_are_ignored(kernel: NamespaceKernel) -> None:
     ip("rule", "add", "pref", "100", "from", "10.9.0.5/24", "to", "10.8.7.6/16", "lookup", "100")
     there = kernel.rules()[1]
     assert (there.source, there.destination) == (IPv4Network("10.9.0.0/24"), IPv4Network("10.8.0.0/16"))
 
 
 @pytest.mark.parametrize("kind", ["xresolve", "nat"])
-def test_a_type_that_the_kernel_stores_and_does_not_know_drops_packets(node: NamespaceKernel, kind: str) -> None:
+def test_a_route_of_an_unknown_type_drops_packets(node: NamespaceKernel, kind: str) -> None:
     ip("route", "add", kind, "198.51.101.0/24", "scope", "nowhere")
     (there,) = (one for one in node.routes() if str(one.destination) == "198.51.101.0/24")
     assert (there.type, there.hops) == (RouteType.BLACKHOLE, ())
@@ -258,7 +258,7 @@ def test_a_type_that_the_kernel_stores_and_does_not_know_drops_packets(node: Nam
 
 
 @pytest.mark.parametrize("name", ["ib\udcff", "ibé"], ids=["latin-1", "utf-8"])
-def test_a_name_of_an_interface_is_the_same_string_everywhere(node: NamespaceKernel, name: str) -> None:
+def test_an_interface_name_is_the_same_string_everywhere(node: NamespaceKernel, name: str) -> None:
     node.add_link(name)
     node.add_address(name, "10.3.0.4/24")
     policies = Rule(100, iif=name, table=100), Rule(101, oif=name, table=100)
@@ -305,9 +305,7 @@ def test_a_nexthop_object_shows_its_number_and_hops(node: NamespaceKernel) -> No
 
 
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
-def test_routes_have_the_hops_of_their_nexthop_objects_whether_the_kernel_shows_them_or_not(
-    node: NamespaceKernel, compat_mode: str
-) -> None:
+def test_routes_have_the_hops_of_their_nexthop_objects_even_if_hidden(node: NamespaceKernel, compat_mode: str) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)
     nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
     nexthop("id", "8", "dev", "ib0")
@@ -369,7 +367,7 @@ def test_thousands_of_addresses_are_looked_up_in_order(node: NamespaceKernel) ->
 
 
 def as_uid(uid: int, function: Callable[[], T]) -> T:
-    """Call a function in a thread with another user id: the raw call changes that of its thread only."""
+    """Call a function in a thread with another user id: the raw system call changes only that thread."""
 
     def call() -> T:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -382,7 +380,7 @@ def as_uid(uid: int, function: Callable[[], T]) -> T:
 SETRESUID = {"x86_64": 117, "aarch64": 147}[os.uname().machine]
 
 
-def test_the_answer_is_roots_whoever_asks(node: NamespaceKernel) -> None:
+def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
     skip_without_other_users()
     play(
         node,
@@ -399,7 +397,7 @@ def test_the_answer_is_roots_whoever_asks(node: NamespaceKernel) -> None:
 
 
 def without_capabilities(function: Callable[[], T]) -> T:
-    """Call a function in a thread that may do nothing special: the raw call changes that thread only."""
+    """Call a function in a thread without capabilities: the raw system call changes only that thread."""
 
     def call() -> T:
         version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -424,10 +422,10 @@ def test_reading_needs_no_privileges(node: NamespaceKernel) -> None:
     assert without_capabilities(read) == read()
 
 
-# --- what is written -------------------------------------------------------------------------------------------
+# --- writes ----------------------------------------------------------------------------------------------------
 
 
-def test_every_request_names_what_would_otherwise_be_a_wildcard_or_the_default_route() -> None:
+def test_no_request_has_a_wildcard_or_names_the_default_route() -> None:
     class AnyIndex(rtnl.Indexes):
         def __missing__(self, name: str) -> int:
             return 5
@@ -451,7 +449,7 @@ def test_no_write_ever_touches_the_default_route(node: NamespaceKernel) -> None:
     assert not [there for there in node.routes() if there.destination.prefixlen == 0]
 
 
-def test_the_one_bad_route_of_a_thousand_is_named_with_the_kernels_words(node: NamespaceKernel) -> None:
+def test_one_bad_route_of_a_thousand_is_named_with_the_kernels_words(node: NamespaceKernel) -> None:
     routes = many(1000)
     routes[499] = attrs.evolve(routes[499], hops=(NextHop("eth0", IPv4Address("10.9.0.1")),))
     (failure,) = node.add(routes)
@@ -465,16 +463,14 @@ def test_the_one_bad_route_of_a_thousand_is_named_with_the_kernels_words(node: N
 @pytest.mark.parametrize(
     ("cover", "reason"), [("prohibit", errno.EACCES), ("unreachable", errno.EHOSTUNREACH), ("blackhole", errno.EINVAL)]
 )
-def test_a_refusal_for_what_covers_the_gateway_is_the_fibs_errno(
-    node: NamespaceKernel, cover: str, reason: int
-) -> None:
+def test_a_refused_gateway_has_the_fibs_errno(node: NamespaceKernel, cover: str, reason: int) -> None:
     ip("route", "add", cover, "10.1.0.1/32", "scope", "link")
     (wanted,) = many(1)
     (failure,) = node.add([wanted])
     assert (failure.route, failure.errno, failure.message) == (wanted, reason, "Nexthop has invalid gateway")
 
 
-def test_a_delete_reads_the_routes_once_however_many_they_are(node: NamespaceKernel) -> None:
+def test_a_delete_reads_any_number_of_routes_once(node: NamespaceKernel) -> None:
     routes = many(300)
     node.add(routes)
     counted = Interrupted(0)
@@ -482,7 +478,7 @@ def test_a_delete_reads_the_routes_once_however_many_they_are(node: NamespaceKer
     assert counted.dumps == 1
 
 
-def test_an_unknown_device_fails_its_own_route_only(node: NamespaceKernel) -> None:
+def test_an_unknown_device_fails_only_its_route(node: NamespaceKernel) -> None:
     good, bad, worse = many(3)
     bad = attrs.evolve(bad, hops=(NextHop("ib7", GATEWAY),))
     worse = attrs.evolve(worse, hops=(NextHop("eth0", GATEWAY), NextHop("a name that is far too long")))
@@ -516,7 +512,7 @@ def test_a_device_is_looked_up_anew_for_each_batch(node: NamespaceKernel) -> Non
     ],
     ids=str,
 )
-def test_a_number_that_fits_into_no_message_fails_its_route(node: NamespaceKernel, change: dict[str, Any]) -> None:
+def test_a_number_too_large_for_a_message_fails_its_route(node: NamespaceKernel, change: dict[str, Any]) -> None:
     good, bad = many(2)
     bad = attrs.evolve(bad, **change)
     for call in (node.add, node.replace, node.delete):
@@ -525,20 +521,20 @@ def test_a_number_that_fits_into_no_message_fails_its_route(node: NamespaceKerne
         assert len(failures) == 1
 
 
-def test_an_mtu_that_fits_into_no_message_fails_its_route(node: NamespaceKernel) -> None:
+def test_an_mtu_too_large_for_a_message_fails_its_route(node: NamespaceKernel) -> None:
     good, bad = many(2)
     bad = attrs.evolve(bad, mtu=2**32)
     assert [(failure.route, failure.errno) for failure in node.add([bad, good])] == [(bad, errno.EINVAL)]
 
 
-def test_a_zone_of_an_ipv6_gateway_is_left_to_the_device(node: NamespaceKernel) -> None:
+def test_the_zone_of_an_ipv6_gateway_is_dropped(node: NamespaceKernel) -> None:
     (wanted,) = many(1, (NextHop("eth0", IPv6Address("fe80::1%eth0")),))
     assert node.add([wanted]) == ()
     assert ours(node) == ["20.0.0.0/24 via inet6 fe80::1 dev eth0 proto hostrouting"]
     assert node.delete(many(1, (NextHop("eth0", IPv6Address("fe80::1")),))) == ()
 
 
-def test_a_delete_with_metric_0_takes_no_other_metric(node: NamespaceKernel) -> None:
+def test_a_delete_with_metric_0_deletes_no_other_metric(node: NamespaceKernel) -> None:
     (wanted,) = many(1)
     node.add([attrs.evolve(wanted, metric=100)])
     assert [failure.errno for failure in node.delete([wanted])] == [errno.ESRCH]
@@ -547,7 +543,7 @@ def test_a_delete_with_metric_0_takes_no_other_metric(node: NamespaceKernel) -> 
     assert ours(node) == ["20.0.0.0/24 via 10.1.0.1 dev eth0 proto hostrouting metric 100"]
 
 
-def test_a_delete_asks_for_neither_scope_source_mtu_nor_later_hops(node: NamespaceKernel) -> None:
+def test_a_delete_ignores_scope_source_mtu_and_later_hops(node: NamespaceKernel) -> None:
     hops = (NextHop("eth0", GATEWAY), NextHop("ib0", IPv4Address("10.2.0.1")))
     there = [attrs.evolve(many(1, hops)[0], mtu=1400, source=IPv4Address("10.1.0.4")), *many(2, (NextHop("ib0"),))[1:]]
     assert node.add(there) == ()
@@ -556,7 +552,7 @@ def test_a_delete_asks_for_neither_scope_source_mtu_nor_later_hops(node: Namespa
     assert ours(node) == []
 
 
-def test_replacing_a_route_by_itself_tells_nobody(node: NamespaceKernel) -> None:
+def test_replacing_a_route_by_itself_sends_no_notification(node: NamespaceKernel) -> None:
     routes = many(1)
     node.add(routes)
     with rtnl_events() as events:
@@ -568,7 +564,7 @@ def test_replacing_a_route_by_itself_tells_nobody(node: NamespaceKernel) -> None
 
 @contextmanager
 def rtnl_events() -> Iterator[Callable[[], int]]:
-    """Count the messages on changes of IPv4 routes, which the kernel sends before it answers who changed them."""
+    """Count the messages about changes of IPv4 routes, which the kernel sends before it answers the writer."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as listener:
         listener.setblocking(False)
         listener.bind((0, 0x40))
@@ -593,7 +589,7 @@ def test_nothing_to_do_opens_no_socket() -> None:
     assert (backend.add([]), backend.replace([]), backend.delete([]), backend.lookup([])) == ((), (), (), ())
 
 
-# --- dumps that are interrupted ----------------------------------------------------------------------------------
+# --- interrupted dumps -------------------------------------------------------------------------------------------
 
 
 class Interrupted(NetlinkBackend):
@@ -619,7 +615,7 @@ class Interrupted(NetlinkBackend):
         return talk
 
 
-def test_an_interrupted_dump_is_read_again_but_not_for_ever(node: NamespaceKernel) -> None:
+def test_an_interrupted_dump_is_read_again_a_few_times(node: NamespaceKernel) -> None:
     assert Interrupted(5).addresses() == node.addresses()
     assert Interrupted(5).links() == node.links()
     assert Interrupted(5).rules() == node.rules()
@@ -630,7 +626,7 @@ def test_an_interrupted_dump_is_read_again_but_not_for_ever(node: NamespaceKerne
 
 @contextmanager
 def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
-    """Run actions over and over in another thread."""
+    """Run actions over and over in another thread while the context lasts."""
     stop = threading.Event()
 
     def run() -> None:
@@ -648,7 +644,7 @@ def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
 
 
 class Disturbed(NetlinkBackend):
-    """A kernel where something happens in the middle of the first dump."""
+    """A kernel that runs an action in the middle of the first dump."""
 
     def __init__(self, disturb: Callable[[], None]) -> None:
         super().__init__()
@@ -669,7 +665,7 @@ class Disturbed(NetlinkBackend):
         return talk
 
 
-def test_the_kernels_mark_on_an_interrupted_dump_is_seen_and_obeyed(node: NamespaceKernel) -> None:
+def test_the_kernels_mark_on_an_interrupted_dump_is_obeyed(node: NamespaceKernel) -> None:
     first = IPv4Address("10.6.0.0")
     lines = (f"address add {first + number}/32 dev eth0" for number in range(1500))
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
@@ -697,7 +693,7 @@ def test_notifications_are_never_taken_for_answers(node: NamespaceKernel) -> Non
 
 
 def forge(port: int) -> list[type[OSError]]:
-    """Send an end of a dump to a socket, as root of the namespace may, for each of its first sequence numbers."""
+    """Send the end of a dump to a socket, as root of the namespace may, for each of its first sequence numbers."""
     refusals = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as forger:
         forger.bind((0, 0))
@@ -717,14 +713,14 @@ def test_only_the_kernel_answers(node: NamespaceKernel) -> None:
         assert list(talk.dump(rtnl.RTM_GETADDR, body))
 
 
-def test_only_the_kernel_tells_of_changes(node: NamespaceKernel) -> None:
+def test_only_the_kernel_reports_changes(node: NamespaceKernel) -> None:
     with Listener() as listener:
         assert forge(listener.getsockname()[0]) == [ConnectionRefusedError] * 4
         assert not listener.saw_a_change()
 
 
 @pytest.mark.parametrize("length", [0, 4, 15])
-def test_a_message_shorter_than_its_header_is_told(node: NamespaceKernel, length: int) -> None:
+def test_a_message_shorter_than_its_header_is_an_error(node: NamespaceKernel, length: int) -> None:
     class Short(Conversation):
         def recv(self, size: int, flags: int = 0) -> bytes:
             return struct.pack("=I", length) + super().recv(size, flags)[4:]
@@ -755,17 +751,17 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda backend: pickle.loads(pickle.dumps(backend))])
-def test_a_copy_of_the_backend_asks_too(
+def test_a_copy_of_the_backend_works_too(
     node: NamespaceKernel, again: Callable[[NetlinkBackend], NetlinkBackend]
 ) -> None:
-    """As a task with its default host goes to another process."""
+    """A task with its default host makes one when it moves to another process."""
     backend = NetlinkBackend()
     scope = CancelScope()
     backend.wait_for_change(scope)
     assert again(backend).routes() == backend.routes()
 
 
-def test_no_file_is_left_open(node: NamespaceKernel) -> None:
+def test_every_file_is_closed(node: NamespaceKernel) -> None:
     before = open_files()
     bad = many(1, (NextHop("eth0", IPv4Address("10.9.0.1")),))
     for _ in range(30):
@@ -797,17 +793,17 @@ assert os.listdir("/proc/self/fd") == before
 """
 
 
-def test_too_many_open_files_are_an_error_that_says_so_and_leaves_none_behind() -> None:
+def test_too_many_open_files_are_an_error_that_leaves_none_open() -> None:
     done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     for position, line in enumerate(done.stdout.splitlines()):
-        # A conversation; a monitor of what changes meanwhile; the socket by which glibc finds names, whose errno is another.
+        # A conversation; a monitor of changes; the socket with which glibc looks up names, whose errno differs.
         said = "Too many open files" if position < 2 else "No such file or directory"
         assert line.endswith(f" can't list the routes: no netlink socket: {said}")
     assert len(done.stdout.splitlines()) == 3
 
 
-def test_a_name_that_can_not_be_asked_for_is_no_change_of_the_routes(
+def test_a_failed_name_lookup_is_not_a_change_of_the_routes(
     kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel.add_link("eth0")
@@ -822,7 +818,7 @@ def test_a_name_that_can_not_be_asked_for_is_no_change_of_the_routes(
     assert caught.value.errno == errno.EMFILE
 
 
-def test_an_answer_that_is_cut_short_is_told(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_answer_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Conversation.messages
     monkeypatch.setattr(Conversation, "messages", lambda *args: (message[:20] for message in whole(*args)))
     for listed in (kernel.links, kernel.rules):
@@ -830,7 +826,7 @@ def test_an_answer_that_is_cut_short_is_told(kernel: NamespaceKernel, monkeypatc
             listed()
 
 
-def test_a_weight_of_sixteen_bits_is_what_routes_show_of_it() -> None:
+def test_a_weight_of_sixteen_bits_is_read_as_routes_show_it() -> None:
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
     body = bytes(16 + 8) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2) + members
     *_, decode = NEXTHOPS
@@ -861,7 +857,7 @@ assert "pyroute2" in sys.modules
 """
 
 
-def test_pyroute2_is_loaded_for_what_is_rare_and_nothing_is_warned_of() -> None:
+def test_pyroute2_is_loaded_only_if_needed_and_without_warnings() -> None:
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
@@ -882,7 +878,7 @@ assert not loaded, loaded
 """
 
 
-def test_a_check_loads_no_more_than_it_uses(node: NamespaceKernel) -> None:
+def test_a_check_loads_only_what_it_uses(node: NamespaceKernel) -> None:
     play(node, "route add default via 10.1.0.1 dev eth0")
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

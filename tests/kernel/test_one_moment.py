@@ -1,4 +1,4 @@
-"""While routes change a verdict is that of one moment, or unknown: live, recorded and at boot."""
+"""While routes change, a verdict is that of one moment, or unknown: live, from a snapshot and at boot."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ NODE = f"{asking.NODE}\n{asking.DEFAULT}\n"
 
 @attrs.frozen
 class Churn:
-    """Changes after each of which the same verdict is right.
+    """Changes that leave the right verdict the same.
 
     Args:
-        before: commands of ip.
-        steps: done by turns.
-        verdict: that is right at every moment.
-        asked: addresses of which one at least leaves by another interface than eth0, where the verdict is overlap.
+        before: ip commands that are run first.
+        steps: ip commands that are run by turns.
+        verdict: the verdict that is right at every moment.
+        asked: addresses of which at least one leaves by another interface than eth0, if the verdict is overlap.
     """
 
     before: str
@@ -59,9 +59,9 @@ class Churn:
 
 
 CHURNS = {
-    # Each goes and comes back, never both at once.
+    # Each comes and goes, but there is always one.
     "one of two shadows is there": Churn(
-        # To look into all these takes as long as a change.
+        # To read all these takes as long as a change.
         "rule add to 10.5.0.0/16 pref 10 lookup 200\n"
         + "".join(f"route add 10.5.{n // 200 + 1}.{n % 200} via 10.1.0.1\n" for n in range(200))
         + "route add 10.5.0.0/32 dev ib0\nroute add 10.5.255.255/32 dev ib0",
@@ -69,7 +69,7 @@ CHURNS = {
         "overlap",
         ("10.5.0.0", "10.5.255.255"),
     ),
-    # The new one is there before the old one goes.
+    # The new one is added before the old one is deleted.
     "the shadow is in main, or a rule leads to it": Churn(
         "route add 10.5.0.9/32 dev ib0 table 100\nrule add pref 50 lookup 100",
         ("route add 10.5.0.9/32 dev ib0", "rule del pref 50", "rule add pref 50 lookup 100", "route del 10.5.0.9/32"),
@@ -106,7 +106,7 @@ def checked(backend: RouteBackend) -> OverlapReport:
 
 
 def see(churn: Churn) -> None:
-    """Hold what is right to what sockets do after each step."""
+    """Compare the right verdict with what sockets do after each step."""
     with Leaving("eth0", "ib0") as leaving:
         for step in ("", *churn.steps):
             run_ip(step)
@@ -115,12 +115,12 @@ def see(churn: Churn) -> None:
 
 
 def is_right(report: OverlapReport, churn: Churn) -> bool:
-    """Tell whether it is what every moment justifies, or unknown because of the changes."""
+    """Tell whether a report has the right verdict, or is unknown because of the changes."""
     return report.verdict in (churn.verdict, "unknown") and report.reason_kind in (None, "check-failed")
 
 
 def run_script(tmp_path: Path, awk: str) -> str:
-    """The verdict of the boot script."""
+    """Return the verdict of the boot script."""
     (tmp_path / awk).mkdir(exist_ok=True)
     sandbox = Sandbox(tmp_path / awk, awk_or_skip(awk))
     done = sandbox.run(render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0))
@@ -134,8 +134,8 @@ def run_script(tmp_path: Path, awk: str) -> str:
 
 
 @pytest.mark.parametrize("churn", RARE.values(), ids=RARE)
-def test_nothing_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """Live, recorded, recorded by ip, explained and at boot."""
+def test_no_verdict_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """The check runs live, on both kinds of snapshot, as an explanation and at boot."""
     run_ip(NODE + churn.before)
     see(churn)
     address, explained = IPv4Address(churn.asked[0]), []
@@ -157,7 +157,7 @@ def test_nothing_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_pat
 
 
 def listeners() -> int:
-    """How many sockets of this namespace hear of links, addresses, routes, rules and nexthop objects."""
+    """Return how many sockets of this namespace listen for links, addresses, routes, rules and nexthop objects."""
     rows = [line.split() for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]]
     return sum(int(row[3], 16) & 0x800000D1 == 0x800000D1 for row in rows)
 
@@ -169,7 +169,7 @@ def wait_for(count: int) -> None:
         time.sleep(0.001)
 
 
-def test_a_boot_script_that_is_ended_leaves_no_listener_behind(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_stopped_boot_script_leaves_no_listener(kernel: NamespaceKernel, tmp_path: Path) -> None:
     run_ip(NODE)
     script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
     sandbox = Sandbox(tmp_path)
@@ -191,7 +191,7 @@ mount --bind "$ROOT/ip" "$(readlink -f "$(command -v ip)")"
 
 
 @pytest.mark.parametrize("does", ["exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])
-def test_a_boot_script_that_can_not_listen_judges_nothing(kernel: NamespaceKernel, tmp_path: Path, does: str) -> None:
+def test_a_boot_script_that_can_not_listen_gives_no_verdict(kernel: NamespaceKernel, tmp_path: Path, does: str) -> None:
     run_ip(NODE)
     script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
     script = script.replace("HEAR_SECONDS=5\n", "HEAR_SECONDS=1\n")
@@ -201,7 +201,7 @@ def test_a_boot_script_that_can_not_listen_judges_nothing(kernel: NamespaceKerne
     assert marker.read_text().startswith("check-failed: can't listen for changes: ")
 
 
-def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_routes_that_change_elsewhere_prevent_no_verdict(kernel: NamespaceKernel, tmp_path: Path) -> None:
     churn = CHURNS["routes elsewhere"]
     run_ip(NODE + churn.before)
     see(churn)
@@ -212,7 +212,7 @@ def test_routes_that_change_elsewhere_keep_nobody_from_a_verdict(kernel: Namespa
     assert (found.is_torn, found.is_as_expected) == (False, False)
 
 
-def test_interfaces_that_swap_names_are_never_one(kernel: NamespaceKernel) -> None:
+def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> None:
     run_ip(NODE + "route add 10.5.0.9/32 dev ib0")
     steps = tuple(f"link set {old} name {new}" for old, new in (("eth0", "x"), ("ib0", "eth0"), ("x", "ib0")))
     if subprocess.run(["ip", "-batch", "-"], input="\n".join(steps), text=True, capture_output=True).returncode:
@@ -223,7 +223,7 @@ def test_interfaces_that_swap_names_are_never_one(kernel: NamespaceKernel) -> No
             assert checked(SnapshotBackend(take_snapshot(NetlinkBackend()))).verdict in ("overlap", "unknown")
 
 
-def test_a_torn_recording_is_not_judged(kernel: NamespaceKernel) -> None:
+def test_a_torn_snapshot_gets_no_verdict(kernel: NamespaceKernel) -> None:
     run_ip(NODE)
     torn = attrs.evolve(take_snapshot(kernel), is_torn=True)
     backend = SnapshotBackend(Snapshot.from_document(json.loads(torn.to_text())))
@@ -244,11 +244,9 @@ OBJECTS = """
 
 
 @pytest.mark.parametrize("missing", [3, 9])
-def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
-    kernel: NamespaceKernel, missing: int
-) -> None:
+def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(kernel: NamespaceKernel, missing: int) -> None:
     run_ip(NODE + OBJECTS)
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in this namespace
     with Leaving("eth0", "ib0") as leaving:
         assert {leaving.by_datagram(IPv4Address("10.5.0.0") + n, 9) for n in range(64)} == {"eth0", "ib0"}
     assert checked(NetlinkBackend()).verdict == "overlap"
@@ -265,14 +263,14 @@ def test_a_recording_that_lacks_a_nexthop_object_is_unknown_where_it_counts(
     assert "10.5.0.0/16" in str(report.reason)
     elsewhere = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.6.0.0/16"]}}})
     assert check_overlap(elsewhere, SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
-    # The kernel takes a member that goes out of its group, so only the monitor tells.
+    # The kernel removes a deleted member from its group, so only the monitor sees the change.
     torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
     assert checked(SnapshotBackend(torn)).verdict == "unknown"
 
 
 @pytest.mark.parametrize("route", ["default", "10.5.0.0/16"])
 @pytest.mark.parametrize("recorded", ["ours", "by ip"])
-def test_a_recorded_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str, recorded: str) -> None:
+def test_a_snapshots_hop_without_an_interface_is_unknown(kernel: NamespaceKernel, route: str, recorded: str) -> None:
     run_ip(NODE + "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
     run_ip("route replace default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0")
     snapshot = take_snapshot(kernel) if recorded == "ours" else recorded_by(BY_HAND)

@@ -1,4 +1,4 @@
-"""The Debian package's scripts where no systemd runs: in a container, or an image that is being made."""
+"""The Debian package's scripts without systemd: in a container, or in an image that is being built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ln -s ../hostrouting-watch.service {LINK}
 """
 
 
-def test_it_is_removed_without_a_systemd(tmp_path: Path) -> None:
+def test_it_is_removed_without_systemd(tmp_path: Path) -> None:
     script = DEBIAN.joinpath("prerm").read_text().replace("/usr/lib/hostrouting", str(tmp_path))
     words = f'{IMAGE}\nsh -c "$1" prerm remove\n[ ! -L {LINK} ]'
     done = subprocess.run(["unshare", "-m", "sh", "-euc", words, "sh", script], capture_output=True, text=True)

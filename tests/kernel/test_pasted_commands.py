@@ -1,4 +1,4 @@
-"""The commands for ip(8), run by a shell: what they add is what we would have installed, but for the protocol."""
+"""The commands for ip(8), run by a shell, add the routes that we would have installed, except for the protocol."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def there(kernel: NamespaceKernel) -> set[Route]:
         ),
     ],
 )
-def test_pasted_commands_fix_as_our_own_routes_would(kernel: NamespaceKernel, tmp_path: Path, default: Route) -> None:
+def test_pasted_commands_fix_the_host_as_our_routes_do(kernel: NamespaceKernel, tmp_path: Path, default: Route) -> None:
     build_node(kernel, default)
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
     with pytest.raises(RouteOverlapError):
@@ -105,7 +105,7 @@ def test_pasted_commands_fix_as_our_own_routes_would(kernel: NamespaceKernel, tm
     assert set(phases.run(ConfigureStaticRoutes(CONFIG, host=host)).plan.foreign) == static(wanted)
 
 
-def test_pasted_twice_they_say_so_and_change_nothing(kernel: NamespaceKernel) -> None:
+def test_pasted_twice_they_report_it_and_change_nothing(kernel: NamespaceKernel) -> None:
     build_node(kernel)
     text = as_ip(resolved(kernel))
     paste(text)
@@ -114,7 +114,7 @@ def test_pasted_twice_they_say_so_and_change_nothing(kernel: NamespaceKernel) ->
     assert kernel.routes(Table.MAIN) == before
 
 
-def test_somebody_elses_route_is_never_taken_over(kernel: NamespaceKernel) -> None:
+def test_another_programs_route_is_never_taken_over(kernel: NamespaceKernel) -> None:
     build_node(kernel)
     others = Route(IPv4Network("172.16.0.0/17"), (NextHop("ib0"),), protocol=Protocol.DHCP)
     assert kernel.add([others]) == ()
@@ -126,7 +126,7 @@ def test_somebody_elses_route_is_never_taken_over(kernel: NamespaceKernel) -> No
     } - {others.destination}
 
 
-def test_an_interface_may_be_called_like_a_word_of_ips(kernel: NamespaceKernel) -> None:
+def test_an_interface_may_have_a_keyword_of_ip_as_its_name(kernel: NamespaceKernel) -> None:
     names = ["via", "on", "-x", "0x1", "nexthop"]
     build_links(kernel)
     for number, name in enumerate(names):
@@ -144,8 +144,8 @@ def test_an_interface_may_be_called_like_a_word_of_ips(kernel: NamespaceKernel) 
     assert there(kernel) == static(routes)
 
 
-def test_what_keeps_an_interface_answering_is_safe_to_paste(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """The kernel allows names that a shell would take for commands, and so may a snapshot have them."""
+def test_the_sysctl_commands_are_safe_to_paste(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """The kernel allows names that a shell would take for commands, so a snapshot may have them."""
     name = "x;>pwn;#"
     build_node(kernel)
     kernel.add_link(name)

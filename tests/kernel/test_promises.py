@@ -1,4 +1,4 @@
-"""The promises of routes and check, each on a real kernel in a namespace and on the one in memory."""
+"""The promises of routes and check, each tested on a real kernel in a namespace and on the kernel in memory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def table(kernel: Kernel) -> list[str]:
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
-    """The content of every file below a folder, but for what lives in /run."""
+    """Return the content of every file below a folder, except for /run."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -103,7 +103,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 def times(root: Path) -> dict[str, int]:
-    """When each of them was last written."""
+    """Return when each of those files was last written."""
     return {name: (root / name).stat().st_mtime_ns for name in snapshot(root)}
 
 
@@ -112,21 +112,21 @@ def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
     return route
 
 
-# --- by the task on Linux and in memory, and by the boot script ------------------------------------------------------
+# --- installed by the task on Linux and in memory, and by the boot script --------------------------------------------
 
 
 class Refused(Exception):
-    """An installation that failed, with what was said of it."""
+    """An installation that failed, with its message."""
 
 
 @attrs.frozen
 class Installer:
-    """The node, and what installs static routes on it.
+    """The node, and a program that installs static routes on it.
 
     Args:
-        kernel: of the node.
-        root: where the files are.
-        sandbox: where the boot script runs; None: it is the task.
+        kernel: the node's kernel.
+        root: the folder of the files.
+        sandbox: where the boot script runs; None: the task installs the routes.
     """
 
     kernel: Kernel
@@ -134,7 +134,7 @@ class Installer:
     sandbox: Sandbox | None
 
     def __call__(self, *routes: str | dict[str, Any]) -> list[str]:
-        """Install these routes and no others, and return what was done for it, as ``add 172.16.1.0/24``."""
+        """Install these routes and no others, and return the writes, as in ``add 172.16.1.0/24``."""
         wanted = [{"destination": route} if isinstance(route, str) else route for route in routes]
         if self.sandbox is not None:
             done = self.sandbox.run(render_static_routes_script(wanted, wait_seconds=0))
@@ -170,7 +170,7 @@ def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
 
 @contextmanager
 def heard(kernel: Kernel) -> Iterator[list[str]]:
-    """Listen to what the kernel tells of its routes; in memory it tells nothing."""
+    """Listen to the kernel's notifications about routes; the kernel in memory sends none."""
     events: list[str] = []
 
     def mark(verb: str, address: str) -> None:
@@ -184,7 +184,7 @@ def heard(kernel: Kernel) -> Iterator[list[str]]:
         try:
             mark("add", "198.51.100.1")
             while not select.select([monitor.stdout], [], [], 0.05)[0]:
-                mark("del", "198.51.100.1")  # it wasn't listening yet
+                mark("del", "198.51.100.1")  # the listener wasn't ready yet
                 mark("add", "198.51.100.1")
             yield events
             mark("add", "198.51.100.2")
@@ -212,7 +212,7 @@ def test_a_second_run_makes_no_write_and_touches_no_file(install: Installer) -> 
     assert (table(install.kernel), times(install.root), events) == (before, files, [])
 
 
-def test_a_changed_config_adds_replaces_and_removes_without_a_gap(install: Installer) -> None:
+def test_a_changed_config_changes_the_routes_without_a_gap(install: Installer) -> None:
     install("172.16.1.0/24", "172.16.2.0/24")
     with heard(install.kernel) as events:
         changed = install({"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}, "172.16.3.0/24")
@@ -223,7 +223,7 @@ def test_a_changed_config_adds_replaces_and_removes_without_a_gap(install: Insta
     assert route_of(install.kernel).devs == ("eth1",)
 
 
-def test_routes_emptied_in_the_config_are_removed(install: Installer) -> None:
+def test_routes_removed_from_the_config_are_removed(install: Installer) -> None:
     before = table(install.kernel)
     install("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 2**32 - 1})
     ours_for_a_tos = Route(IPv4Network("172.16.3.0/24"), (NextHop("eth0", GATEWAY),), tos=0x10)
@@ -235,7 +235,7 @@ def test_routes_emptied_in_the_config_are_removed(install: Installer) -> None:
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
 def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> None:
-    """``ip route replace`` of the reference takes over a DHCP route of the same destination and metric, silently."""
+    """The reference's ``ip route replace`` silently takes over a DHCP route of the same destination and metric."""
     same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
     other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
     assert install.kernel.add([same, other]) == ()
@@ -246,8 +246,8 @@ def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> 
     assert table(install.kernel) == before
 
 
-def test_a_connected_route_is_refused_and_stays(install: Installer) -> None:
-    """The reference replaces ib0's own 172.16.0.0/16, and InfiniBand is cut off."""
+def test_a_connected_route_is_never_replaced(install: Installer) -> None:
+    """The reference replaces ib0's own 172.16.0.0/16, which cuts InfiniBand off."""
     before = table(install.kernel)
     with pytest.raises(Refused, match=r"172\.16\.0\.0/16.* connected network"):
         install("172.16.0.0/16")
@@ -258,7 +258,7 @@ def test_a_connected_route_is_refused_and_stays(install: Installer) -> None:
     assert answer.route == route_of(install.kernel, "172.16.128.0/17")
 
 
-def test_our_protocol_in_another_table_is_not_ours_to_remove(install: Installer) -> None:
+def test_routes_of_our_protocol_in_other_tables_stay(install: Installer) -> None:
     elsewhere = Route(DESTINATION, (NextHop("eth0", GATEWAY),), table=100)
     assert install.kernel.add([elsewhere]) == ()
     install(str(DESTINATION))
@@ -266,7 +266,7 @@ def test_our_protocol_in_another_table_is_not_ours_to_remove(install: Installer)
     assert install.kernel.routes(100) == (elsewhere,)
 
 
-def test_the_500th_of_1000_routes_fails_and_the_table_is_as_before(install: Installer) -> None:
+def test_one_failed_route_of_1000_leaves_the_table_as_before(install: Installer) -> None:
     install("172.16.2.0/24", "172.16.3.0/24")
     before, files = table(install.kernel), snapshot(install.root)
     entries = entries_of(1000, bad=499)
@@ -290,7 +290,7 @@ def beaten_by_a_lower_metric(_: Kernel) -> Route:
 
 
 def beaten_by_table_local(kernel: Kernel) -> Route:
-    """Once there was a rule, the kernel asks table local first, and a shorter prefix there is enough."""
+    """Once a rule was added, the kernel looks in table local first, where a shorter prefix is enough."""
     kernel.add_rule(Rule(5270, table=52))
     kernel.del_rule(Rule(5270, table=52))
     return Route(IPv4Network("172.16.0.0/12"), (NextHop("lo"),), type=RouteType.LOCAL, table=Table.LOCAL)
@@ -298,7 +298,7 @@ def beaten_by_table_local(kernel: Kernel) -> Route:
 
 @pytest.mark.parametrize("beat", [beaten_by_a_rule, beaten_by_a_lower_metric, beaten_by_table_local])
 @pytest.mark.parametrize("more", [0, 60])
-def test_a_route_that_is_beaten_is_an_error_that_names_the_winner_and_is_taken_back(
+def test_a_route_that_loses_is_an_error_and_is_removed(
     install: Installer, beat: Callable[[Kernel], Route], more: int
 ) -> None:
     winner = beat(install.kernel)
@@ -309,7 +309,7 @@ def test_a_route_that_is_beaten_is_an_error_that_names_the_winner_and_is_taken_b
     assert table(install.kernel) == before
 
 
-def test_a_route_that_longer_prefixes_cover_is_fine_only_if_they_are_ours(install: Installer) -> None:
+def test_a_route_may_be_covered_only_by_our_longer_prefixes(install: Installer) -> None:
     halves = [*map(str, DESTINATION.subnets())]
     install(str(DESTINATION), *halves)
     theirs = [Route(IPv4Network(half), (NextHop("ib0"),), protocol=Protocol.STATIC, metric=9) for half in halves]
@@ -321,7 +321,7 @@ def test_a_route_that_longer_prefixes_cover_is_fine_only_if_they_are_ours(instal
 # --- 5.1 to 5.3: resolved, added, replaced, left alone, refused ----------------------------------------------------
 
 
-def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Kernel, layout: Layout) -> None:
+def test_an_empty_config_on_a_new_host_does_nothing(node: Kernel, layout: Layout) -> None:
     snapshot = RecordingBackend(node)
     assert configure(snapshot, layout, NOTHING) == RoutesReport()
     assert phases.run(RemoveHostRouting(host=host_of(snapshot, layout))) == RoutesReport()
@@ -330,7 +330,7 @@ def test_nothing_wanted_and_nothing_ever_installed_does_nothing_at_all(node: Ker
 
 
 def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
-    """Nothing marks the reference's routes as its own."""
+    """The reference doesn't mark its routes as its own."""
     before = table(node)
     configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "metric": 9}))
     assert {route.protocol for route in node.routes(Table.MAIN) if str(route) not in before} == {217}
@@ -344,7 +344,7 @@ def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
 
 
 def entries_of(count: int, bad: int | None = None) -> list[dict[str, Any]]:
-    """Routes of which one has a gateway that only the kernel refuses: the broadcast address of its subnet."""
+    """Return routes of which one has a gateway that only the kernel refuses: its subnet's broadcast address."""
     return [
         {
             "destination": f"172.17.{number // 64}.{number % 64 * 4}/30",
@@ -360,7 +360,7 @@ def many(count: int, bad: int | None = None) -> Config:
 
 
 class Interrupting:
-    """A backend during whose Nth bulk of additions this process gets a SIGTERM."""
+    """A backend that sends this process SIGTERM during its Nth bulk of additions."""
 
     def __init__(self, inner: Kernel, at: int) -> None:
         self.inner, self.at, self.bulks = inner, at, 0
@@ -376,7 +376,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])
-def test_sigterm_in_the_middle_puts_everything_back(node: Kernel, layout: Layout, at: int) -> None:
+def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layout, at: int) -> None:
     configure(node, layout, config({"destination": "172.16.2.0/24"}))
     before, files = table(node), snapshot(layout.root)
     scope = phases.CancelScope()
@@ -392,7 +392,7 @@ def test_sigterm_in_the_middle_puts_everything_back(node: Kernel, layout: Layout
     assert (table(node), snapshot(layout.root)) == (before, files)
 
 
-def test_a_cancel_in_the_last_write_puts_back(node: Kernel, layout: Layout) -> None:
+def test_a_cancel_in_the_last_write_rolls_back(node: Kernel, layout: Layout) -> None:
     before, files, scope = table(node), snapshot(layout.root), phases.CancelScope()
     old = signal.signal(signal.SIGTERM, lambda *_: scope.cancel("SIGTERM"))
     try:
@@ -404,7 +404,7 @@ def test_a_cancel_in_the_last_write_puts_back(node: Kernel, layout: Layout) -> N
 
 
 @pytest.mark.parametrize(("call", "number"), [("add", 1), ("add", 2), ("replace", 1), ("delete", 1)])
-def test_a_failure_of_any_step_puts_all_of_them_back(node: Kernel, layout: Layout, call: str, number: int) -> None:
+def test_a_failure_of_any_step_rolls_all_steps_back(node: Kernel, layout: Layout, call: str, number: int) -> None:
     configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
     before, files = table(node), snapshot(layout.root)
     changed = config(
@@ -418,15 +418,15 @@ def test_a_failure_of_any_step_puts_all_of_them_back(node: Kernel, layout: Layou
     configure(node, layout, changed)
 
 
-def test_what_can_not_be_put_back_is_said(node: Kernel, layout: Layout) -> None:
+def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
     failing = FailingBackend(node, {"add": {2: errno.ENOMEM}, "delete": {2: errno.ENOMEM}})
     with pytest.raises(RouteError) as caught:
         configure(failing, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
     assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
 
 
-def test_routes_whose_gateway_is_in_another_of_ours_are_put_back_after_it(node: Kernel, layout: Layout) -> None:
-    """In the order of the dump the one behind the gateway comes first, and its gateway would be unreachable."""
+def test_routes_are_rolled_back_after_the_route_to_their_gateway(node: Kernel, layout: Layout) -> None:
+    """In a dump the route behind the gateway comes first, while its gateway would be unreachable."""
     on_link = {"destination": "192.168.5.0/24", "gateway": "onlink", "dev": "eth1"}
     behind = {"destination": "172.16.1.0/24", "gateway": "192.168.5.1", "dev": "eth1"}
     configure(node, layout, config(on_link, behind))
@@ -438,12 +438,12 @@ def test_routes_whose_gateway_is_in_another_of_ours_are_put_back_after_it(node: 
     configure(node, layout, NOTHING)
 
 
-def test_a_route_that_another_program_puts_in_the_place_of_ours_meanwhile_stays(node: Kernel, layout: Layout) -> None:
+def test_a_route_that_meanwhile_replaced_ours_stays(node: Kernel, layout: Layout) -> None:
     configure(node, layout)
     theirs = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.DHCP)
 
     class Racing:
-        """Another program, which is faster: between our reading and our writing."""
+        """Another program, which writes between our read and our write."""
 
         reads = 0
 
@@ -462,7 +462,7 @@ def test_a_route_that_another_program_puts_in_the_place_of_ours_meanwhile_stays(
     assert route_of(node) == theirs
 
 
-def test_an_interrupt_during_the_way_back_doesnt_end_it(node: Kernel, layout: Layout) -> None:
+def test_an_interrupt_does_not_stop_the_rollback(node: Kernel, layout: Layout) -> None:
     class Interrupted:
         left = 1
 
@@ -481,41 +481,41 @@ def test_an_interrupt_during_the_way_back_doesnt_end_it(node: Kernel, layout: La
     assert (table(node), snapshot(layout.root)) == (before, files)
 
 
-def test_a_higher_metric_of_the_same_destination_stands_by(node: Kernel, layout: Layout) -> None:
+def test_a_route_of_a_higher_metric_may_stand_by(node: Kernel, layout: Layout) -> None:
     both = config({"destination": str(DESTINATION)}, {"destination": str(DESTINATION), "metric": 100})
     assert len(configure(node, layout, both).plan.add) == 2
     assert len(configure(node, layout, both).plan.unchanged) == 2
 
 
-# --- 5.6: seen to win --------------------------------------------------------------------------------------------
+# --- 5.6: the routes win -----------------------------------------------------------------------------------------
 
 
-def test_a_route_to_an_own_address_is_an_error_since_table_local_is_asked_first(node: Kernel, layout: Layout) -> None:
+def test_a_route_to_a_local_address_is_an_error(node: Kernel, layout: Layout) -> None:
     with pytest.raises(RouteError, match=r"doesn't win.*local 172\.16\.0\.10"):
         configure(node, layout, config({"destination": "172.16.0.10/32"}))
 
 
-def test_longer_prefixes_inside_a_wanted_one_do_not_confuse_the_proof(node: Kernel, layout: Layout) -> None:
+def test_longer_prefixes_inside_a_route_do_not_confuse_verification(node: Kernel, layout: Layout) -> None:
     assert node.add([Route(IPv4Network("172.16.1.0/25"), (NextHop("ib0"),), protocol=Protocol.STATIC)]) == ()
     configure(node, layout, config({"destination": str(DESTINATION)}, {"destination": "172.16.0.0/20"}))
 
 
-# --- 5.8 and two at once -----------------------------------------------------------------------------------------
+# --- 5.8 and two runs at once ------------------------------------------------------------------------------------
 
 
-def test_two_runs_at_once_come_one_after_the_other_with_the_same_end(node: Kernel, layout: Layout) -> None:
+def test_two_runs_take_turns_with_the_same_result(node: Kernel, layout: Layout) -> None:
     host = host_of(node, layout)
     reports = phases.run(phases.Parallel(*(ConfigureStaticRoutes(many(300), host=host) for _ in range(2))))
     assert sorted(len(report.plan.add) for report in reports) == [0, 300]
     assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
 
 
-def test_a_run_takes_the_lock_from_reading_to_proof_and_not_while_it_waits(kernel: Kernel, layout: Layout) -> None:
+def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layout) -> None:
     build_links(kernel)
     calls: list[tuple[str, bool]] = []
 
     class Watching:
-        """Says for each call whether the lock is held during it."""
+        """A backend that records for each call whether the lock is held."""
 
         def __getattr__(self, name: str) -> object:
             calls.append((name, is_locked(layout)))
@@ -534,7 +534,7 @@ def test_a_run_takes_the_lock_from_reading_to_proof_and_not_while_it_waits(kerne
 
 
 class OnProgress:
-    """Does something as soon as a task says that it waits, and keeps what it says."""
+    """A progress observer that acts as soon as a task says that it waits, and keeps what the task says."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self.act = act
@@ -559,7 +559,7 @@ def is_locked(layout: Layout) -> bool:
         return True
 
 
-def test_a_lock_that_can_not_be_taken_changes_nothing(node: Kernel, layout: Layout) -> None:
+def test_without_the_lock_nothing_changes(node: Kernel, layout: Layout) -> None:
     layout.run_dir.parent.mkdir()
     layout.run_dir.write_text("in the way")
     before = table(node)
@@ -579,7 +579,7 @@ def markers(layout: Layout) -> Callable[[], dict[str, str]]:
     return read
 
 
-def test_configure_installs_then_checks_and_leaves_one_marker(
+def test_configure_installs_checks_and_leaves_one_marker(
     node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
 ) -> None:
     report = phases.run(Configure(config(cidrs=["172.16.1.0/24", "10.96.0.0/12"]), host=host_of(node, layout)))
@@ -589,7 +589,7 @@ def test_configure_installs_then_checks_and_leaves_one_marker(
     assert layout.report.exists()
 
 
-def test_strict_raises_after_everything_is_installed_and_undoes_nothing(
+def test_strict_raises_after_the_installation_and_undoes_nothing(
     node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
 ) -> None:
     with pytest.raises(RouteOverlapError) as caught:
@@ -600,7 +600,7 @@ def test_strict_raises_after_everything_is_installed_and_undoes_nothing(
     assert route_of(node).protocol == 217
 
 
-def test_warn_reports_and_returns_and_the_next_run_replaces_the_marker(
+def test_warn_reports_and_the_next_run_replaces_the_marker(
     node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
 ) -> None:
     host = host_of(node, layout)
@@ -615,7 +615,7 @@ def test_warn_reports_and_returns_and_the_next_run_replaces_the_marker(
 
 
 @pytest.mark.parametrize("mode", ["WARN", "STRICT"])
-def test_no_default_route_is_unknown_and_names_another_table_that_has_one(
+def test_no_default_route_in_main_is_unknown_and_names_another_table(
     kernel: Kernel, layout: Layout, markers: Callable[[], dict[str, str]], mode: str
 ) -> None:
     build_links(kernel)
@@ -643,7 +643,7 @@ def test_no_default_route_is_unknown_and_names_another_table_that_has_one(
     assert markers() == {"route-overlap.detected": "no-default-route\n"}
 
 
-def test_a_check_that_can_not_ask_is_unknown_with_the_reason(
+def test_a_check_without_lookups_is_unknown_with_the_reason(
     node: Kernel, layout: Layout, markers: Callable[[], dict[str, str]]
 ) -> None:
     class Mute:
@@ -665,15 +665,13 @@ def test_a_shadow_anywhere_in_a_cidr_is_found(node: Kernel, layout: Layout) -> N
     assert [str(entry.destination) for entry in finding.fix] == ["172.16.0.0/17", "172.16.128.0/17"]
 
 
-def test_routes_only_writes_no_file_but_the_locks(node: Kernel, layout: Layout) -> None:
+def test_routes_only_writes_only_the_lock_file(node: Kernel, layout: Layout) -> None:
     phases.run(InstallRoutes(config(cidrs=["172.16.1.0/24"]), host=host_of(node, layout)))
     assert {path for path in layout.root.rglob("*") if path.is_file()} == {layout.lock, layout.run_lock}
     assert route_of(node).protocol == 217
 
 
-def test_files_are_named_in_the_manifest_and_removal_leaves_what_others_put_beside_them(
-    node: Kernel, layout: Layout
-) -> None:
+def test_removal_leaves_files_that_the_manifest_does_not_name(node: Kernel, layout: Layout) -> None:
     layout.config.parent.mkdir(parents=True)
     layout.config.write_text("{}")
     configure(node, layout)
@@ -684,9 +682,7 @@ def test_files_are_named_in_the_manifest_and_removal_leaves_what_others_put_besi
     assert set(snapshot(layout.root)) == {"etc/aks-flex-node/config.json", "etc/iproute2/rt_protos.d/other.conf"}
 
 
-def test_waiting_is_reported_and_the_error_names_what_was_missing_and_for_which_route(
-    kernel: Kernel, layout: Layout
-) -> None:
+def test_a_wait_is_reported_and_the_error_names_what_was_missing(kernel: Kernel, layout: Layout) -> None:
     build_links(kernel)
     before = table(kernel)
     with pytest.raises(RouteError, match=r"waited 0 s in vain for the default route .*needed by 172\.16\.1\.0/24"):
@@ -699,7 +695,7 @@ def test_waiting_is_reported_and_the_error_names_what_was_missing_and_for_which_
 
 
 def test_a_run_waits_once_and_no_longer(kernel: Kernel, layout: Layout) -> None:
-    """The reference waits anew, up to 30 s, for each route."""
+    """The reference waits up to 30 s again for each route."""
     build_links(kernel)
     observer = OnProgress(lambda: kernel.add([default_route()]))
     wanted = config(*({"destination": f"172.16.{n}.0/24"} for n in range(1, 50)), wait=60)
@@ -720,13 +716,13 @@ def test_a_cancel_during_the_wait_changes_nothing(kernel: Kernel, layout: Layout
     assert (table(kernel), snapshot(layout.root)) == (before, {})
 
 
-def test_the_outer_deadline_is_the_callers_and_passes_through(kernel: Kernel, layout: Layout) -> None:
+def test_the_callers_deadline_is_raised_unchanged(kernel: Kernel, layout: Layout) -> None:
     build_links(kernel)
     with pytest.raises(phases.TimedOut):
         phases.run(phases.Timeout(0.05, ConfigureStaticRoutes(config(wait=600), host=host_of(kernel, layout))))
 
 
-def test_a_route_whose_metric_changes_is_added_before_the_old_one_goes(node: Kernel, layout: Layout) -> None:
+def test_a_changed_metric_adds_the_new_route_before_deleting_the_old(node: Kernel, layout: Layout) -> None:
     configure(node, layout)
     report = configure(node, layout, config({"destination": str(DESTINATION), "metric": 7}))
     assert (len(report.plan.add), len(report.plan.remove)) == (1, 1)

@@ -1,4 +1,4 @@
-"""Commands that change something, with one call after the other refused by the kernel: named, and never a half."""
+"""Commands that change the host, with each call refused in turn by the kernel: a clear error, never half done."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ hostrouting remove >"$SCRATCH/said"
 echo "left: $?" $(ours 2>"$SCRATCH/said")
 """
 PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
-# Instead of systemd, which doesn't run there: it enables, and knows of no unit but ours.
+# A stand-in for systemd, which doesn't run there: it enables units, and knows none but ours.
 SYSTEMCTL = """#!/bin/sh
 links=/etc/systemd/system/multi-user.target.wants
 for unit; do :; done
@@ -52,7 +52,7 @@ case $1 in
   show) echo LoadState=not-found ;;
 esac
 """
-# Of units beside ours one folder is like another.
+# For units other than ours one folder is like another.
 RUN = r"""
 for folder in /usr/lib/systemd/system /etc/systemd/system; do
   mount -t tmpfs none "$folder"
@@ -68,13 +68,13 @@ PATH=$SCRATCH/bin:$PATH exec "$PYTHON" "$@"
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("command", ["apply", "remove", "try", "confirm", "watch", "start"])
-def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: int) -> None:
-    """Whichever it is and whatever it meets: all is done or nothing, without litter, and the next run heals it.
+def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int) -> None:
+    """Any refused call, with any errno: all is done or nothing, without litter, and the next run heals it.
 
-    All calls from a command's first look at the host are tried, with each errno that they can have. What comes before,
-    and modules that are imported later, are Python's own reading and the same for each command: ``start`` tries one of
-    each call, errno and kind of path, before the config is read, before the first change, and after it. A failure that
-    leaves a state from which a run has been seen to heal it already isn't healed again.
+    All calls from a command's first look at the host on are tried, with each errno that they can have. The calls before
+    that, and later imports of modules, are Python's own reads and the same for each command: ``start`` tries one of
+    each call, errno and kind of path, before the config is read, before the first change, and after it. A leftover
+    state that one run has healed isn't healed again.
     """
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
@@ -82,7 +82,7 @@ def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: i
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG))
     environment = {"SCRATCH": str(tmp_path / "scratch"), "PYTHON": sys.executable, "SYSTEMCTL": SYSTEMCTL}
-    # All parts go through sets in the same order.
+    # All parts iterate over sets in the same order.
     environment["PYTHONHASHSEED"] = "0"
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + RUN, "bash"]
@@ -99,8 +99,8 @@ def test_a_refused_call_is_a_named_failure(tmp_path: Path, command: str, part: i
         assert report["wrong"] == [], report
 
 
-def test_what_cannot_be_looked_at_keeps_nothing_else(tmp_path: Path) -> None:
-    """But a drop-in of the gate keeps all, as without gate.sh it would hold every start."""
+def test_an_unreadable_file_prevents_no_other_removal(tmp_path: Path) -> None:
+    """A drop-in of the gate, however, keeps everything, as without gate.sh it would hold every start."""
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
     (tmp_path / "scratch").mkdir()

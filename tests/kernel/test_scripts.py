@@ -1,4 +1,4 @@
-"""The promises of routes and check, held by the scripts that run at boot, with each awk that a node may have."""
+"""The promises of routes and check, kept by the scripts that run at boot, with each awk that a node may have."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ADDED = "route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Sandbox:
-    """With this machine's own awk, for what doesn't depend on it."""
+    """Return a sandbox with this machine's own awk, for tests that don't depend on it."""
     return Sandbox(tmp_path)
 
 
@@ -60,7 +60,7 @@ def check_script(*cidrs: str, mode: str = "STRICT", wait: int = 0, **more: Any) 
 
 
 def with_constant(text: str, name: str, value: int) -> str:
-    """A script that waits less long for something."""
+    """Return a script with another value of a constant, to wait less long."""
     changed, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
     assert count == 1
     return changed
@@ -95,7 +95,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
 # --- static-routes.sh: resolved, added, replaced, left alone, refused ------------------------------------------------
 
 
-def test_while_a_trial_stands_only_the_gate_gives_the_routes(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_during_a_trial_only_the_gate_installs_the_routes(node: NamespaceKernel, plain: Sandbox) -> None:
     trial = plain.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
     trial.touch()
@@ -105,10 +105,8 @@ def test_while_a_trial_stands_only_the_gate_gives_the_routes(node: NamespaceKern
 
 
 @pytest.mark.parametrize("seconds", [-2, 600])
-def test_the_oneshot_ends_a_trial_that_is_over_and_no_other(
-    node: NamespaceKernel, plain: Sandbox, seconds: int
-) -> None:
-    """Its timer may be lost, as at a soft reboot."""
+def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sandbox, seconds: int) -> None:
+    """Its timer may be lost, for example at a soft reboot."""
     trial = plain.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
     trial.write_text(to_json_text(times_of(seconds)))
@@ -120,8 +118,8 @@ def test_the_oneshot_ends_a_trial_that_is_over_and_no_other(
 
 
 @pytest.mark.parametrize("name", ["trial.json", "trial.confirmed.json"])
-def test_a_trial_judges_no_start(node: NamespaceKernel, plain: Sandbox, name: str) -> None:
-    """What it gives the kernel may be gone in a moment."""
+def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandbox, name: str) -> None:
+    """The routes that a trial gives the kernel may be gone in a moment."""
     trial = plain.root / "run/aks-flex-node" / name
     trial.parent.mkdir(parents=True)
     trial.touch()
@@ -132,7 +130,7 @@ def test_a_trial_judges_no_start(node: NamespaceKernel, plain: Sandbox, name: st
     assert plain.run(text, "gate").returncode == 0
 
 
-# Of a route with an IPv6 gateway awk's third field is "inet6"; of one with a nexthop object the second is "nhid".
+# awk's third field is "inet6" for a route with an IPv6 gateway, and the second is "nhid" for one with a nexthop object.
 @pytest.mark.parametrize(
     ("default", "expected"),
     [
@@ -154,7 +152,7 @@ def test_a_trial_judges_no_start(node: NamespaceKernel, plain: Sandbox, name: st
         ),
     ],
 )
-def test_any_default_routes_next_hop_is_inherited(
+def test_the_next_hop_of_any_default_route_is_inherited(
     kernel: NamespaceKernel, sandbox: Sandbox, default: str, expected: str
 ) -> None:
     build_links(kernel)
@@ -165,9 +163,7 @@ def test_any_default_routes_next_hop_is_inherited(
     assert installed(sandbox, routes_script()) == ["nothing to change"]
 
 
-def test_one_hop_of_a_multipath_default_is_inherited_where_its_dev_is_named(
-    kernel: NamespaceKernel, sandbox: Sandbox
-) -> None:
+def test_a_named_dev_inherits_its_hop_of_a_multipath_default(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     build_node(kernel, default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY, weight=5)))
     installed(sandbox, routes_script({"destination": str(DESTINATION), "dev": "eth1"}))
     assert route_of(kernel).hops == (NextHop("eth1", SECOND_GATEWAY),)
@@ -182,7 +178,7 @@ def test_one_hop_of_a_multipath_default_is_inherited_where_its_dev_is_named(
     [("tos 0x10 encap ip6 id 1 dst fc00::1", "eth0"), ("encap ip id 1 dst 192.0.2.1 tos 4", "eth1")],
     ids=["for a tos", "the tunnel's tos"],
 )
-def test_a_default_route_for_a_tos_behind_the_words_of_a_tunnel_is_not_the_default_route(
+def test_a_tunnelled_default_route_for_a_tos_is_ignored(
     node: NamespaceKernel, sandbox: Sandbox, tunnelled: str, dev: str
 ) -> None:
     words = f"ip route add default {tunnelled} via 10.2.0.1 dev eth1"
@@ -191,7 +187,7 @@ def test_a_default_route_for_a_tos_behind_the_words_of_a_tunnel_is_not_the_defau
     assert route_of(node).devs == (dev,)
 
 
-def test_a_gateway_without_dev_goes_by_the_interface_of_the_default_route_that_reaches_it(
+def test_a_gateway_without_dev_uses_the_default_route_that_reaches_it(
     kernel: NamespaceKernel, sandbox: Sandbox
 ) -> None:
     build_node(kernel, default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)))
@@ -199,7 +195,7 @@ def test_a_gateway_without_dev_goes_by_the_interface_of_the_default_route_that_r
     assert route_of(kernel).hops == (NextHop("eth1", IPv4Address("10.2.0.9")),)
 
 
-def test_what_only_a_route_reaches_that_is_to_be_removed_is_missing(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_gateway_behind_a_removed_route_is_missing(node: NamespaceKernel, sandbox: Sandbox) -> None:
     assert node.add([Route(IPv4Network("10.7.0.0/24"), (NextHop("eth1"),))]) == ()
     before = table(node)
     error = refused(sandbox, routes_script({"destination": str(DESTINATION), "gateway": "10.7.0.1", "dev": "eth1"}))
@@ -207,7 +203,7 @@ def test_what_only_a_route_reaches_that_is_to_be_removed_is_missing(node: Namesp
     assert table(node) == before
 
 
-def test_the_name_of_protocol_217_does_not_matter(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -> None:
     name = "mkdir -p /etc/iproute2/rt_protos.d; echo '217 hostrouting' > /etc/iproute2/rt_protos.d/hostrouting.conf"
     assert plain.run(routes_script(), etc=True, prepare=name).returncode == 0
     done = Sandbox(plain.root / "run").run(routes_script("172.16.2.0/24"), etc=True, prepare=name)
@@ -218,7 +214,7 @@ def test_the_name_of_protocol_217_does_not_matter(node: NamespaceKernel, plain: 
 
 
 def many(count: int, *bad: int) -> str:
-    """Routes of which some have a gateway that only the kernel refuses: the broadcast address of its subnet."""
+    """Return routes of which some have a gateway that only the kernel refuses: their subnet's broadcast address."""
     return routes_script(
         *(
             {
@@ -232,7 +228,7 @@ def many(count: int, *bad: int) -> str:
 
 
 @pytest.mark.parametrize("whom", ["all processes, as systemd does", "the script alone"])
-def test_sigterm_in_the_middle_puts_everything_back(node: NamespaceKernel, sandbox: Sandbox, whom: str) -> None:
+def test_sigterm_in_the_middle_rolls_everything_back(node: NamespaceKernel, sandbox: Sandbox, whom: str) -> None:
     installed(sandbox, routes_script("172.16.2.0/24"))
     before = table(node)
     with Listener() as changes:
@@ -244,7 +240,7 @@ def test_sigterm_in_the_middle_puts_everything_back(node: NamespaceKernel, sandb
     assert table(node) == before
 
 
-def test_a_route_that_is_discarded_on_the_way_is_an_error(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_route_whose_packets_are_discarded_is_an_error(node: NamespaceKernel, sandbox: Sandbox) -> None:
     assert node.add([Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]) == ()
     node.add_rule(Rule(5270, table=52))
     before = table(node)
@@ -253,7 +249,7 @@ def test_a_route_that_is_discarded_on_the_way_is_an_error(node: NamespaceKernel,
     assert table(node) == before
 
 
-# ip as the script calls it, with what it was asked kept; $MEANWHILE is done before the second call, which writes.
+# ip as the script calls it, with its arguments logged; $MEANWHILE runs before the second call, which writes.
 WITH_SPY = r"""
 real=$(readlink -f "$(command -v ip)")
 cp "$real" "$ROOT/ip"
@@ -279,9 +275,7 @@ def asked_of_ip(sandbox: Sandbox, text: str, meanwhile: str = ":") -> tuple[subp
     return done, commands
 
 
-def test_each_route_is_looked_up_at_an_address_of_its_own_by_the_ip_that_wrote_it(
-    node: NamespaceKernel, sandbox: Sandbox
-) -> None:
+def test_one_ip_writes_the_routes_and_looks_up_each(node: NamespaceKernel, sandbox: Sandbox) -> None:
     longer = ["172.16.1.0/32", "172.16.1.1/32", "172.16.1.4/30"]
     for _ in ("added", "kept"):
         done, asked = asked_of_ip(sandbox, routes_script(str(DESTINATION), *longer))
@@ -297,7 +291,7 @@ def test_each_route_is_looked_up_at_an_address_of_its_own_by_the_ip_that_wrote_i
     ],
     ids=["a longer prefix", "a rule"],
 )
-def test_what_somebody_adds_while_many_are_written_is_noticed(
+def test_routes_that_another_program_adds_meanwhile_are_noticed(
     node: NamespaceKernel, sandbox: Sandbox, meanwhile: str
 ) -> None:
     done, asked = asked_of_ip(sandbox, routes_script(*MANY), f"{meanwhile} 2>/dev/null")
@@ -316,7 +310,7 @@ def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain
 # --- the lock and two at once ----------------------------------------------------------------------------------------
 
 
-def test_two_at_once_come_one_after_the_other_with_the_same_end(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_two_scripts_take_turns_with_the_same_result(node: NamespaceKernel, plain: Sandbox) -> None:
     text = many(300)
     runs = [plain.start(text) for _ in range(2)]
     outs = sorted(process.communicate(timeout=60)[0].splitlines()[-1] for process in runs)
@@ -333,10 +327,8 @@ def see_it_give_the_lock_back(sandbox: Sandbox, process: subprocess.Popen[str]) 
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is_there(
-    kernel: NamespaceKernel, sandbox: Sandbox
-) -> None:
-    """10.5 too: it is waited for once for the whole run, not anew for each route."""
+def test_a_wait_holds_no_lock_and_ends_with_the_networks_arrival(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
+    """SPEC 10.5: there is one wait for the whole run, not one for each route."""
     build_links(kernel)
     process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
     missing = "the default route, needed by 172.16.1.0/24"
@@ -347,9 +339,7 @@ def test_the_lock_is_not_held_during_a_wait_which_ends_as_soon_as_the_network_is
     assert (process.returncode, error, len(out.splitlines())) == (0, "", 49)
 
 
-def test_a_script_that_was_replaced_while_it_waited_writes_nothing_and_its_successor_does(
-    kernel: NamespaceKernel, plain: Sandbox
-) -> None:
+def test_a_script_replaced_while_it_waited_lets_its_successor_write(kernel: NamespaceKernel, plain: Sandbox) -> None:
     build_links(kernel)
     process = plain.start(routes_script(wait=60))
     read_line(process)
@@ -361,9 +351,7 @@ def test_a_script_that_was_replaced_while_it_waited_writes_nothing_and_its_succe
     assert [str(route.destination) for route in kernel.routes() if route.is_ours] == ["172.16.2.0/24"]
 
 
-def test_a_device_that_comes_up_and_a_gateway_that_becomes_reachable_are_waited_for(
-    node: NamespaceKernel, plain: Sandbox
-) -> None:
+def test_it_waits_for_devices_and_gateways(node: NamespaceKernel, plain: Sandbox) -> None:
     wanted = {"destination": str(DESTINATION), "dev": "eth2", "gateway": "10.3.0.1"}
     process = plain.start(routes_script(wanted, wait=60))
     assert read_line(process).endswith("for device eth2 (there is no such interface), needed by 172.16.1.0/24")
@@ -378,7 +366,7 @@ def test_a_device_that_comes_up_and_a_gateway_that_becomes_reachable_are_waited_
     assert out.startswith("route add 172.16.1.0/24 ")
 
 
-def test_what_is_missing_is_named_with_a_route_that_needs_it(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_missing_device_or_gateway_is_named_with_its_route(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     build_links(kernel)
     before = table(kernel)
     wanted: list[dict[str, Any] | str] = [
@@ -393,7 +381,7 @@ def test_what_is_missing_is_named_with_a_route_that_needs_it(kernel: NamespaceKe
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_during_the_wait_changes_nothing_and_leaves_no_process(
+def test_a_signal_during_the_wait_leaves_no_change_and_no_process(
     kernel: NamespaceKernel, sandbox: Sandbox, signal_: signal.Signals
 ) -> None:
     build_links(kernel)
@@ -401,14 +389,14 @@ def test_a_signal_during_the_wait_changes_nothing_and_leaves_no_process(
     process = sandbox.start(routes_script(wait=600))
     read_line(process)
     os.kill(process.pid, signal_)
-    # The pipe's end: nobody has it open any more.
+    # The pipe's end: no process has it open any more.
     _, error = process.communicate(timeout=10)
     assert process.returncode == 1
     assert error.splitlines()[-1] == f"stopped: {signal_.name}; nothing is left half-done"
     assert table(kernel) == before
 
 
-def test_a_lock_that_can_not_be_opened_changes_nothing(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_without_the_lock_file_nothing_changes(node: NamespaceKernel, plain: Sandbox) -> None:
     (plain.root / "run").mkdir()
     (plain.root / "run/aks-flex-node").write_text("in the way")
     before = table(node)
@@ -433,7 +421,7 @@ def held_lock(plain: Sandbox) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("held_lock")
-def test_at_the_gate_a_held_lock_fails_the_routes_and_not_the_check(node: NamespaceKernel, plain: Sandbox) -> None:
+def test_at_the_gate_a_held_lock_fails_only_the_routes(node: NamespaceKernel, plain: Sandbox) -> None:
     before = table(node)
     text = with_constant(routes_script(), "GATE_SECONDS", 1)
     error = refused(plain, text, "gate", is_host=True)
@@ -449,21 +437,19 @@ def test_at_the_gate_a_held_lock_fails_the_routes_and_not_the_check(node: Namesp
     assert markers(plain) == {"route-overlap.ok": ""}
 
 
-def test_at_the_gate_routes_go_in_as_at_boot(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_the_gate_installs_routes_as_at_boot(node: NamespaceKernel, sandbox: Sandbox) -> None:
     done = sandbox.run(routes_script(), "gate", is_host=True)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{ADDED}\n")
 
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
-def test_what_the_gate_could_not_have_judged_is_left_as_a_marker(plain: Sandbox, mode: str) -> None:
+def test_a_check_that_the_gate_could_not_run_leaves_a_marker(plain: Sandbox, mode: str) -> None:
     done = plain.run(check_script("10.96.0.0/12", mode=mode), "unjudged", "check-failed: it took more than 18 s")
     assert done.returncode == (mode == "STRICT")
     assert markers(plain) == {"route-overlap.detected": "check-failed: it took more than 18 s\n"}
 
 
-def test_a_check_that_was_replaced_while_it_waited_lets_its_successor_judge(
-    kernel: NamespaceKernel, plain: Sandbox
-) -> None:
+def test_a_check_replaced_while_it_waited_lets_its_successor_run(kernel: NamespaceKernel, plain: Sandbox) -> None:
     build_links(kernel)
     process = plain.start(check_script("10.96.0.0/12", wait=60))
     read_line(process)
@@ -492,7 +478,7 @@ def markers(sandbox: Sandbox) -> dict[str, str]:
     return left
 
 
-def test_all_is_well_and_the_marker_says_so(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_healthy_host_gets_an_ok_marker(node: NamespaceKernel, sandbox: Sandbox) -> None:
     installed(sandbox, routes_script())
     done = sandbox.run(check_script("172.16.1.0/24", "10.96.0.0/12"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -529,7 +515,7 @@ def test_a_shadow_over_any_part_of_a_cidr_is_seen(node: NamespaceKernel, sandbox
     assert told_by(error.splitlines()[:1]) == (("OVERLAP", "eth1", "172.16.7.0", ""),)
 
 
-# The first ip but the monitor lists the tables, the second answers the questions.
+# The first ip, apart from the monitor, lists the tables; the second does the lookups.
 CHANGING = r"""
 cp "$(readlink -f "$(command -v ip)")" "$ROOT/ip-itself"
 cat > "$ROOT/ip" <<'END'
@@ -545,9 +531,7 @@ mount --bind "$ROOT/ip" "$(readlink -f "$(command -v ip)")"
 """
 
 
-def test_a_route_that_comes_while_the_kernel_is_asked_is_not_overlooked(
-    node: NamespaceKernel, sandbox: Sandbox
-) -> None:
+def test_a_route_added_during_the_lookups_is_seen(node: NamespaceKernel, sandbox: Sandbox) -> None:
     installed(sandbox, routes_script(*HALVES))
     change = '[ "$calls" != 2 ] || "$ROOT/ip-itself" route add 172.16.7.0/29 via 10.2.0.1 dev eth1'
     done = sandbox.run(check_script("172.16.0.0/16"), prepare=CHANGING.replace("CHANGE", change))
@@ -556,7 +540,7 @@ def test_a_route_that_comes_while_the_kernel_is_asked_is_not_overlooked(
     assert len((sandbox.root / "calls").read_text()) == 4
 
 
-def test_what_was_changed_is_put_back_should_awk_be_killed_meanwhile(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_changes_are_rolled_back_if_awk_is_killed(node: NamespaceKernel, sandbox: Sandbox) -> None:
     before = table(node)
     change = '[ "$calls" != 2 ] || { kill -9 $PPID; sleep 0.3; "$ROOT/ip-itself" "$@"; : > "$ROOT/ended"; exit; }'
     error = refused(sandbox, routes_script(), prepare=CHANGING.replace("CHANGE", change))
@@ -595,7 +579,7 @@ def test_a_listing_that_fails_is_not_judged(node: NamespaceKernel, sandbox: Sand
     assert why == "check-failed: can't list the routes: RTNETLINK answers: Input/output error\n"
 
 
-def test_tables_that_never_hold_still_are_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
     text = with_constant(check_script("172.16.0.0/16"), "ATTEMPTS", 3)
     change = '"$ROOT/ip-itself" route add "172.16.$calls.0/24" via 10.1.0.1 dev eth0'
     error = refused(sandbox, text, prepare=CHANGING.replace("CHANGE", change))
@@ -616,7 +600,7 @@ def test_tables_that_never_hold_still_are_unknown(node: NamespaceKernel, sandbox
         (Route(IPv4Network("10.96.0.0/12"), (NextHop("eth9"),), protocol=Protocol.BOOT), None),
     ],
 )
-def test_each_way_of_failing_is_told_from_what_is_fine(
+def test_each_kind_of_failure_is_recognised(
     node: NamespaceKernel, sandbox: Sandbox, answer: Route, kind: str | None
 ) -> None:
     for dev in ("cali1", "eth9"):
@@ -634,13 +618,13 @@ def test_each_way_of_failing_is_told_from_what_is_fine(
 
 
 def lead_connections_away(node: NamespaceKernel) -> None:
-    """What leaves from the address of eth0 leaves by eth1: no lookup without a source tells."""
+    """Send packets from eth0's address by eth1: no lookup without a source shows it."""
     assert node.add([default_route(NextHop("eth1", SECOND_GATEWAY), table=100)]) == ()
     node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32"), table=100))
 
 
-def test_a_source_that_could_be_an_octal_number_is_none(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """10.0.0.4 is 167772164: with a zero before it, busybox reads it as 1.223.244.116."""
+def test_a_source_is_never_read_as_an_octal_number(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """10.0.0.4 is 167772164: with a leading zero, busybox reads it as 1.223.244.116."""
     source = IPv4Address("10.0.0.4")
     node.add_address("eth1", f"{source}/24")
     lead_connections_away(node)
@@ -650,9 +634,7 @@ def test_a_source_that_could_be_an_octal_number_is_none(node: NamespaceKernel, s
     assert told_by(error.splitlines()[:1]) == (("OVERLAP", "eth1", "10.96.0.0", str(source)),)
 
 
-def test_a_rule_with_words_that_are_not_known_is_not_thought_to_discard(
-    node: NamespaceKernel, sandbox: Sandbox
-) -> None:
+def test_a_rule_with_unknown_words_is_not_taken_for_a_discard(node: NamespaceKernel, sandbox: Sandbox) -> None:
     block = Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD)
     assert node.add([block]) == ()
     subprocess.run(["ip", "rule", "add", "tun_id", "5", "blackhole"], check=True)
@@ -662,7 +644,7 @@ def test_a_rule_with_words_that_are_not_known_is_not_thought_to_discard(
 
 
 @pytest.mark.parametrize("mode", ["WARN", "STRICT"])
-def test_no_default_route_is_unknown_and_names_another_table_that_has_one(
+def test_no_default_route_in_main_is_unknown_and_names_another_table(
     kernel: NamespaceKernel, sandbox: Sandbox, mode: str
 ) -> None:
     build_links(kernel)
@@ -678,7 +660,7 @@ def test_no_default_route_is_unknown_and_names_another_table_that_has_one(
 
 
 @pytest.mark.parametrize("arguments", [[], ["gate"]])
-def test_the_default_route_is_waited_for(kernel: NamespaceKernel, sandbox: Sandbox, arguments: list[str]) -> None:
+def test_it_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: Sandbox, arguments: list[str]) -> None:
     build_links(kernel)
     process = sandbox.start(check_script("10.96.0.0/12", wait=30), *arguments, is_host=True)
     assert read_line(process) == f"waiting up to {5 if arguments else 30} s for the default route"
@@ -688,8 +670,8 @@ def test_the_default_route_is_waited_for(kernel: NamespaceKernel, sandbox: Sandb
 
 
 @pytest.mark.parametrize("room", range(8192, 61440, 4096 if IS_NIGHTLY else 12288))
-def test_with_little_room_in_run_it_is_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, room: int) -> None:
-    """A batch that is cut off in a line may mean another route."""
+def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, room: int) -> None:
+    """A batch cut off in the middle of a line may mean another route."""
     before = table(node)
     wanted = [f"172.17.{number // 200}.{number % 200}/32" for number in range(400)]
     full = f"mkdir -p /run/aks-flex-node; mount -t tmpfs -o size={room} tmpfs /run/aks-flex-node"
@@ -704,8 +686,8 @@ def test_with_little_room_in_run_it_is_all_or_nothing(node: NamespaceKernel, san
 @pytest.mark.parametrize(
     "text", [routes_script(wait=60), check_script("10.96.0.0/12", wait=60)], ids=["routes", "check"]
 )
-def test_an_open_gate_waits_for_no_oneshot(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
-    """A start is ordered behind it."""
+def test_an_open_gate_does_not_wait_for_the_oneshots(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
+    """The consumer's start is ordered after the oneshot."""
     node.delete([default_route()])
     begin = time.monotonic()
     done = plain.run(text, is_host=True, etc=True, prepare="mkdir -p /etc/hostrouting; : >/etc/hostrouting/gate.off")
@@ -713,8 +695,8 @@ def test_an_open_gate_waits_for_no_oneshot(node: NamespaceKernel, plain: Sandbox
     assert time.monotonic() - begin < 30
 
 
-def test_what_the_gate_has_told_is_not_told_again(node: NamespaceKernel, plain: Sandbox) -> None:
-    """As long as its marker is there, with or without a report; another failure is told."""
+def test_the_gate_reports_a_failure_once(node: NamespaceKernel, plain: Sandbox) -> None:
+    """It stays silent as long as its marker exists, with or without a report; another failure is reported."""
     text = check_script("172.16.2.0/24")
     told = refused(plain, text, "gate")
     assert told
@@ -730,7 +712,7 @@ def test_what_the_gate_has_told_is_not_told_again(node: NamespaceKernel, plain: 
 
 
 TOOLS, FAILURES = ("ip", "awk", "sort", "mv"), ("exit 0", "exit 3", "echo rubbish", "kill -9 $$")
-# By day each fails in silence, and in one more way.
+# By day each tool fails silently, and in one other manner.
 TRIED = [
     *(
         product(TOOLS, FAILURES)
@@ -741,7 +723,7 @@ TRIED = [
 
 
 @pytest.mark.parametrize(("tool", "how"), TRIED)
-def test_a_tool_that_fails_never_lets_strict_pass(node: NamespaceKernel, plain: Sandbox, tool: str, how: str) -> None:
+def test_strict_never_passes_with_a_failing_tool(node: NamespaceKernel, plain: Sandbox, tool: str, how: str) -> None:
     broken = (
         f"printf '#!/bin/sh\\n{how}\\n'"
         f' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; mount --bind "$ROOT/tool" "$(readlink -f $(command -v {tool}))"'
@@ -757,7 +739,7 @@ def test_a_tool_that_fails_never_lets_strict_pass(node: NamespaceKernel, plain: 
         assert table(node) == before
 
 
-# --- what Python adds to a failing verdict ---------------------------------------------------------------------------
+# --- Python's explanation of a failing verdict -----------------------------------------------------------------------
 
 SHADOWED = Config(route_overlap={"expectedCidrs": ["172.0.0.0/8"], "mode": "STRICT"}, wait_seconds=0)
 INSTALLED = 'mkdir -p /etc/hostrouting; cp "$ROOT/manifest" /etc/hostrouting/installed.json'
@@ -769,7 +751,7 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     text = render_check(config, python=python)
     for name in ("EXPLAIN_SECONDS", "GATE_EXPLAIN_SECONDS"):
         text = with_constant(text, name, 1 if "waiting" in python else 30)
-    # As a consumer may have it, whose environment the gate gets.
+    # A consumer may have it in its environment, which the gate gets.
     prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)
 
@@ -792,9 +774,7 @@ def test_python_explains_a_failing_verdict_and_leaves_a_report(
 
 
 @pytest.mark.parametrize("body", [None, "exit 0", "exit 3", "kill -9 $$", "exec sleep 600"])
-def test_whatever_becomes_of_the_explanation_the_verdict_stays(
-    node: NamespaceKernel, plain: Sandbox, body: str | None
-) -> None:
+def test_a_failed_explanation_keeps_the_verdict(node: NamespaceKernel, plain: Sandbox, body: str | None) -> None:
     before = run_with(plain, "")
     marker = markers(plain)
     python = plain.root / ("waiting-python" if body and "sleep" in body else "python")
@@ -806,7 +786,7 @@ def test_whatever_becomes_of_the_explanation_the_verdict_stays(
     assert markers(plain) == marker
 
 
-# --- the scripts as such ---------------------------------------------------------------------------------------------
+# --- the scripts themselves ------------------------------------------------------------------------------------------
 
 
 def places(text: str) -> Iterable[int]:
@@ -817,9 +797,7 @@ def places(text: str) -> Iterable[int]:
 
 
 @pytest.mark.parametrize("text", [routes_script(), check_script("10.96.0.0/12", mode="WARN")], ids=["routes", "check"])
-def test_a_script_that_is_cut_off_anywhere_fails_and_does_nothing(
-    node: NamespaceKernel, plain: Sandbox, text: str
-) -> None:
+def test_a_script_truncated_anywhere_fails_and_does_nothing(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
     before = table(node)
     for place in places(text):
         assert plain.run(text[:place]).returncode not in (0, None), text[place - 40 : place]
@@ -835,7 +813,7 @@ def test_many_routes_need_no_more_processes(node: NamespaceKernel, plain: Sandbo
     checks = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 1000)]
     assert checks[0] == checks[1]
     shadowed = [f"172.16.{n // 2}.{n % 2 * 128}/25" for n in range(500)]
-    plain.count_processes(check_script(*shadowed, mode="WARN"))  # takes the other marker away
+    plain.count_processes(check_script(*shadowed, mode="WARN"))  # removes the other marker
     failing = [plain.count_processes(check_script(*shadowed[:count], mode="WARN")) for count in (1, 500)]
     assert failing == checks
     node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32")))
@@ -845,7 +823,7 @@ def test_many_routes_need_no_more_processes(node: NamespaceKernel, plain: Sandbo
 
 
 def test_a_start_needs_few_processes(node: NamespaceKernel, plain: Sandbox) -> None:
-    """The gate looks twice: first of all, and last of all if somebody's steps between them take their time."""
+    """The gate checks twice: at the start, and at the end if other units' steps in between take time."""
     folder = "/etc/aks-flex-node"
     steps = {f"{folder}/{ROUTES}.sh": routes_script(), f"{folder}/{CHECK}.sh": check_script("172.16.1.0/24")}
     prepare = [f"mkdir -p {folder} /etc/hostrouting", ": >/etc/hostrouting/gate.list"]
@@ -860,7 +838,7 @@ def test_a_start_needs_few_processes(node: NamespaceKernel, plain: Sandbox) -> N
 
 
 def test_hidden_hops_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of this namespace
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in this namespace
     commands = ["nexthop add id 7 via 10.1.0.1 dev eth0", "route replace default nhid 7"]
     commands += [f"route add 11.0.{n}.0/24 nhid 7" for n in range(200)]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)

@@ -1,4 +1,4 @@
-"""The script at boot, the task on the kernel and the task in memory: the same table, the same markers, the same words."""
+"""Boot script, task on Linux and task in memory: they agree on table, markers and words."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def configs() -> st.SearchStrategy[Config]:
     )
 
 
-# --- what is compared --------------------------------------------------------------------------------------------
+# --- the compared outcomes ---------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Outcome:
-    """What a run leaves behind and says."""
+    """The routes, files and output that a run leaves."""
 
     table: tuple[str, ...]
     said: tuple[str, ...]
@@ -106,7 +106,7 @@ def _markers(root: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def roots() -> Iterator[Callable[[], Path]]:
-    """Fresh folders, one after the other: hypothesis runs a test's function many times."""
+    """Make new folders, one after the other: Hypothesis runs a test's function many times."""
     with tempfile.TemporaryDirectory() as parent:
 
         def fresh() -> Path:
@@ -146,7 +146,7 @@ def _install(config: Config, kernel: Kernel, root: Path) -> Outcome:
 
 
 def _install_at_boot(config: Config, sandbox: Sandbox, kernel: Kernel) -> Outcome:
-    """The script's outcome; a second run writes nothing."""
+    """Return the script's outcome; a second run writes nothing."""
     script = render_static_routes(config)
     done = sandbox.run(script)
     outcome = Outcome(_table(kernel), _lines(done.stderr), is_ok=done.returncode == 0)
@@ -158,7 +158,7 @@ def _install_at_boot(config: Config, sandbox: Sandbox, kernel: Kernel) -> Outcom
 
 
 def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -> None:
-    """The same table, and success or failure; the script says in one line what failed, of a route that others name too."""
+    """Expect the same table and success; the script names one failed route, in one line, as the tasks do."""
     wanted = [str(route.destination).removesuffix("/32") for route in config.static_routes.routes]
     for name, other in others.items():
         assert (other.is_ok, other.table) == (script.is_ok, script.table), (name, script.said, other.said)
@@ -168,7 +168,7 @@ def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -
             assert any(word in script.said[0] and word in error for word in wanted), (script.said, other.said)
 
 
-# Each example takes a script and a task, some 80 ms.
+# Each example runs a script and a task, some 80 ms.
 _SOME = settings(max_examples=by_day(5, by_night=2500), suppress_health_check=list(HealthCheck))
 
 
@@ -211,7 +211,7 @@ def _configs_for(question: Question) -> st.SearchStrategy[Config]:
     question=st.one_of(questions(), questions(has_objects=True)),
     awk=st.sampled_from(AWKS),
 )
-def test_installing_one_config_after_another_where_cidrs_are_cut(
+def test_installing_one_config_after_another_on_cut_cidrs(
     data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
 ) -> None:
     configs = (data.draw(_configs_for(question)), data.draw(_configs_for(question)))
@@ -264,7 +264,7 @@ def _check(config: Config, kernel: Kernel, root: Path) -> tuple[Outcome, Overlap
     return Outcome(_table(kernel), said, _markers(root)), report
 
 
-# What `ip -N` says of UDP is "ipproto-17".
+# `ip -N` prints UDP as "ipproto-17".
 UDP_BLACKHOLED = World(
     (("v0", NewAddress("10.0.0.1/24")),),
     (
@@ -277,7 +277,7 @@ UDP_BLACKHOLED = World(
 
 
 def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> list[str]:
-    """Hold the task in memory to the task on the kernel, and the script to its verdict.
+    """Compare the task in memory with the task on Linux, and the script with the latter's report.
 
     Returns:
         The first parts of the lines of the script's marker.
@@ -307,14 +307,14 @@ def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], P
 
 
 def _first_parts(lines: Iterable[str]) -> list[str]:
-    """Without what is shadowed and by which route."""
+    """Return the lines without the shadowed addresses and the route."""
     return [re.sub("; (shadowed:|by) .*", "", line) for line in lines]
 
 
 def _hold(told: list[str], report: OverlapReport) -> None:
-    """Hold what the script says to the library's findings, one by one.
+    """Compare the script's lines with the library's findings, one by one.
 
-    Where several tables or rules discard an address alike, the script may call a failure what is a CNI's own.
+    Where several tables or rules discard an address alike, the script may report a failure for a CNI's own discard.
     """
     found = _first_parts(marker_text(report).splitlines())
     of_cni = {str(note.cidr) for note in report.notes if note.kind == "CNI-DISCARD"}
@@ -350,7 +350,7 @@ def test_checking(world: World, config: Config, awk: str, roots: Callable[[], Pa
     uplinks=UPLINKS_OF_QUESTIONS,
     awk=st.sampled_from(AWKS),
 )
-def test_checking_cidrs_that_are_cut(
+def test_checking_cut_cidrs(
     question: Question, uplinks: tuple[str, ...] | None, awk: str, roots: Callable[[], Path]
 ) -> None:
     overlap = {
@@ -365,16 +365,14 @@ def test_checking_cidrs_that_are_cut(
     ("question", "awk"),
     [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))],
 )
-def test_checking_hosts_that_chance_seldom_makes(question: Question, awk: str, roots: Callable[[], Path]) -> None:
+def test_checking_rare_hosts(question: Question, awk: str, roots: Callable[[], Path]) -> None:
     overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
     compare_checks(question.world, config, awk, roots)
 
 
 @pytest.mark.parametrize("awk", awks_for("checking routes by nexthop objects"))
-def test_checking_routes_by_nexthop_objects_whether_the_kernel_shows_their_hops_or_not(
-    awk: str, roots: Callable[[], Path]
-) -> None:
+def test_checking_routes_by_nexthop_objects_with_shown_and_hidden_hops(awk: str, roots: Callable[[], Path]) -> None:
     question = HIDDEN_HOPS
     overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
@@ -399,10 +397,10 @@ ip route add 172.16.2.0/24 nhid 2 proto 217
 @pytest.mark.parametrize(
     ("default", "awk"), [(default, awk) for default in (1, 3) for awk in awks_for(f"default by object {default}")]
 )
-def test_installing_beside_routes_by_nexthop_objects_whether_the_kernel_shows_their_hops_or_not(
+def test_installing_with_nexthop_objects_whose_hops_are_shown_or_hidden(
     default: int, awk: str, roots: Callable[[], Path]
 ) -> None:
-    """The default route, a route that is there already, the way to a gateway, and two of ours."""
+    """They are the default route, an existing route, the route to a gateway, and two of ours."""
     entries = [{"destination": text} for text in ("172.16.3.0/24", "10.0.9.0/24", "172.16.1.0/24")]
     entries += [{"destination": "172.16.4.0/24", "gateway": "192.0.2.1", "dev": "v1"}]
     routes = {"enabled": True, "routes": entries}
@@ -413,7 +411,7 @@ def test_installing_beside_routes_by_nexthop_objects_whether_the_kernel_shows_th
             kernel = on_linux()
             addresses = (("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24")))
             World(addresses, (), links=DEVICES).build(kernel)
-            Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # of this namespace
+            Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # in this namespace
             subprocess.run(["sh", "-euc", OBJECTS.replace("DEFAULT", str(default))], check=True)
             if who == "task":
                 outcomes[who + compat_mode] = _install(config, kernel, roots())

@@ -1,4 +1,4 @@
-"""A host whose ip can't run: a clear error, and in STRICT nothing passes."""
+"""A host whose ip can't run: a clear error, and STRICT lets nothing pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kernel
 WITHOUT_IP = 'mount --bind /dev/null "$(readlink -f "$(command -v ip)")"'
 
 
-def test_the_routes_script_fails_and_says_that_ip_can_not_run(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_the_routes_script_fails_and_names_ip(kernel: NamespaceKernel, tmp_path: Path) -> None:
     build_node(kernel)
     script = render_static_routes_script([{"destination": "172.16.1.0/24"}], wait_seconds=0)
     done = Sandbox(tmp_path).run(script, prepare=WITHOUT_IP)
@@ -30,9 +30,7 @@ def test_the_routes_script_fails_and_says_that_ip_can_not_run(kernel: NamespaceK
 
 
 @pytest.mark.parametrize(("mode", "code"), [("STRICT", 1), ("WARN", 0)])
-def test_the_check_is_unknown_and_says_that_ip_can_not_run(
-    kernel: NamespaceKernel, tmp_path: Path, mode: str, code: int
-) -> None:
+def test_the_check_is_unknown_and_names_ip(kernel: NamespaceKernel, tmp_path: Path, mode: str, code: int) -> None:
     build_node(kernel)
     script = render_check_route_overlap_script(["10.96.0.0/12"], mode, wait_seconds=0)
     done = Sandbox(tmp_path).run(script, prepare=WITHOUT_IP)

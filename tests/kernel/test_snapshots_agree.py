@@ -1,4 +1,4 @@
-"""A recorded host: what our backend records and what ip does are the same, and so is the verdict on all three."""
+"""Snapshots: our backend's and those made with ip are the same, and so are their verdicts and the live one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-# As a hand that forgot the details, and one that forgot the numbers too.
+# The first leaves out the details, the second the numbers too.
 WITHOUT_DETAILS = re.sub(r" -d(?= -4| nexthop)", "", BY_HAND)
 IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
 
@@ -55,7 +55,7 @@ UNTOLD: dict[str, Any] = {
 
 
 def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
-    """What ip leaves out: a suppressor of a rule without a table, and what isn't a list of its own."""
+    """Remove what ip doesn't print: a suppressor of a rule without a table, and what has no list of its own."""
 
     def told(rule: Rule) -> Rule:
         if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
@@ -73,7 +73,7 @@ def report(config: Config, backend: RouteBackend) -> dict[str, Any]:
 
 @settings(max_examples=by_day(6, by_night=2500), suppress_health_check=[HealthCheck.too_slow])
 @given(world=hosts_with_routes(), config=checks(), shell=st.sampled_from(("sh", "bash")))
-def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, config: Config, shell: str) -> None:
+def test_live_host_and_snapshots_get_the_same_verdict(world: World, config: Config, shell: str) -> None:
     kernel = on_linux()
     world.build(kernel)
     live = report(config, kernel)
@@ -87,7 +87,7 @@ def test_live_recorded_and_recorded_by_hand_are_judged_alike(world: World, confi
 
 @settings(max_examples=by_day(3, by_night=1250), suppress_health_check=[HealthCheck.too_slow])
 @given(world=hosts_with_routes())
-def test_a_hand_that_forgot_details_and_numbers_records_the_same(world: World) -> None:
+def test_snapshots_without_details_and_numbers_are_the_same(world: World) -> None:
     kernel = on_linux()
     world.build(kernel)
     ours = as_ip_tells(recorded(kernel), protocols=False)
@@ -147,15 +147,15 @@ def host(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_host_with_everything_is_the_same_by_hand(host: NamespaceKernel, shell: str) -> None:
+def test_a_host_with_everything_has_the_same_snapshot_by_ip(host: NamespaceKernel, shell: str) -> None:
     ours = recorded(host)
     by_hand = recorded_by(BY_HAND, shell)
     assert len(ours.rules) == 13
-    # Ours needs no nexthop objects: its routes have the hops of theirs.
+    # Our snapshots need no nexthop objects: their routes have the objects' hops.
     assert by_hand == as_ip_tells(ours)
 
 
-def test_routes_have_the_hops_of_their_nexthop_objects_where_the_kernel_hides_them(host: NamespaceKernel) -> None:
+def test_routes_have_the_hidden_hops_of_their_nexthop_objects(host: NamespaceKernel) -> None:
     shown = host.routes()
     subprocess.run(["sysctl", "-qw", "net.ipv4.nexthop_compat_mode=0"], check=True)
     assert host.routes() == shown
@@ -164,7 +164,7 @@ def test_routes_have_the_hops_of_their_nexthop_objects_where_the_kernel_hides_th
 
 
 def _await_loss_of_carrier(kernel: NamespaceKernel, dev: str) -> None:
-    """Until the kernel's work queue has told routes (they are marked) and nexthop objects (they are flushed)."""
+    """Wait until the kernel's work queue has marked the routes and flushed the nexthop objects."""
     scope = phases.CancelScope().child(timeout=10)
     is_told = False
     while not is_told:
@@ -174,8 +174,8 @@ def _await_loss_of_carrier(kernel: NamespaceKernel, dev: str) -> None:
 
 
 @pytest.mark.parametrize("ignores", [0, 1])
-def test_hops_without_carrier_count_as_they_do_on_the_host(host: NamespaceKernel, ignores: int) -> None:
-    # ignore_routes_with_linkdown isn't recorded: the kernel shows what it passes over as dead.
+def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignores: int) -> None:
+    # ignore_routes_with_linkdown isn't in a snapshot: the kernel shows the hops that it skips as dead.
     setting = f"net.ipv4.conf.all.ignore_routes_with_linkdown={ignores}"
     subprocess.run(["sysctl", "-qw", setting], check=True)
     subprocess.run(
@@ -190,15 +190,15 @@ def test_hops_without_carrier_count_as_they_do_on_the_host(host: NamespaceKernel
         assert SnapshotBackend(snapshot).lookup(asked) == live
 
 
-def test_a_host_with_next_to_nothing_is_recorded_too(kernel: NamespaceKernel) -> None:
+def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel) -> None:
     kernel.set_link("lo", up=False)
     assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
     subprocess.run(["ip", "rule", "flush"], check=True)
     assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
 
 
-def test_infiniband_is_known_by_its_number_and_its_name() -> None:
-    # There is no such hardware here: what ip prints for it.
+def test_infiniband_is_recognised_by_number_and_name() -> None:
+    # There is no such hardware here: this is ip's output for it.
     numbered, named = (
         Snapshot.from_document(
             {
@@ -212,7 +212,7 @@ def test_infiniband_is_known_by_its_number_and_its_name() -> None:
     assert numbered.links[0].hardware == Hardware.INFINIBAND
 
 
-def test_the_kernel_in_memory_is_recorded_and_judged_like_the_live_one(tmp_path: Path) -> None:
+def test_the_kernel_in_memory_has_the_live_kernels_snapshot_and_verdict(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     snapshot = Snapshot.from_document(json.loads(take_snapshot(kernel).to_text()))

@@ -1,4 +1,4 @@
-"""A terminal that nobody reads, full or stopped by Ctrl-S: a signal ends each command that waits, and frees its lock."""
+"""A terminal that no program reads, full or stopped by Ctrl-S: a signal ends any waiting command and frees its lock."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ jobs -p | xargs -r kill
 """
 NO_DEFAULT_ROUTE = "ip route del default"
 HELD = "mkdir -p /run/aks-flex-node; exec 9>/run/aks-flex-node/run.lock; flock 9"
-# So the watcher has something to say.
+# This gives the watcher something to print.
 CONTESTED = "while sleep 0.2; do ip route flush proto 217; done &"
 PROBE = {"hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}}}
 
 
 @attrs.frozen
 class Waiting:
-    """A command that waits, and what its terminal shows by then."""
+    """A waiting command, and what its terminal shows by then."""
 
     words: tuple[str, ...]
     shows: bytes
@@ -68,9 +68,9 @@ def terminal() -> Iterator[Terminal]:
 TRIED = [*product(COMMANDS, ("Ctrl-S", "full"), (signal.SIGTERM, signal.SIGHUP))]
 
 
-# By day each command with one stall and one signal, by turns.
+# By day each command has one stall and one signal, by turns.
 @pytest.mark.parametrize(("command", "how", "number"), TRIED if IS_NIGHTLY else TRIED[::3])
-def test_a_signal_ends_what_waits(
+def test_a_signal_ends_a_waiting_command(
     tmp_path: Path, terminal: Terminal, command: str, how: str, number: signal.Signals
 ) -> None:
     waiting = COMMANDS[command]

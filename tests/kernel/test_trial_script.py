@@ -1,4 +1,4 @@
-"""The way back from a trial: the script that systemd's timer and the gate run, on a real kernel."""
+"""The script that ends a trial, started by systemd's timer or the gate, on a real kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNTIL = "2026-11-21T12:00:00Z"
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Path:
-    """The file of a trial that stands."""
+    """Return the file of a running trial."""
     path = tmp_path / "run/aks-flex-node/trial.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
@@ -43,10 +43,10 @@ def ours(kernel: NamespaceKernel) -> set[str]:
     return {str(route) for route in kernel.routes(Table.MAIN) if route.is_ours}
 
 
-def test_our_routes_are_exactly_as_before_and_nobody_elses_are_touched(
+def test_our_routes_are_exactly_as_before_and_all_others_untouched(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path
 ) -> None:
-    """As before: a link route and one that needs it for its gateway, several hops, a metric, a source, an MTU."""
+    """The routes were: a link route and one whose gateway is behind it, several hops, a metric, a source, an MTU."""
     ip("route", "add", "192.0.2.0/24", "dev", "eth0", "proto", "217")
     ip("route", "add", "172.16.1.0/24", "via", "192.0.2.1", "dev", "eth0", "proto", "217", "mtu", "1400")
     ip("route", "add", "172.16.2.0/24", "proto", "217", "metric", "7", "nexthop", "via", "10.1.0.1", "dev", "eth0",
@@ -71,7 +71,7 @@ def test_our_routes_are_exactly_as_before_and_nobody_elses_are_touched(
     assert not trial.exists()
 
 
-def test_a_place_that_somebody_has_taken_meanwhile_stays_his_and_is_told(
+def test_a_route_that_took_our_place_meanwhile_stays_and_is_reported(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path
 ) -> None:
     route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0"),))
@@ -85,7 +85,7 @@ def test_a_place_that_somebody_has_taken_meanwhile_stays_his_and_is_told(
 
 
 @pytest.mark.parametrize("state", ["over", "another"])
-def test_a_trial_that_is_over_and_another_one_are_left_alone(
+def test_ended_and_other_trials_are_left_alone(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path, state: str
 ) -> None:
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
@@ -100,10 +100,10 @@ def test_a_trial_that_is_over_and_another_one_are_left_alone(
     assert trial.exists() == (state == "another")
 
 
-def test_what_ends_a_trial_has_the_check_leave_its_marker_anew(
+def test_the_end_of_a_trial_makes_the_check_write_a_new_marker(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path
 ) -> None:
-    """It may tell of the routes that were tried; at the gate the check comes next in any case."""
+    """The marker may describe the routes that were tried; at the gate the check comes next in any case."""
     folder = "/etc/aks-flex-node"
     check = f"{folder}/check-route-overlap.sh"
     prepare = f"mkdir -p {folder}; printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
@@ -115,9 +115,7 @@ def test_what_ends_a_trial_has_the_check_leave_its_marker_anew(
         assert done.stdout.rstrip("\n").endswith(end.rstrip("\n"))
 
 
-def test_it_waits_for_the_lock_as_long_as_it_takes_but_not_at_the_gate(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path
-) -> None:
+def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
     text = render_trial([], UNTIL).replace("_SECONDS=60\n", "_SECONDS=1\n").replace("_SECONDS=5\n", "_SECONDS=1\n")
     with (trial.parent / "lock").open("w") as lock:
@@ -134,13 +132,13 @@ def test_it_waits_for_the_lock_as_long_as_it_takes_but_not_at_the_gate(
     assert ours(node) == set()
 
 
-def test_a_start_ends_a_trial_whose_confirm_was_killed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
+def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
     claimed = trial.with_name("trial.confirmed.json")
     trial.rename(claimed)
     text = render_trial([], UNTIL).replace("_SECONDS=5\n", "_SECONDS=1\n")
     with (trial.parent / "run.lock").open("w") as lock:
-        # It is at work.
+        # The confirm is at work.
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = sandbox.run(text, "gate")
         assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)
@@ -151,9 +149,7 @@ def test_a_start_ends_a_trial_whose_confirm_was_killed(node: NamespaceKernel, sa
     assert not trial.exists()
 
 
-def test_what_a_killed_confirm_has_begun_is_done_or_else_undone(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path
-) -> None:
+def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
     claimed = trial.with_name("trial.confirmed.json")
     trial.rename(claimed)

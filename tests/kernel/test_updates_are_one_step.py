@@ -1,6 +1,6 @@
-"""An update is one step: at every moment a start is answered as under the config before, or as under the one after.
+"""An update is one step: at every moment a start gets the answer of the old config, or that of the new one.
 
-``./run search`` makes the same search by itself.
+``./run search`` makes the same search.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 KINDS = [kind.value for kind in Kind]
-# By day several pairs share a world, and one moment of every second one is drawn; by night every moment of each.
+# By day several pairs share a world, and every second pair gets one random moment; by night each gets every moment.
 TRIED = [pair.name for pair in PAIRS[:: by_day(2, by_night=1)]]
 SHARES = by_day(3, by_night=len(TRIED))
 MOST = None if IS_NIGHTLY else 1
@@ -33,7 +33,7 @@ def said(results: Sequence[Result]) -> str:
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_an_update_is_one_step(share: int, record_property: Callable[[str, object], None]) -> None:
-    """A node that is healthy under both configs is never held, one that is shadowed under both never admitted."""
+    """A node that is healthy under both configs is never held, and one that is shadowed under both never admitted."""
     results = [*search(TRIED[share::SHARES], KINDS, most=MOST)]
     states = sum(sum(result.states.values()) for result in results)
     record_property("states", states)
@@ -43,7 +43,7 @@ def test_an_update_is_one_step(share: int, record_property: Callable[[str, objec
 
 
 def test_an_update_of_two_steps_is_found() -> None:
-    """Routes and CIDRs are swapped by the two tasks one by one: in between a healthy node is held."""
+    """Two tasks swap routes and CIDRs one by one: in between, a healthy node is held."""
     (result,) = search([TWO_STEPS.name], [Kind.FREEZE.value], most=by_day(4, by_night=40))
     held = [one for one in result.counterexamples if "under both configs" in one.complaint]
     assert held
@@ -53,6 +53,6 @@ def test_an_update_of_two_steps_is_found() -> None:
 @pytest.mark.parametrize(
     ("machine", "kubelet", "is_wrong"), [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_a_gate_that_moves_holds_one_consumer(machine: bool, kubelet: bool, is_wrong: bool) -> None:
+def test_a_moving_gate_holds_one_consumer(machine: bool, kubelet: bool, is_wrong: bool) -> None:
     (pair,) = (pair for pair in PAIRS if pair.name == "shadowed, consumer changed")
     assert bool(pair.complaints_between({MACHINE: machine, KUBELET: kubelet})) == is_wrong

@@ -1,4 +1,4 @@
-"""Hosts on which several interfaces may be the way to the cluster: sockets, library and boot scripts beside."""
+"""Hosts on which several interfaces may lead to the cluster: sockets, library and boot scripts agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-# eth0 is the node's, in 10.1.0.0/16; eth1 a storage network's; ib0 has the range of the pods.
+# eth0 is the node's NIC, in 10.1.0.0/16; eth1 a storage network's; ib0 has the range of the pods.
 NODE = f"""{veths("eth0", "eth1", "ib0")}
     addr add 10.1.0.4/16 dev eth0
     addr add 10.9.0.4/24 dev eth1
@@ -48,15 +48,15 @@ PODS_BY_IB0 = ("OVERLAP", "ib0", "172.16.0.0", "")
 
 @attrs.frozen
 class UplinkCase(Case):
-    """A host with defaults by several interfaces, and what is to be said of it.
+    """A host with defaults by several interfaces, and its expected report.
 
     Args:
-        uplinks: of the config; None: it names none.
-        by: the interfaces that are expected, if anything could be judged.
-        inherits: of a route that names nothing the interface of each hop; none: it waits.
+        uplinks: the config's uplinks; None: it names none.
+        by: the expected interfaces, if there was a verdict.
+        inherits: the interface of each hop of a route that names none; empty: it waits.
         is_contested: whether a note names several default routes.
         fixed: the destinations of the fix, each with the device that it names.
-        left: what no route fixes.
+        left: the failures that no route fixes.
     """
 
     uplinks: tuple[str, ...] | None = None
@@ -180,7 +180,7 @@ def case(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> UplinkCase:
     return found
 
 
-def test_the_uplinks_are_expected_live_recorded_and_at_boot(
+def test_the_uplinks_are_expected_live_in_snapshots_and_at_boot(
     case: UplinkCase, kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
     reports = all_say(case, tmp_path)
@@ -206,7 +206,7 @@ def test_an_explanation_expects_the_uplinks(case: UplinkCase, kernel: NamespaceK
     assert found.is_as_expected == (None if case.unknown else is_fine)
 
 
-def test_an_explanation_shows_each_default_that_is_taken_by_turns(kernel: NamespaceKernel) -> None:
+def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) -> None:
     case = CASES["equal metrics, and the uplink is named"]
     case.build()
     found = explain(IPv4Address("10.97.0.9"), case.config, kernel, phases.CancelScope())
@@ -218,13 +218,13 @@ def test_an_explanation_shows_each_default_that_is_taken_by_turns(kernel: Namesp
 
 
 def inherited(kernel: NamespaceKernel) -> tuple[str, ...]:
-    """Return the interfaces of the hops of a route that names nothing, and take it back."""
+    """Return the interfaces of the hops that a route without a device gets, and remove it again."""
     (route,) = (route for route in kernel.routes(Table.MAIN) if route.is_ours)
     assert kernel.delete([route]) == ()
     return tuple(str(hop.dev) for hop in route.hops)
 
 
-def test_a_route_that_names_nothing_inherits_from_an_uplink(
+def test_a_route_without_a_device_inherits_from_an_uplink(
     case: UplinkCase, kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
     config = case.config_with({"destination": "192.168.77.0/24"})
@@ -242,7 +242,7 @@ def test_a_route_that_names_nothing_inherits_from_an_uplink(
             assert inherited(kernel) == case.inherits
 
 
-def test_what_the_fix_says_is_what_sockets_do(case: UplinkCase, kernel: NamespaceKernel) -> None:
+def test_the_fix_agrees_with_what_sockets_do(case: UplinkCase, kernel: NamespaceKernel) -> None:
     before = leaving("10.1.0.9"), leaving("10.9.0.9")
     report = check_overlap(case.config, kernel, phases.CancelScope())
     plan, missing = plan_now(case.config_with(*(entry.to_mapping() for entry in report.fix.routes)), kernel)
@@ -263,7 +263,7 @@ def test_a_config_without_the_key_renders_no_new_row() -> None:
     assert config.to_mapping()["hostRouting"].get("uplinks") is None
 
 
-def test_an_uplink_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> None:
     run_ip(f"{NODE}\n{BY_ETH1}")
     overlap = {"expectedCidrs": [SERVICES], "mode": "STRICT"}
     static = {"enabled": True, "routes": [{"destination": SERVICES}]}
@@ -285,7 +285,7 @@ def test_an_uplink_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_pa
 
 # Two uplinks in one subnet, the second without a carrier.
 SHARED = f"{BY_ETH0} metric 100\naddr add 10.1.0.6/16 dev eth1\nlink set p1 down\naddr add 10.1.2.4/24 dev ib0"
-# The subnet of an uplink that is down is taken by ib0.
+# ib0 takes the subnet of an uplink that is down.
 DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
 
 
@@ -297,7 +297,7 @@ DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
         (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, frozenset(), True),
     ],
 )
-def test_a_fix_goes_by_an_uplink_that_works_and_is_meant(
+def test_a_fix_uses_an_expected_uplink_that_works(
     does: str, cidr: Any, fixed: frozenset[tuple[str, str | None]], is_left: bool, kernel: NamespaceKernel
 ) -> None:
     run_ip(f"{NODE}\n{does}")
@@ -320,7 +320,7 @@ def test_a_fix_goes_by_an_uplink_that_works_and_is_meant(
         (f"{BY_ETH0}\nroute add local {SERVICES} dev lo table main", ["lo"], "unknown"),
     ],
 )
-def test_the_loopback_and_an_alias_lead_nobody_astray(
+def test_the_loopback_and_an_alias_do_not_confuse_the_check(
     does: str, uplinks: list[str], verdict: str, kernel: NamespaceKernel, sandbox: Sandbox
 ) -> None:
     run_ip(f"{NODE}\n{does}")

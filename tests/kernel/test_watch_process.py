@@ -1,4 +1,4 @@
-"""The watcher as a process of its own, on a real kernel: floods, overruns, signals, and links that come and go."""
+"""The watcher as a separate process on a real kernel: floods, overruns, signals, and links that come and go."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = {
         "watch": {"textfile": "/metrics/hostrouting.prom"},
     }
 }
-# What of hostrouting is real: all but the layout, and systemd. An argument may spoil something.
+# hostrouting is real here except for the layout and systemd. An argument may spoil a part of it.
 PROGRAM = """
 import os, signal, socket, sys
 from hostrouting import Host, Layout, cli
@@ -68,7 +68,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Watcher:
-    """A running ``hostrouting watch``, and what it says to systemd."""
+    """A running ``hostrouting watch``, and its messages to systemd."""
 
     def __init__(self, root: Path, spoiled: str = "", packages: Path | None = None) -> None:
         self.root = root
@@ -87,11 +87,11 @@ class Watcher:
         )  # fmt: skip
 
     def hear(self, line: str) -> None:
-        """Until it has said a line."""
+        """Wait until the watcher has sent a line."""
         self.wait_until(lambda: line in self.heard, line)
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Until something holds; every word to systemd is a reason to look, and so is a short time."""
+        """Wait until a condition holds; look at it after each message to systemd, and after a short time."""
         end = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             assert time.monotonic() < end, f"{what}; heard {self.heard}"
@@ -100,13 +100,13 @@ class Watcher:
                 self.heard.append(self._notes.recv(65536).decode())
 
     def last_word(self) -> str:
-        """The last line that it has said by now."""
+        """Return the last line that the watcher has sent by now."""
         while select.select([self._notes], [], [], 0)[0]:
             self.heard.append(self._notes.recv(65536).decode())
         return self.heard[-1]
 
     def ends_before(self, line: str) -> bool:
-        """Whether it ends without having said a line."""
+        """Tell whether the watcher ends without having sent a line."""
         while line not in self.heard and self.process.poll() is None:
             if select.select([self._notes], [], [], 0.02)[0]:
                 self.heard.append(self._notes.recv(65536).decode())
@@ -118,7 +118,7 @@ class Watcher:
         return float(match[1])
 
     def memory(self) -> int:
-        """The most that it has ever had, in KiB."""
+        """Return the watcher's peak memory, in KiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0])
 
@@ -159,9 +159,7 @@ def is_there() -> bool:
 
 
 @pytest.mark.parametrize("spoiled", ["", "buffer"], ids=["a usual buffer", "a tiny buffer"])
-def test_a_flood_is_a_handful_of_checks_bounded_memory_and_no_missed_end(
-    watch: Callable[..., Watcher], spoiled: str
-) -> None:
+def test_a_flood_takes_few_checks_and_little_memory(watch: Callable[..., Watcher], spoiled: str) -> None:
     watcher = watch(spoiled)
     watcher.hear("READY=1")
     before, memory = watcher.metric("hostrouting_checks_total"), watcher.memory()
@@ -176,10 +174,8 @@ def test_a_flood_is_a_handful_of_checks_bounded_memory_and_no_missed_end(
     assert watcher.end()[0] == 0
 
 
-def test_an_update_and_a_gate_that_is_switched_off_reach_the_metrics_without_an_event(
-    watch: Callable[..., Watcher],
-) -> None:
-    """The kernel tells of neither, and a minute would pass."""
+def test_updates_and_gate_changes_reach_the_metrics_without_an_event(watch: Callable[..., Watcher]) -> None:
+    """The kernel announces neither, and otherwise a minute would pass."""
     watcher = watch()
     watcher.hear("READY=1")
     assert watcher.metric("hostrouting_gate_off") == 0
@@ -192,7 +188,7 @@ def test_an_update_and_a_gate_that_is_switched_off_reach_the_metrics_without_an_
     watcher.wait_until(lambda: watcher.metric("hostrouting_gate_off") == 1, "the metrics tell of the gate")
 
 
-def test_hostile_names_and_a_config_that_is_no_file_any_more(watch: Callable[..., Watcher]) -> None:
+def test_hostile_names_and_a_config_that_stops_being_a_file(watch: Callable[..., Watcher]) -> None:
     for number, name in enumerate(HOSTILE_NAMES):
         device = os.fsdecode(name)
         ip("link", "add", "name", device, "type", "veth", "peer", "name", f"far{number}")
@@ -215,7 +211,7 @@ def test_hostile_names_and_a_config_that_is_no_file_any_more(watch: Callable[...
     assert lines[-1].startswith("stopped by SIGTERM")
 
 
-def test_the_watchdog_hears_of_it_while_nothing_happens(watch: Callable[..., Watcher]) -> None:
+def test_an_idle_watcher_pings_the_watchdog(watch: Callable[..., Watcher]) -> None:
     watcher = watch()
     watcher.hear("READY=1")
     watcher.wait_until(lambda: watcher.heard.count("WATCHDOG=1") > 2, "pings")
@@ -223,7 +219,7 @@ def test_the_watchdog_hears_of_it_while_nothing_happens(watch: Callable[..., Wat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_well_and_leaves_the_routes(watch: Callable[..., Watcher], number: int) -> None:
+def test_a_signal_ends_it_cleanly_and_leaves_the_routes(watch: Callable[..., Watcher], number: int) -> None:
     watcher = watch()
     watcher.hear("READY=1")
     code, said = watcher.end(number)
@@ -233,7 +229,7 @@ def test_a_signal_ends_it_well_and_leaves_the_routes(watch: Callable[..., Watche
     assert is_there()
 
 
-def test_a_link_that_goes_down_in_silence_and_comes_back_has_its_route_again(watch: Callable[..., Watcher]) -> None:
+def test_a_link_that_silently_goes_down_and_up_gets_its_route_back(watch: Callable[..., Watcher]) -> None:
     watcher = watch()
     watcher.hear("READY=1")
     ip("link", "set", "eth0", "down")
@@ -246,7 +242,7 @@ def test_a_link_that_goes_down_in_silence_and_comes_back_has_its_route_again(wat
     watcher.wait_until(is_there, "the route")
 
 
-def test_an_upgrade_that_takes_its_modules_away_ends_nothing(watch: Callable[..., Watcher], tmp_path: Path) -> None:
+def test_it_survives_an_upgrade_that_removes_its_modules(watch: Callable[..., Watcher], tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     for name in ("hostrouting", "phases"):
         shutil.copytree(ROOT / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -260,21 +256,19 @@ def test_an_upgrade_that_takes_its_modules_away_ends_nothing(watch: Callable[...
     assert "fix: add to hostRouting.staticRoutes.routes: " in said
 
 
-def test_another_default_route_is_followed(watch: Callable[..., Watcher]) -> None:
+def test_it_follows_another_default_route(watch: Callable[..., Watcher]) -> None:
     watcher = watch()
     watcher.hear("READY=1")
     looks = watcher.metric("hostrouting_checks_total")
     ip("route", "add", "default", "via", "10.2.0.1", "dev", "eth1", "metric", "50")
     watcher.wait_until(lambda: "via 10.2.0.1 dev eth1" in ip("route", "show", "172.16.1.0/24"), "the route")
-    # Its own change is a reason to look once more; by then it has said what it did.
+    # Its own change is a reason to look once more; by then it has reported the change.
     watcher.wait_until(lambda: watcher.metric("hostrouting_checks_total") >= looks + 2, "one more look")
     _, said = watcher.end()
     assert "changed with the default route: 172.16.1.0/24 via 10.2.0.1 dev eth1 proto hostrouting" in said
 
 
-def test_killed_in_the_middle_of_any_write_it_leaves_no_torn_file_and_the_next_clears_up(
-    watch: Callable[..., Watcher],
-) -> None:
+def test_killed_in_any_write_it_leaves_no_torn_file(watch: Callable[..., Watcher]) -> None:
     for writes in count(1, by_day(2, by_night=1)):
         watcher = watch(str(writes))
         if not watcher.ends_before("READY=1"):

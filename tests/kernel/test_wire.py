@@ -1,4 +1,4 @@
-"""Messages packed and read by hand: they mean what pyroute2 reads, and no fault on the way gives a wrong answer."""
+"""Messages packed and parsed by hand: they mean what pyroute2 reads, and no transport fault gives a wrong answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def many(count: int, hops: tuple[NextHop, ...] = BY_ETH0) -> list[Route]:
     return [Route(IPv4Network((0x14000000 + number * 256, 24)), hops) for number in range(count)]
 
 
-# --- what is read is what pyroute2 reads ---------------------------------------------------------------------------
+# --- the parser agrees with pyroute2 -------------------------------------------------------------------------------
 
 
 def by_pyroute2() -> RouteBackend:
@@ -70,7 +70,7 @@ def agree(backend: NetlinkBackend) -> None:
 @pytest.mark.kernel
 @settings(max_examples=by_day(3, by_night=200))
 @given(st.lists(routes(), min_size=5, max_size=40), st.lists(policy_rules(), max_size=4))
-def test_a_random_world_reads_as_by_pyroute2(wanted: list[Route], rules: list[Any]) -> None:
+def test_a_random_world_is_read_as_pyroute2_reads_it(wanted: list[Route], rules: list[Any]) -> None:
     kernel = on_linux()
     add_nics(kernel, **dict(zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24", "10.2.0.1/31"), strict=True)))
     kernel.add(wanted)
@@ -84,7 +84,7 @@ def test_a_random_world_reads_as_by_pyroute2(wanted: list[Route], rules: list[An
 
 
 def mixed(count: int) -> list[Route]:
-    """Routes of many shapes in an order that lets each shape meet each other in one datagram."""
+    """Return routes of many shapes, in an order in which each shape meets each other one in a datagram."""
     pick = random.Random(7)
     hops = [
         BY_ETH0,
@@ -113,7 +113,7 @@ def mixed(count: int) -> list[Route]:
 
 
 @pytest.mark.kernel
-def test_many_entries_read_as_by_pyroute2_alike_or_not(node: NamespaceKernel) -> None:
+def test_many_entries_are_read_as_pyroute2_reads_them(node: NamespaceKernel) -> None:
     assert node.add(many(600) + mixed(300)) == ()
     agree(node)
     for table in (100, 254, 255):
@@ -121,7 +121,7 @@ def test_many_entries_read_as_by_pyroute2_alike_or_not(node: NamespaceKernel) ->
 
 
 @pytest.mark.kernel
-def test_what_is_packed_and_read_back_is_the_same_route(node: NamespaceKernel) -> None:
+def test_a_packed_route_is_read_back_unchanged(node: NamespaceKernel) -> None:
     wanted = mixed(1000)
     assert node.add(wanted) == ()
     there = {entry.key: entry for entry in node.routes()}
@@ -131,7 +131,7 @@ def test_what_is_packed_and_read_back_is_the_same_route(node: NamespaceKernel) -
 
 
 @pytest.mark.kernel
-def test_an_mtu_that_the_kernel_remembers_of_a_path_is_no_entry(node: NamespaceKernel) -> None:
+def test_the_kernels_path_mtu_is_not_an_entry(node: NamespaceKernel) -> None:
     node.in_fabric(lambda: node.add_address("eth0", f"{GATEWAY}/24"))
     entries, answers = node.routes(), node.lookup([GATEWAY])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -147,7 +147,7 @@ def test_an_mtu_that_the_kernel_remembers_of_a_path_is_no_entry(node: NamespaceK
 
 
 def ask_for_fragments(source: str, source_port: int, destination: str, port: int) -> None:
-    """Tell the sender of a UDP packet that a router takes 1000 bytes at most (ICMP, fragmentation needed)."""
+    """Tell the sender of a UDP packet that a router accepts at most 1000 bytes (ICMP, fragmentation needed)."""
     ends = (socket.inet_aton(source), socket.inet_aton(destination))
     packet = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 1228, 1, 0x4000, 64, socket.IPPROTO_UDP, 0, *ends)
     packet += struct.pack(">HHHH", source_port, port, 1208, 0)
@@ -157,7 +157,7 @@ def ask_for_fragments(source: str, source_port: int, destination: str, port: int
         router.sendto(struct.pack(">BBHHH", 3, 4, checksum, 0, 1000) + packet, (source, 0))
 
 
-# --- what isn't wanted is passed over --------------------------------------------------------------------------------
+# --- unwanted entries are skipped ------------------------------------------------------------------------------------
 
 
 def is_plain_by_eth0(route: Route) -> bool:
@@ -167,7 +167,7 @@ def is_plain_by_eth0(route: Route) -> bool:
 
 
 @pytest.mark.kernel
-def test_routes_by_their_way_are_the_routes(node: NamespaceKernel) -> None:
+def test_routes_read_by_their_next_hops_are_all_the_routes(node: NamespaceKernel) -> None:
     node.add(many(1200) + mixed(1200))
     by_way = node.routes_by_attributes(Table.MAIN)
     assert len(by_way) < 1500
@@ -177,7 +177,7 @@ def test_routes_by_their_way_are_the_routes(node: NamespaceKernel) -> None:
 
 
 @pytest.mark.kernel
-def test_all_but_the_plain_routes_by_some_interfaces(node: NamespaceKernel) -> None:
+def test_all_except_the_plain_routes_by_some_interfaces(node: NamespaceKernel) -> None:
     node.add(many(1200) + mixed(1200))
     everything = node.routes()
     assert node.routes_except(["eth0"]) == tuple(route for route in everything if not is_plain_by_eth0(route))
@@ -189,7 +189,7 @@ def test_all_but_the_plain_routes_by_some_interfaces(node: NamespaceKernel) -> N
 
 
 @pytest.mark.kernel
-def test_of_the_plain_routes_those_inside_some_networks(node: NamespaceKernel) -> None:
+def test_plain_routes_inside_some_networks(node: NamespaceKernel) -> None:
     node.add(many(1200) + mixed(1200))
     networks = [IPv4Network(text) for text in ("20.0.4.0/22", "20.0.5.0/24", "20.4.0.0/24", "24.0.0.0/7", "31.1.2.3")]
     expected = tuple(
@@ -202,7 +202,7 @@ def test_of_the_plain_routes_those_inside_some_networks(node: NamespaceKernel) -
 
 
 @pytest.mark.kernel
-def test_the_default_routes_are_found_at_the_head_of_a_table_of_any_size(node: NamespaceKernel) -> None:
+def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel) -> None:
     play(
         node,
         """
@@ -250,7 +250,7 @@ _prefixes = st.builds(
 @given(st.lists(_prefixes, max_size=8), _prefixes)
 @example([IPv4Network("0.0.0.0/0"), IPv4Network("10.0.0.0/8")], IPv4Network("0.0.0.0/0"))
 @example([], IPv4Network("0.0.0.0/0"))
-def test_a_prefix_lies_inside_if_one_of_the_networks_holds_it(networks: list[IPv4Network], prefix: IPv4Network) -> None:
+def test_a_prefix_is_inside_if_one_network_contains_it(networks: list[IPv4Network], prefix: IPv4Network) -> None:
     inside = PrefixSet(map(numbers, networks))
     assert inside.covers(numbers(prefix)) == any(prefix.subnet_of(network) for network in networks)
     first, last = int(prefix.network_address), int(prefix.broadcast_address)
@@ -258,7 +258,7 @@ def test_a_prefix_lies_inside_if_one_of_the_networks_holds_it(networks: list[IPv
 
 
 @pytest.mark.kernel
-def test_memory_goes_by_what_is_wanted_not_by_the_size_of_the_table(node: NamespaceKernel) -> None:
+def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> None:
     def peak() -> int:
         tracemalloc.start()
         try:
@@ -276,7 +276,7 @@ def test_memory_goes_by_what_is_wanted_not_by_the_size_of_the_table(node: Namesp
 
 
 @pytest.mark.kernel
-def test_a_deletion_keeps_only_the_entries_that_it_is_about(node: NamespaceKernel) -> None:
+def test_a_deletion_keeps_only_its_entries(node: NamespaceKernel) -> None:
     def peak(routes: list[Route]) -> int:
         node.add(routes)
         tracemalloc.start()
@@ -294,7 +294,7 @@ def test_a_deletion_keeps_only_the_entries_that_it_is_about(node: NamespaceKerne
 
 
 @pytest.mark.kernel
-def test_of_ten_thousand_routes_each_refusal_is_told_of_its_route(node: NamespaceKernel) -> None:
+def test_each_refusal_among_ten_thousand_names_its_route(node: NamespaceKernel) -> None:
     routes = many(10_000)
     for index in range(0, 10_000, 7):
         routes[index] = attrs.evolve(routes[index], hops=BY_NOBODY)
@@ -316,7 +316,7 @@ def test_of_ten_thousand_routes_each_refusal_is_told_of_its_route(node: Namespac
 
 
 @pytest.mark.kernel
-def test_a_route_of_more_hops_than_a_message_holds_is_refused_and_the_rest_goes_on(node: NamespaceKernel) -> None:
+def test_a_route_with_too_many_hops_is_refused_alone(node: NamespaceKernel) -> None:
     good, bad, better = many(3)
     bad = attrs.evolve(bad, hops=BY_ETH0 * 6000)
     (failure,) = node.add([good, bad, better])
@@ -325,23 +325,23 @@ def test_a_route_of_more_hops_than_a_message_holds_is_refused_and_the_rest_goes_
 
 
 @pytest.mark.kernel
-def test_requests_are_sent_in_parts_that_the_socket_takes(node: NamespaceKernel) -> None:
+def test_requests_are_sent_in_parts_that_fit_the_socket(node: NamespaceKernel) -> None:
     routes = [attrs.evolve(route, hops=BY_ETH0 * 200) for route in many(60)]
     assert node.add(routes) == ()
     assert set(routes) < set(node.routes())
     assert node.delete(routes) == ()
 
 
-# --- faults on the way ---------------------------------------------------------------------------------------------
+# --- transport faults ----------------------------------------------------------------------------------------------
 
 
 class Faulty(Conversation):
-    """A conversation in which one receive, or every one from then on, goes wrong.
+    """A conversation with a fault in one receive, or in every receive from then on.
 
     Args:
         fault: what happens to a datagram.
-        at: to which one, counted from 0.
-        for_ever: and to all that follow.
+        at: the number of the datagram, counted from 0.
+        for_ever: whether it happens to all later datagrams too.
     """
 
     def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
@@ -360,7 +360,7 @@ class Faulty(Conversation):
 
 
 def overrun(faulty: Faulty, datagram: bytes) -> bytes:
-    """The datagram is lost, and the kernel says so."""
+    """Lose the datagram, as the kernel then reports."""
     raise OSError(errno.ENOBUFS, "No buffer space available")
 
 
@@ -374,7 +374,7 @@ def broken(faulty: Faulty, datagram: bytes) -> bytes:
 
 
 def foreign(faulty: Faulty, datagram: bytes) -> bytes:
-    """A notification of somebody else's change comes first, and messages that look like ours but aren't."""
+    """Put a notification of another program's change first, and messages that look like ours but aren't."""
     sequence, port = HEADER.unpack_from(datagram)[3:]
     body = struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 6, 0) + number(15, 254) + attribute(1, b"\x14\0\0\1")
     refusal = struct.pack("=i", -errno.EPERM) + datagram[:16]
@@ -392,7 +392,7 @@ FAULTS = (overrun, late_overrun, broken, foreign)
 
 
 class FaultyBackend(NetlinkBackend):
-    """A backend one of whose conversations has a fault."""
+    """A backend with a fault in one of its conversations."""
 
     def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
         super().__init__()
@@ -416,14 +416,14 @@ def table(kernel: NetlinkBackend) -> Counter[Route]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten messages each, so that a few make several."""
+    """Make batches of ten messages, so that a few messages make several batches."""
     monkeypatch.setattr(conversation, "_BATCH_MAX", 10)
 
 
 @pytest.mark.kernel
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_while_reading_changes_nothing_of_what_is_read(
+def test_a_fault_while_reading_changes_no_result(
     node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes]
 ) -> None:
     node.add(many(1500))
@@ -446,13 +446,13 @@ def test_a_fault_while_reading_changes_nothing_of_what_is_read(
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", ["add", "replace", "delete"])
-def test_a_fault_while_writing_loses_no_refusal_and_says_of_which_routes_nobody_knows(
+def test_a_fault_while_writing_names_routes_of_unknown_state(
     node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes], call: str
 ) -> None:
     wanted = many(23)
     for index in (0, 5, 9, 15, 22):
         wanted[index] = attrs.evolve(wanted[index], hops=BY_NOBODY)
-    wanted[4:4] = many(5, (NextHop("ib0"),))[4:]  # its key will be taken by another
+    wanted[4:4] = many(5, (NextHop("ib0"),))[4:]  # another route will have its key
     before = many(23)[10:12] if call == "add" else many(22)
     node.add(before)
     all_failures = getattr(node, call)(wanted)
@@ -468,14 +468,14 @@ def test_a_fault_while_writing_loses_no_refusal_and_says_of_which_routes_nobody_
         assert len(told) == len(failures)
         for failure in expected_failures:
             assert told.pop(id(failure.route)) in (failure.errno, errno.ENOBUFS)
-        # Of a batch with a fault, what isn't known to be refused.
+        # In a batch with a fault, routes not known to be refused.
         assert set(told.values()) <= {errno.ENOBUFS}
         assert len(told) <= 10
         node.delete(many(23) + wanted)
 
 
 @pytest.mark.kernel
-def test_a_fault_that_stays_is_told(node: NamespaceKernel) -> None:
+def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
     for fault, reason in ((overrun, "got lost"), (broken, "Cannot allocate memory")):
         backend = FaultyBackend(fault, 1, for_ever=True)
         with pytest.raises(RouteError, match=f"can't list the routes: .*{reason}.*, 32 times over; try again later"):
@@ -490,8 +490,8 @@ def test_a_fault_that_stays_is_told(node: NamespaceKernel) -> None:
 
 
 @pytest.mark.kernel
-def test_more_refusals_than_the_sockets_buffer_holds_are_told_or_not_known(node: NamespaceKernel) -> None:
-    """The kernel itself drops answers: a conversation that believes in more room than there is."""
+def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: NamespaceKernel) -> None:
+    """The kernel itself drops answers, because the conversation expects more buffer than there is."""
 
     class Cramped(NetlinkBackend):
         def _connect(self) -> Conversation:
@@ -513,7 +513,7 @@ def test_more_refusals_than_the_sockets_buffer_holds_are_told_or_not_known(node:
 
 
 class Changing(NetlinkBackend):
-    """A kernel where something happens during the first ``times`` dumps, after their first part."""
+    """A kernel that runs an action during the first ``times`` dumps, after their first part."""
 
     def __init__(self, times: int, change: Callable[[], object]) -> None:
         super().__init__()
@@ -538,7 +538,7 @@ class Changing(NetlinkBackend):
 
 
 @pytest.mark.kernel
-def test_a_table_that_changes_while_it_is_read_is_read_again(node: NamespaceKernel) -> None:
+def test_a_table_that_changes_during_the_read_is_read_again(node: NamespaceKernel) -> None:
     node.add(many(2000))
     late = IPv4Network("250.0.0.0/24")
     changes: tuple[Callable[[], object], ...] = (
@@ -558,7 +558,7 @@ def test_a_table_that_changes_while_it_is_read_is_read_again(node: NamespaceKern
 
 
 @pytest.mark.kernel
-def test_a_table_that_is_never_still_is_read_as_it_comes(node: NamespaceKernel) -> None:
+def test_a_table_that_changes_all_the_time_is_still_read(node: NamespaceKernel) -> None:
     node.add(many(1000))
     one, other = many(1, (NextHop("ib0"),))[0], many(1)[0]
 
