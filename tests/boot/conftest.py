@@ -1,4 +1,4 @@
-"""Machines for the tests, one of each Debian release; what stands in the way becomes a skip, or a failure."""
+"""Machines for the tests, one of each Debian release; an obstacle becomes a skip, or a failure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.boot)
-            # Not counting the fixtures: the first one may have to make a tree.
+            # The fixtures don't count: the first one may have to make a tree.
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
 
 
 def _is_for_the_night(item: pytest.Item) -> bool:
-    """Return whether by day a test runs on the other release alone; which one that is differs from test to test."""
+    """Tell whether a test is left for the night: by day it runs on one release, which differs from test to test."""
     if not isinstance(item, pytest.Function) or "suite" not in item.fixturenames:
         return False
     if item.get_closest_marker("each_release") is not None:
@@ -68,21 +68,21 @@ def _bootable() -> None:
 
 @pytest.fixture(scope="session", params=list(trees.SUITES))
 def suite(request: pytest.FixtureRequest) -> str:
-    """A Debian release; by night a test that uses a machine runs once for each."""
+    """Return a Debian release; by night a test that uses a machine runs once for each."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="session")
 def by_turns(suite: str) -> Callable[[Sequence[T]], Sequence[T]]:
-    """Of many cases those that a release tries: by night all, by day one gets the first, another the second, and so on."""
+    """Return the cases that a release tries: all by night; by day the releases share them in turns."""
     releases = list(trees.SUITES)
     return lambda cases: cases if IS_NIGHTLY else cases[releases.index(suite) :: len(releases)]
 
 
 @pytest.fixture(scope="session")
 def tree(_bootable: None, suite: str) -> Path:
-    """Its tree."""
+    """Return the release's tree."""
     try:
         return trees.find_or_build(suite)
     except trees.CannotBuildError as error:
@@ -92,7 +92,7 @@ def tree(_bootable: None, suite: str) -> Path:
 
 @pytest.fixture(scope="session")
 def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What its Python compiles; made once for all workers."""
+    """Return a folder with the tree's compiled Python, made once for all workers."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = base / f"compiled-{suite}"
@@ -107,7 +107,7 @@ def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
-    """Makes machines, which are off and have no network; they end with the test."""
+    """Return a maker of machines, which are off and have no network; they end with the test."""
     made: list[Machine] = request.node.stash.setdefault(_MACHINES, [])
     with ExitStack() as stack:
 
@@ -121,13 +121,13 @@ def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> I
 
 @pytest.fixture
 def machine(new_machine: Callable[[], Machine]) -> Machine:
-    """A machine that is off and has no network."""
+    """Return a machine that is off and has no network."""
     return new_machine()
 
 
 @pytest.fixture
 def node(machine: Machine) -> Machine:
-    """The machine with the story's network: eth0 with the default route, and ib0 that shadows 172.16.0.0/16."""
+    """Return the machine with the story's network: eth0 with the default route, and ib0 that shadows 172.16.0.0/16."""
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     machine.add_nic("ib0", "172.16.0.10/16")
     return machine

@@ -1,7 +1,7 @@
-"""The world around a machine: namespaces of its own, a Debian tree as their root, and no sight of the host.
+"""The surroundings of a machine: its own namespaces, with a Debian tree as their root and the host out of sight.
 
-``keeper.sh`` makes it, and says what is in it. Its first process is a ``cat`` that reads a pipe of ours: when we
-close it, or die, the kernel ends every process in there, and mounts and networks go with the last one.
+``keeper.sh`` makes them and lists what they contain. Their first process is a ``cat`` that reads a pipe of ours: when
+we close the pipe, or die, the kernel ends every process in there, and mounts and networks end with the last one.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ENVIRONMENT = {
 
 
 class MachineError(Exception):
-    """A machine doesn't do what it was told; the message has its last words."""
+    """A machine that failed to do what it was told; the message has its last output."""
 
 
 def obstacle() -> str | None:
-    """Why no machine can be booted here; None if one can, as far as it can be known before."""
+    """Return why no machine can be booted here; None if one can, as far as can be known beforehand."""
     if os.geteuid() != 0 or Path("/proc/self/uid_map").read_text().split()[2] != "4294967295":
         return "booting a machine takes root, and not that of a user namespace"
     if missing := [tool for tool in ("unshare", "nsenter", "pivot_root") if shutil.which(tool) is None]:
@@ -58,14 +58,14 @@ def obstacle() -> str | None:
 
 
 class Keeper:
-    """Namespaces in which a machine can be started, from a Debian tree that stays as it is.
+    """Namespaces in which a machine can be started, from a Debian tree that is never written to.
 
-    In there ``/`` is the tree, read-only, and ``/mnt/root`` an overlay over it: the machine's files, which live as
-    long as the keeper.
+    Inside, ``/`` is the tree, read-only, and ``/mnt/root`` an overlay over it: the machine's files, which live as long
+    as the keeper.
 
     Args:
         tree: the Debian tree.
-        shown: host folders that the machine sees, read-only, each with its path there.
+        shown: host folders that the machine sees, read-only, each with its path in the machine.
     """
 
     def __init__(self, tree: Path, shown: Mapping[Path, str]) -> None:
@@ -97,7 +97,7 @@ class Keeper:
     def popen(
         self, *argv: str, output: IO[bytes], errors: IO[bytes] | int, env: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        """Start a program in here, as root, with nothing to read."""
+        """Start a program inside, as root, with empty input."""
         return self._popen(argv, subprocess.DEVNULL, output, errors, env)
 
     def run(
@@ -107,10 +107,10 @@ class Keeper:
         env: Mapping[str, str] = ENVIRONMENT,
         seconds: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in here, as root, and return what came of it, whatever its exit code.
+        """Run a program inside, as root, and return its result, whatever its exit code.
 
         Raises:
-            MachineError: it takes longer than ``seconds``; it was killed.
+            MachineError: it takes longer than ``seconds``, or was killed.
         """
         with tempfile.TemporaryFile() as words, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             words.write((input or "").encode())
@@ -123,26 +123,26 @@ class Keeper:
         return subprocess.CompletedProcess(list(argv), process.returncode, *texts)
 
     def way_in(self, holder: str) -> list[str]:
-        """What stands before a program that another process starts in here.
+        """Return the words that start a program inside, to be put before it by another process.
 
         Args:
-            holder: whose descriptors of ours it uses, a name in /proc: ``self``, or our number.
+            holder: the process whose descriptors they use, a name in /proc: ``self``, or our pid.
         """
-        # By descriptors: a number of a process may be another's by now, and that one's namespaces the host's.
+        # By descriptors: a pid may have been reused by now, perhaps by a process in the host's namespaces.
         into = [f"--{flag}=/proc/{holder}/fd/{self._fds[name]}" for name, flag in _NAMESPACES.items()]
         return ["nsenter", *into, "--"]
 
     def take_link(self, dev: str) -> None:
-        """Move an interface of this process's network in here."""
+        """Move an interface of this process's network namespace inside."""
         net = self._fds["net"]
         subprocess.run(["ip", "link", "set", dev, "netns", f"/proc/self/fd/{net}"], check=True, pass_fds=[net])
 
     def path(self, name: str) -> str:
-        """A way to a file in here for system calls of this process. Mind: absolute links in it lead to the host."""
+        """Return this process's path to a file inside. Absolute links in it lead to the host's files."""
         return f"/proc/self/fd/{self._fds['root']}{name}"
 
     def close(self) -> None:
-        """End every process in here and wait until all is gone."""
+        """End every process inside and wait until all is gone."""
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
@@ -153,7 +153,7 @@ class Keeper:
             if self._process.wait(_END_SECONDS) != 0:
                 raise MachineError(f"the machine's keeper failed: {self._last_words()}")
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)  # a session of our own
+            os.killpg(self._process.pid, signal.SIGKILL)  # our own session
             self._process.wait()
             raise MachineError(f"the machine's keeper didn't end: {self._last_words()}") from None
         finally:
@@ -201,11 +201,11 @@ class Keeper:
 def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
     """Wait until a process that ``nsenter`` is the head of has ended; kill it if that takes too long.
 
-    systemd stops every process as it shuts down (``broadcast_signal``), also those that ``nsenter`` brought in.
-    nsenter then stops itself and waits for somebody to continue it, which nobody else would do.
+    At shutdown systemd stops every process (``broadcast_signal``), also those that ``nsenter`` brought in. nsenter then
+    stops itself and waits for SIGCONT, which no other process would send.
 
     Returns:
-        Whether it has ended by itself.
+        Whether the process has ended without being killed.
     """
     if process.poll() is not None:
         return True

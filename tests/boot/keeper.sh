@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes the world that a machine lives in and keeps it until standard input ends: then all of it is gone, with every
-# process, mount, cgroup and network that was made in it, also if the test was killed.
+# Makes the surroundings of a machine and keeps them until standard input ends: then every process, mount, cgroup and
+# network in them is gone, even if the test was killed.
 #
 #   keeper.sh outside SELF TREE CGROUP [SOURCE TARGET]...     in a mount namespace of its own, which is private
 #   keeper.sh inside TREE [SOURCE TARGET]...                  called by that: the first process of a PID namespace
 #
-# Says 'keeper PID' (as the caller's /proc counts) and 'fabric PID' (as its own does) once everything stands.
+# Prints 'keeper PID' (a pid of the caller's /proc) and 'fabric PID' (a pid of its own) once everything is ready.
 #
 # The root of the keeper is the Debian tree, read-only. The machine's own root is /mnt/root: an overlay of the tree
 # and /mnt/upper on a tmpfs. The host's file system can't be seen from here.
@@ -14,7 +14,7 @@ set -eu
 outside() {
   self=$1 tree=$2 name=$3
   shift 3
-  # There is one tree of cgroups (v2) for all. Here, it gets a branch for the machine, and later loses it.
+  # All namespaces share one tree of cgroups (v2). It gets a branch for the machine, which is removed at the end.
   mount -t cgroup2 cgroup2 /sys/fs/cgroup
   branch=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/$name
   mkdir "$branch"
@@ -53,7 +53,7 @@ inside() {
   cd /
   umount -l /mnt/host
   ip link set lo up
-  # The far ends of the machine's cables lie in a network of their own.
+  # The far ends of the machine's cables are in a separate network.
   # shellcheck disable=SC2016
   unshare --net sh -euc 'ip link set lo up; echo "fabric $$"; exec sleep infinity >/dev/null' &
   echo "keeper $pid"

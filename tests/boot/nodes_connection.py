@@ -1,4 +1,4 @@
-"""A connection plugin of Ansible: into a booted machine, by the command that its inventory names as ``ansible_way_in``."""
+"""An Ansible connection plugin: it reaches a booted machine by the command ``ansible_way_in`` of the inventory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ options:
 
 
 class Connection(ConnectionBase):  # type: ignore[misc]
-    """Runs each command anew."""
+    """A connection that starts a new process for each command."""
 
     transport = "nodes_connection"
     has_pipelining = True
@@ -32,7 +32,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         return self
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
-        """Run a line of shell inside."""
+        """Run a shell command inside."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         return self._run(cmd, in_data or b"")
 
@@ -45,7 +45,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         Path(out_path).write_bytes(self._run(f"cat {shlex.quote(in_path)}", b"")[1])
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no process or file stays open."""
         self._connected = False
 
     def _run(self, line: str, given: bytes) -> tuple[int, bytes, bytes]:

@@ -1,6 +1,6 @@
-"""What a node runs: a nested machine under systemd's own systemd-nspawn@.service, or a plain kubelet.service.
+"""Payloads of a node: a nested machine under systemd's own systemd-nspawn@.service, or a plain kubelet.service.
 
-Each time a payload starts it writes the time into a file, and then stays alive. The file is emptied before each boot.
+At each start a payload appends the time to a file, and then stays alive. The file is emptied before each boot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Payload", "add_kubelet", "add_nested_machine"]
 
-# Below /usr, which the nested machine has in common with its host.
+# Below /usr, which the nested machine shares with its host.
 _PROGRAM = "/usr/local/bin/payload"
 _SCRIPT = """\
 #!/bin/bash
@@ -25,7 +25,7 @@ sleep infinity &
 wait
 """
 
-# As the reference agent has it: no network of its own, so that its routes are the host's.
+# Like the reference agent's, it has no network of its own, so that its routes are the host's.
 _NSPAWN = """\
 [Exec]
 Boot=no
@@ -39,7 +39,7 @@ BindReadOnly=/usr
 Bind={logs}
 """
 
-# A root folder that systemd-nspawn(1) accepts; the rest comes with /usr.
+# A root folder that systemd-nspawn(1) accepts; /usr brings the rest.
 _NESTED_TREE = """
 mkdir -p "$1"
 cd "$1"
@@ -61,34 +61,34 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class Payload:
-    """What a unit runs in a machine."""
+    """A payload of a unit in a machine."""
 
     machine: Machine
     unit: str
     log: str
 
     def starts(self) -> list[float]:
-        """When it started in this boot (off: in the last one), each time, in seconds since 1970."""
+        """Return the times of its starts in this boot (off: in the last one), in seconds since 1970."""
         return [float(line.split()[0]) for line in self.machine.read(self.log).splitlines()]
 
     def has_run(self) -> bool:
-        """Whether it has started in this boot, or in the last one."""
+        """Tell whether it has started in this boot, or in the last one."""
         return self.starts() != []
 
     def is_running(self) -> bool:
-        """Whether its own process, not only its unit, is there now."""
+        """Tell whether the payload's own process, not only its unit, is running now."""
         return self.machine.state(self.unit) == "active/running" and self.has_command("sleep infinity")
 
     def is_held(self) -> bool:
-        """Return whether the gate holds its start back: it has looked, and sleeps until it looks again."""
+        """Tell whether the gate holds its start back: it has looked, and sleeps until its next look."""
         return self.machine.state(self.unit) == "activating/condition" and self.has_command("sleep 1")
 
     def has_command(self, words: str) -> bool:
-        """Return whether one of the processes of its unit has this command line."""
+        """Tell whether one of the unit's processes has this command line."""
         return words in self._commands()
 
     def _commands(self) -> list[str]:
-        """The command line of each process of its unit."""
+        """Return the command line of each of the unit's processes."""
         branch = self.machine.show(self.unit, "ControlGroup")["ControlGroup"]
         if not branch:
             return []
@@ -96,15 +96,15 @@ class Payload:
         return self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.splitlines()
 
     def main_pid(self) -> int:
-        """The main process of its unit; another one means that it was bounced."""
+        """Return the unit's main process; another one means that it was restarted."""
         return self.machine.main_pid(self.unit)
 
     def wait_until_held(self) -> None:
-        """Wait until the gate has looked at its start and holds it back."""
+        """Wait until the gate has looked at the start and holds it back."""
         self.machine.wait_until(self.is_held, f"the gate holds {self.unit}")
 
     def wait_until_it_ran(self) -> None:
-        """Wait for its first start in this boot."""
+        """Wait for the first start in this boot."""
         self.machine.wait_until(self.has_run, f"the payload of {self.unit} ran")
 
 
@@ -113,7 +113,7 @@ def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool =
 
     Args:
         machine: the outer one.
-        name: of the nested one.
+        name: the name of the nested one.
         enabled: whether it starts at boot.
     """
     unit, log = f"systemd-nspawn@{name}.service", _add_program(machine, name)
@@ -126,11 +126,11 @@ def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool =
 
 
 def add_kubelet(machine: Machine, name: str = "kubelet", *, enabled: bool = True) -> Payload:
-    """Give a machine, on or off, a plain ``kubelet.service``, or another one like it.
+    """Give a machine, on or off, a plain ``kubelet.service``, or a similar unit.
 
     Args:
-        machine: where.
-        name: of the unit.
+        machine: the machine.
+        name: the unit's name.
         enabled: whether it starts at boot.
     """
     unit, log = f"{name}.service", _add_program(machine, name)

@@ -10,8 +10,8 @@
         assert "hello" in machine.journal("hello.service")
         machine.reboot()                        # the same files, a new boot
 
-Nothing of it is on the host: its files are on a tmpfs that no other process sees, and at the end of ``with``, or of
-the test process, its processes, mounts, cgroups and networks are gone.
+Nothing of a machine is on the host: its files are on a tmpfs that no other process sees, and at the end of ``with``, or
+of the test process, its processes, mounts, cgroups and networks are gone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CHECKOUT = Path(__file__).parents[2]
 _PYTHON = "/opt/python"
 _COMPILED = "/var/cache/python"
 _PACKAGES = ("attr", "attrs", "pyroute2", "rich")
-# Where Debian's Python looks also with -I; elsewhere hostrouting is installed.
+# Debian's Python searches this folder with -I too; hostrouting is installed elsewhere.
 FOUND = "/usr/lib/python3/dist-packages/checkout.pth"
 _FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
 _LOAD_ALL = """
@@ -66,8 +66,9 @@ class Machine:
     """A machine that is off until ``boot()``; its files and its network are there from the start.
 
     Args:
-        tree: the Debian tree that it boots, from ``trees.find_or_build``. It isn't written to.
-        compiled: what ``compile_python`` has made of that tree; None: its Python compiles anew.
+        tree: the Debian tree that it boots, from ``trees.find_or_build``; it is never written to.
+        compiled: the folder that ``compile_python`` has filled for that tree; None: the machine's Python compiles
+            again.
     """
 
     def __init__(self, tree: Path, compiled: Path | None = None) -> None:
@@ -91,7 +92,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """End the machine at once, as if its plug were pulled, and wait until nothing of it is left."""
+        """End the machine at once, as if its plug were pulled, and wait until nothing is left of it."""
         try:
             self._keeper.close()
             if self._nspawn is not None:
@@ -99,16 +100,16 @@ class Machine:
         finally:
             self._console.close()
 
-    # --- its life --------------------------------------------------------------------------------------------------
+    # --- on and off ------------------------------------------------------------------------------------------------
 
     @property
     def is_on(self) -> bool:
-        """Whether it has been started and has not ended."""
+        """Tell whether it has been started and has not ended."""
         return self._nspawn is not None and self._nspawn.poll() is None
 
     @property
     def systemd_version(self) -> int:
-        """The major version of its systemd, like 252."""
+        """Return the major version of its systemd, like 252."""
         answer = self._in_tree("systemctl", "--version")
         return int(answer.stdout.split()[1])
 
@@ -116,10 +117,11 @@ class Machine:
         """Switch it on.
 
         Args:
-            wait: until systemd has finished its start: no job is left, units may have failed. False: only until
-                systemctl answers.
-            kernel_arguments: what its /proc/cmdline holds.
-            seconds: how long that may take.
+            wait: whether to wait until systemd has finished its start: no job is left, units may have failed; otherwise
+                only
+                until systemctl answers.
+            kernel_arguments: the contents of its /proc/cmdline.
+            seconds: how long the boot may take.
 
         Raises:
             MachineError: it takes longer, or ends.
@@ -136,11 +138,11 @@ class Machine:
                 *("sh", "-c", 'echo 0 >/sys/fs/cgroup/cgroup.procs && exec "$@"', "sh", "systemd-nspawn", "--quiet"),
                 *("--boot", "--register=no", "--keep-unit", "--notify-ready=yes", "--console=pipe", "--settings=no"),
                 *(f"--directory={ROOT}", "--machine=node", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
-                # CAP_NET_ADMIN isn't part of a network namespace given by its path.
+                # A network namespace given by its path brings no CAP_NET_ADMIN.
                 *("--network-namespace-path=/proc/1/ns/net", "--capability=CAP_NET_ADMIN"),
-                # 257 looks at five mounts a second, then sleeps for the rest of it.
+                # systemd 257 handles five mounts a second, then sleeps for the rest of it.
                 "--setenv=SYSTEMD_DEFAULT_MOUNT_RATE_LIMIT_BURST=100000",
-                # What goes below /proc is mounted last, seen from inside.
+                # Mounts below /proc come last, as seen from inside.
                 f"--bind-ro={CMDLINE}:/proc/cmdline",
                 output=self._console,
                 errors=self._console,
@@ -150,32 +152,32 @@ class Machine:
         self._boot_id = self.read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
 
     def power_off(self, *, seconds: float = POWER_OFF_SECONDS) -> None:
-        """Shut it down in good order, as its power button does, and wait until it's off; its files stay.
+        """Shut it down cleanly, as its power button does, and wait until it's off; its files stay.
 
         Raises:
-            MachineError: it takes longer, or doesn't end well.
+            MachineError: it takes longer, or fails.
         """
-        self._inside()  # is it on?
+        self._inside()  # raises if it's off
         assert self._nspawn is not None
-        self._keeper.run("kill", "-s", "RTMIN+4", self._leader)  # systemd(1): as systemctl start poweroff.target
+        self._keeper.run("kill", "-s", "RTMIN+4", self._leader)  # systemd(1): like systemctl start poweroff.target
         if not finish(self._nspawn, seconds):
             raise MachineError(f"not off in {seconds:g} s; its last words:\n{self.journal()[-4000:]}")
         if self._nspawn.returncode != 0:
             raise MachineError(f"systemd-nspawn ended with {self._nspawn.returncode}: {self._console_text()}")
 
     def reboot(self) -> None:
-        """Power off, and boot with the files as they are then."""
+        """Power off, and boot again with the same files."""
         self.power_off()
         self.boot()
 
     def _prepare(self, kernel_arguments: str) -> None:
-        """What each boot finds: no payload has run yet."""
+        """Prepare the files for a boot: no payload has run yet."""
         emptied = f"mkdir -p {PAYLOADS}; find {PAYLOADS} -type f -exec truncate --size=0 {{}} +"
         _checked(self._in_tree("sh", "-euc", emptied))
         self.write(CMDLINE, f"{kernel_arguments}\n")
 
     def _await_boot(self, notes: socket.socket, *, wait: bool, end: float) -> None:
-        """Read what systemd-nspawn says (sd_notify(3)): its child's number, and READY=1 when that one has booted."""
+        """Read systemd-nspawn's messages (sd_notify(3)): its child's pid, and READY=1 when that child has booted."""
         self._leader = ""
         is_ready = False
         while not (is_ready if wait else self._leader and self._answers()):
@@ -201,13 +203,13 @@ class Machine:
     # --- its network -----------------------------------------------------------------------------------------------
 
     def add_nic(self, dev: str, *addresses: str, gateway: str | None = None, metric: int | None = None) -> None:
-        """Give it an interface that is up, with a cable to an interface of the same name in the fabric.
+        """Add an interface that is up, with a cable to an interface of the same name in the fabric.
 
         Args:
             dev: the interface.
-            addresses: its own, like ``10.1.0.4/24``; each brings a connected route.
-            gateway: answers in the fabric; the default route goes there.
-            metric: of the default route.
+            addresses: its addresses, like ``10.1.0.4/24``; each brings a connected route.
+            gateway: the next hop of the default route; it answers in the fabric.
+            metric: the metric of the default route.
         """
         self.ip("link", "add", dev, "type", "veth", "peer", "name", dev, "netns", self._keeper.fabric)
         self.fabric("ip", "link", "set", dev, "up")
@@ -220,27 +222,27 @@ class Machine:
             self.ip("route", "add", "default", "via", gateway, "dev", dev, *(("metric", str(metric)) if metric else ()))
 
     def take_nic(self, dev: str) -> None:
-        """Give it an interface of this process's network, and bring that up; it has no cable and no address."""
+        """Take an interface of this process's network namespace, and bring it up; it has no cable and no address."""
         self._keeper.take_link(dev)
         self.ip("link", "set", dev, "up")
 
     def ip(self, *words: str) -> str:
-        """Run ``ip`` in its network from outside, on or off; the output."""
+        """Run ``ip`` in its network from outside, on or off, and return the output."""
         return _checked(self._keeper.run("ip", *words))
 
     def fabric(self, *argv: str) -> str:
-        """Run a program in the network that its cables lead to; the output."""
+        """Run a program in the network of its cables' far ends, and return the output."""
         return _checked(self._keeper.run("nsenter", "-t", self._keeper.fabric, "--net", *argv))
 
     # --- its files, on or off --------------------------------------------------------------------------------------
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """Write a file, with the folders above it."""
+        """Write a file, and make the folders above it."""
         script = 'mkdir -p "${1%/*}/"; cat >"$1"; chmod "$2" "$1"'
         _checked(self._anywhere("sh", "-euc", script, "sh", path, f"{mode:o}", input=text))
 
     def read(self, path: str) -> str:
-        """The text of a file.
+        """Return the text of a file.
 
         Raises:
             MachineError: there is none.
@@ -248,12 +250,12 @@ class Machine:
         return _checked(self._anywhere("cat", path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file, folder or link; a dangling link is one."""
+        """Tell whether there is such a file, folder or link; a dangling link counts."""
         look = 'if [ -e "$1" ] || [ -L "$1" ]; then echo yes; else echo no; fi'
         return _checked(self._anywhere("sh", "-c", look, "sh", path)) == "yes\n"
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all that it holds; nothing there is fine."""
+        """Remove a file, or a folder with its contents; a missing one is fine."""
         _checked(self._anywhere("rm", "-rf", "--one-file-system", path))
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -269,12 +271,12 @@ class Machine:
 
         Args:
             argv: the program and its arguments.
-            check: raise if its exit code isn't 0.
-            input: what it reads.
+            check: whether another exit code than 0 is an error.
+            input: the program's input.
             seconds: how long it may take.
 
         Raises:
-            MachineError: the machine is off, or ``check``.
+            MachineError: the machine is off, or ``check`` finds an error.
         """
         done = self._keeper.run(*self._inside(), *argv, input=input, env=ENVIRONMENT, seconds=seconds)
         if check:
@@ -282,7 +284,7 @@ class Machine:
         return done
 
     def run_offline(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program in the switched-off machine's files, as an image builder does: chroot, and /proc is there."""
+        """Run a program in the switched-off machine's files, as an image builder does: in a chroot with /proc."""
         if self.is_on:
             raise MachineError("it's on: use run()")
         done = self._in_tree(*argv)
@@ -298,7 +300,7 @@ class Machine:
         """
         if self.is_on:
             raise MachineError("it's on: use python()")
-        # By the paths by which it was compiled.
+        # With the paths for which it was compiled.
         show = f"mount -t tmpfs tmpfs /opt; mkdir {_PYTHON}; mount --rbind {ROOT}{_PYTHON} {_PYTHON}"
         show += f'; mount --bind {ROOT}/var/cache /var/cache; exec "$@"'
         argv = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", show, "sh")
@@ -306,9 +308,10 @@ class Machine:
         _checked(self._keeper.run(*argv, "python3", "-m", "hostrouting", *arguments, env=env))
 
     def background(self, *argv: str) -> int:
-        """Start a program inside, as a child of its first process, and don't wait; its number there.
+        """Start a program inside, as a child of its first process, and return its pid at once.
 
-        A process that ``run`` brings in is none: systemd-shutdown isn't told when it ends, and waits 10 s for it.
+        A process that ``run`` brings in is no such child: systemd-shutdown isn't notified of its end, and waits 10 s
+        for it.
         """
         start = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
         return int(self.run("sh", "-c", start, "sh", *argv).stdout)
@@ -319,28 +322,28 @@ class Machine:
         return self.run(*argv, check=check, seconds=seconds) if self.is_on else self.run_offline(*argv, check=check)
 
     def systemctl(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run systemctl inside; while it's off, what needs no running systemd (enable, mask, ...)."""
+        """Run systemctl inside; off: only commands that need no running systemd (enable, mask, ...)."""
         if self.is_on:
             return self.run("systemctl", *arguments, check=check, seconds=seconds)
         return self.run_offline("systemctl", "--root=/", *arguments, check=check)
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """Properties of a unit, as ``systemctl show`` prints them; all if none is named."""
+        """Return properties of a unit, as ``systemctl show`` prints them; all if none is named."""
         chosen = [f"--property={','.join(properties)}"] if properties else []
         lines = self.systemctl("show", *chosen, "--", unit).stdout.splitlines()
         return dict(re.findall(r"^(\w+)=(.*)$", line)[0] for line in lines)
 
     def state(self, unit: str) -> str:
-        """Its ActiveState and SubState, like ``active/running``."""
+        """Return a unit's ActiveState and SubState, like ``active/running``."""
         shown = self.show(unit, "ActiveState", "SubState")
         return f"{shown['ActiveState']}/{shown['SubState']}"
 
     def main_pid(self, unit: str) -> int:
-        """The number of its main process; 0 if there is none."""
+        """Return the pid of a unit's main process; 0 if there is none."""
         return int(self.show(unit, "MainPID")["MainPID"])
 
     def when(self, unit: str, timestamp: str) -> float:
-        """A timestamp of a unit, like ``ExecMainExitTimestamp``, in seconds since 1970, to the microsecond."""
+        """Return a timestamp of a unit, like ``ExecMainExitTimestamp``, in seconds since 1970, to the microsecond."""
         said = self.systemctl("show", "--timestamp=us+utc", f"--property={timestamp}", "--", unit).stdout
         try:
             _, day, hour, _ = said.strip().partition("=")[2].split()
@@ -349,7 +352,7 @@ class Machine:
         return datetime.strptime(f"{day} {hour}", "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=timezone.utc).timestamp()
 
     def journal(self, unit: str | None = None, *, every_boot: bool = False) -> str:
-        """What the journal holds of this boot (off: the last one), also after a power-off."""
+        """Return the journal of this boot (off: of the last one), also after a power-off."""
         chosen = [*([f"--unit={unit}"] if unit else []), *([] if every_boot else [f"--boot={self._boot_id or '0'}"])]
         argv = ["journalctl", "--no-pager", "--no-hostname", "--output=short-monotonic", *chosen]
         if self.is_on:
@@ -358,7 +361,7 @@ class Machine:
         return self._in_tree(*argv, "--directory=/var/log/journal").stdout
 
     def wait_until(self, predicate: Callable[[], bool], what: str = "", *, seconds: float = WAIT_SECONDS) -> None:
-        """Look again and again until something holds.
+        """Test a condition again and again until it holds.
 
         Raises:
             MachineError: it doesn't within ``seconds``; the message has the journal's end.
@@ -369,7 +372,7 @@ class Machine:
             looked = time.monotonic()
             if looked > end:
                 raise MachineError(f"{what or predicate} doesn't hold after {seconds:g} s:\n{self.journal()[-4000:]}")
-            # To look starts programs: at most half of the time goes there.
+            # The predicate starts programs: give it at most half of the time.
             time.sleep(max(_POLL_SECONDS, looked - began))
             began = time.monotonic()
 
@@ -384,20 +387,20 @@ class Machine:
         self.wait_until(is_there, f"{unit} in {' or '.join(states)}", seconds=seconds)
 
     def wait_until_booted(self, *, seconds: float = BOOT_SECONDS) -> None:
-        """After ``boot(wait=False)``: until systemd has finished its start; units may have failed."""
+        """Wait after ``boot(wait=False)`` until systemd has finished its start; units may have failed."""
         self.systemctl("is-system-running", "--wait", check=False, seconds=seconds)
 
     def way_in(self) -> list[str]:
-        """What any other process puts before a program that is to run inside, as ``run`` does."""
+        """Return the words that another process puts before a program to run it inside, as ``run`` does."""
         inside = (f"{name}={value}" for name, value in ENVIRONMENT.items())
         return [*self._keeper.way_in(str(os.getpid())), *self._inside(), "env", "-i", *inside]
 
-    # --- the ways in -----------------------------------------------------------------------------------------------
+    # --- entering the machine --------------------------------------------------------------------------------------
 
     def _inside(self) -> tuple[str, ...]:
         if not self.is_on or not self._leader:
             raise MachineError(f"it's off; its console: {self._console_text()}")
-        # The keeper's /proc has no other processes than the machine's: a stale number can't be one of the host's.
+        # The keeper's /proc lists only the machine's processes: a stale pid can't be one of the host's.
         return ("nsenter", "-t", self._leader, "--all", "--")
 
     def _in_tree(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
@@ -414,11 +417,11 @@ class Machine:
 
 
 def compile_python(tree: Path, folder: Path) -> None:
-    """Have the Python of a tree compile all that the command line may load, once for many machines.
+    """Make the Python of a tree compile all modules that the command line may load, once for many machines.
 
     Args:
-        tree: as ``Machine``'s.
-        folder: where to put it; it is there, and empty.
+        tree: the tree, as for ``Machine``.
+        folder: an empty folder for the result.
     """
     with Machine(tree) as machine, tempfile.TemporaryFile() as archive:
         machine.run_offline("python3", "-c", _LOAD_ALL)

@@ -1,4 +1,4 @@
-"""Beside AKSFlexNode's agent: join, update, repave, reset and rejoin, with the drop-ins that its machines have today."""
+"""Life with AKSFlexNode's agent: join, update, repave, reset and rejoin, with the drop-ins of today's machines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ UNIT_OF_ROUTES, UNIT_OF_CHECK = "static-routes.service", "check-route-overlap.se
 SHADOW = ("172.16.1.0/25", "dev", "ib0")
 OTHER = {"destination": "172.16.2.0/24"}
 
-# Its drop-in of a machine, as the agent itself writes it anew in a service that the machine requires, and in a step of the
-# start, each time with other words.
+# The agent's drop-in for a machine; the agent rewrites it with other words each time, in a service that the machine
+# requires and in a step of the start.
 WRITES_DROP_IN = f"""#!/bin/sh
 set -eu
 folder={UNITS}/systemd-nspawn@$2.service.d
@@ -48,7 +48,7 @@ REGENERATES = f"[Service]\nType=oneshot\nExecStart={AGENT} regenerate-config %i\
 
 
 class Agent:
-    """The agent's doings on a node, and what runs in the machine that it started last."""
+    """The agent's actions on a node, and the machine that it started last."""
 
     def __init__(self, node: Machine) -> None:
         self.node = node
@@ -56,7 +56,7 @@ class Agent:
         self.payload: Payload
 
     def provision(self, machine: str) -> None:
-        """Make a machine, which is off; where it is on, a repave stops the other one first."""
+        """Make a machine, which is off; if another one is on, a repave stops it first."""
         node = self.node
         node.write(AGENT, WRITES_DROP_IN, mode=0o755)
         node.write(f"{UNITS}/{REGENERATE}@.service", REGENERATES)
@@ -74,7 +74,7 @@ class Agent:
         self.node.systemctl("start", "--no-block", self.payload.unit)
 
     def reset(self) -> None:
-        """It knows nothing of what another program has below /etc/systemd."""
+        """Reset the node; the agent knows of no other program's files below /etc/systemd."""
         self.clean_up(self.machine)
         self.node.remove(f"{UNITS}/{REGENERATE}@.service")
         self.node.systemctl("daemon-reload")
@@ -91,7 +91,7 @@ def is_held(agent: Agent) -> None:
 
 
 def goes_on(agent: Agent) -> None:
-    """A held start goes on by itself: nobody asks for it again."""
+    """Wait until a held start goes on by itself: no program starts it again."""
     agent.payload.wait_until_it_ran()
     assert marker(agent.node) == {"ok": ""}
     agent.node.wait_until(agent.payload.is_running, "the machine runs")
@@ -104,7 +104,7 @@ def agent(node: Machine) -> Agent:
     return Agent(node)
 
 
-def test_no_start_in_the_agents_life_is_missed_and_none_is_unchecked(node: Machine, agent: Agent) -> None:
+def test_the_agents_starts_are_all_checked_and_none_is_missed(node: Machine, agent: Agent) -> None:
     before = files(node)
     for machines in (("kube1", "kube2"), ("kube1", "kube2")):
         live(node, agent, *machines)
@@ -119,7 +119,7 @@ def test_no_start_in_the_agents_life_is_missed_and_none_is_unchecked(node: Machi
 
 
 def join(node: Machine, agent: Agent, machine: str) -> None:
-    """Shadowed until ``Configure`` gives it routes."""
+    """Join a node that is shadowed until ``Configure`` gives it routes."""
     write_config(node)
     assert node.python("apply", check=False).returncode == 1
     agent.provision(machine)
@@ -130,7 +130,7 @@ def join(node: Machine, agent: Agent, machine: str) -> None:
 
 
 def rejoin(node: Machine, agent: Agent, machine: str) -> None:
-    """Started before ``Configure`` has run, and shadowed when it has."""
+    """Join a node that starts before ``Configure`` has run, and is shadowed when it has."""
     node.ip("route", "add", *SHADOW)
     agent.provision(machine)
     agent.begin_start()
@@ -144,7 +144,7 @@ def rejoin(node: Machine, agent: Agent, machine: str) -> None:
 
 
 def live(node: Machine, agent: Agent, first: str, second: str) -> None:
-    """Join, or rejoin; update; repave; reset."""
+    """Join, or rejoin; then update, repave and reset."""
     if node.exists(GATE):
         rejoin(node, agent, first)
     else:
@@ -179,7 +179,7 @@ def live(node: Machine, agent: Agent, first: str, second: str) -> None:
     assert node.exists(GATE)
 
 
-def test_a_held_start_that_ends_is_tried_again_as_the_agents_drop_in_asks(node: Machine, agent: Agent) -> None:
+def test_an_ended_held_start_is_retried_as_the_agents_drop_in_says(node: Machine, agent: Agent) -> None:
     write_config(node)
     assert node.python("apply", check=False).returncode == 1
     agent.provision("kube1")

@@ -1,4 +1,4 @@
-"""The Debian package on a really booted system: it installs, applies, survives, is upgraded, removed and purged."""
+"""The Debian package on a booted system: it installs, applies, survives, is upgraded, removed and purged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTFILE = "/var/lib/hostrouting.prom"
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 SHADOW = "192.168.7.1/16"
 
-# All that can be installed.
+# A config that installs everything.
 DOCUMENT = {
     "hostRouting": {
         "staticRoutes": {"enabled": True, "routes": [MENDED]},
@@ -43,12 +43,12 @@ dpkg-deb -R {DEB} /root/raised
 sed -i '/^Version:/s/$/.1/' /root/raised/DEBIAN/control
 dpkg-deb -Znone -b /root/raised {NEWER}
 """
-# All but what dpkg, systemd and the rig write.
+# Everything except what dpkg, systemd and the rig write.
 FILES = "find /etc /usr /var/lib -not -path '/var/lib/[dmps]*/*' | sort"
 
 
 def dpkg(node: Machine, *words: str) -> str:
-    """What the package's scripts say; this checkout's Python and what it has compiled don't count."""
+    """Run dpkg, without this checkout's Python and its compiled files, and return the scripts' output."""
     return node.run("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "dpkg", *words).stderr
 
 
@@ -61,9 +61,7 @@ def routes(node: Machine) -> str:
 
 
 @pytest.mark.each_release
-def test_it_installs_applies_survives_a_reboot_and_an_upgrade_is_removed_and_purged(
-    node: Machine, release: Path
-) -> None:
+def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release: Path) -> None:
     payload = add_nested_machine(node)
     node.write(CONFIG, json.dumps(DOCUMENT))
     node.boot()
@@ -95,7 +93,7 @@ def test_it_installs_applies_survives_a_reboot_and_an_upgrade_is_removed_and_pur
     assert "apt purge hostrouting" in dpkg(node, "--remove", "hostrouting")
     assert not node.exists(HOME)
     assert payload.main_pid() == machine
-    # The gate is as it was, at the next boot too; nothing tries to run what is gone.
+    # The gate is as before, at the next boot too; no unit tries to run a removed program.
     node.reboot()
     payload.wait_until_it_ran()
     assert OURS in routes(node)

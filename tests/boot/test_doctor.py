@@ -1,4 +1,4 @@
-"""The doctor on a really booted systemd: silent on a healthy node, and it finds what only systemd knows."""
+"""The doctor on a booted systemd: silent on a healthy node, and it finds what only systemd knows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def doctor(node: Machine, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code and the findings."""
+    """Return the exit code and the findings."""
     done = node.python("doctor", "--output", "json", *words, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads(done.stdout)["findings"]
@@ -60,7 +60,7 @@ BindPaths=/bin/true:{CHECK}
 RestartPreventExitStatus=255
 """
 
-# What only systemd, or the kernel's mounts, can tell: what plants it, what fixes it, and what is found.
+# Faults that only systemd, or the kernel's mounts, can show: the commands that plant and fix each, and the finding.
 LIVE = [
     (
         [f"mkdir -p {OURS}", f"printf '{SETTINGS}' >{OURS}/x.conf", RELOAD],
@@ -108,9 +108,7 @@ LIVE = [
 
 
 @pytest.mark.each_release
-def test_what_only_a_running_system_tells_is_found_and_a_fixed_node_is_healthy_again(
-    node: Machine, by_turns: Any
-) -> None:
+def test_faults_of_a_running_system_are_found_and_their_fix_is_seen(node: Machine, by_turns: Any) -> None:
     payload = healthy(node)
     node.boot()
     payload.wait_until_it_ran()
@@ -131,7 +129,7 @@ def test_what_only_a_running_system_tells_is_found_and_a_fixed_node_is_healthy_a
     assert doctor(node, "--strict")[0] == 1
 
 
-def test_the_planted_faults_are_found_and_the_hints_end_them(node: Machine) -> None:
+def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> None:
     payload = healthy(node)
     node.run_offline("ln", "-sfn", "/dev/null", f"{UNITS}/static-routes.service")
     node.write(ROUTES, node.read(ROUTES).replace("GATE_SECONDS=5", "GATE_SECONDS=4"), mode=0o755)
@@ -148,7 +146,7 @@ def test_the_planted_faults_are_found_and_the_hints_end_them(node: Machine) -> N
     overridden = find(findings, "gate-overridden")
     assert overridden["subject"] == payload.unit
     assert f"out of {OURS}/zzz-override.conf" in overridden["hint"]
-    # As it says: the operator takes away what isn't ours, apply does the rest.
+    # As the hints say: the operator removes what isn't ours, apply does the rest.
     node.remove(f"{OURS}/zzz-override.conf")
     node.systemctl("unmask", "static-routes.service")
     node.systemctl("daemon-reload")
@@ -156,7 +154,7 @@ def test_the_planted_faults_are_found_and_the_hints_end_them(node: Machine) -> N
     assert doctor(node) == (0, [])
 
 
-def test_a_watcher_that_can_not_run_and_a_consumer_that_nobody_has_are_found(node: Machine) -> None:
+def test_a_broken_watcher_and_a_missing_consumer_are_found(node: Machine) -> None:
     metrics = "/var/lib/metrics/hostrouting.prom"
     installed(node, MENDED, consumer="kubelt.service", watch={"enabled": True, "textfile": metrics})
     unit = f"{UNITS}/hostrouting-watch.service"
@@ -186,7 +184,7 @@ def test_an_ordering_cycle_is_named_unit_by_unit(node: Machine) -> None:
         assert name in cycle["hint"]
 
 
-def test_what_networkd_would_do_is_foretold_and_the_fix_keeps_the_routes(machine: Machine) -> None:
+def test_networkds_threat_to_the_routes_is_found_and_fixed(machine: Machine) -> None:
     machine.add_nic("eth0")
     machine.add_nic("ib0", "172.16.0.10/16")
     base = "[Match]\nName=eth0\n[Network]\nAddress=10.1.0.4/24\nGateway=10.1.0.1\nLinkLocalAddressing=no\n"

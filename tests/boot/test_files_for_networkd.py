@@ -1,4 +1,4 @@
-"""What we write for netplan and systemd-networkd, taken by both on a really booted system: the routes are there."""
+"""Our files for netplan and systemd-networkd, used by both on a booted system: the routes are there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IPV6 = NextHop("eth0", IPv6Address("fe80::1"))
 
 
 def route(to: str, *hops: NextHop, **more: Any) -> Route:
-    """As networkd has to install it, when it reads what we write for one of ours."""
+    """Return a route that networkd has to install when it reads our files."""
     return Route(IPv4Network(to), hops or (ETH0,), **more)
 
 
@@ -33,7 +33,7 @@ SAYABLE_BY_ALL = [
     route("172.17.1.1/32"),
     route("172.17.2.0/24", NextHop("eth0", IPv4Address("169.254.1.1"), onlink=True), mtu=65520),
     route("172.17.3.0/24", NextHop("ib0"), source=OWN, mtu=68, metric=2**31 - 1),
-    # Its gateway is within reach by the route behind it.
+    # Its gateway is reached by the route behind it.
     route("172.17.4.0/24", NextHop("eth0", IPv4Address("172.17.5.1"))),
     route("172.17.5.0/24", NextHop("eth0")),
 ]
@@ -57,27 +57,27 @@ network:
 
 
 def drop_ins(routes: list[Route]) -> dict[str, str]:
-    """For each interface the text of its file: each starts with a comment."""
+    """Return the text of each interface's file; each starts with a comment."""
     texts = as_networkd(routes).removeprefix("# ").split("\n\n# ")
     return {text.partition(":")[0]: f"# {text}\n" for text in texts}
 
 
 def sections(text: str) -> set[frozenset[str]]:
-    """The [Route] sections of a .network file, each as the set of what it says; netplan leaves out what is usual."""
+    """Return the [Route] sections of a .network file, each as a set of lines; netplan leaves out defaults."""
     lines = [line.replace("=true", "=yes") for line in text.splitlines() if line != "GatewayOnLink=no"]
     return {frozenset(filter(None, section.split("\n"))) for section in "\n".join(lines).split("[Route]\n")[1:]}
 
 
 @pytest.fixture
 def cabled(machine: Machine) -> Machine:
-    """A machine whose interfaces have no addresses yet."""
+    """Return a machine whose interfaces have no addresses yet."""
     machine.add_nic("eth0")
     machine.add_nic("ib0")
     return machine
 
 
 def await_routes(node: Machine, routes: list[Route]) -> None:
-    """Until networkd has installed exactly these, beside the default route."""
+    """Wait until networkd has installed exactly these routes, next to the default route."""
     wanted = {str(attrs.evolve(route, protocol=Protocol.STATIC)) for route in routes}
 
     def are_there() -> bool:
@@ -94,7 +94,7 @@ def is_fixed(node: Machine) -> bool:
     return all(done.returncode == 0 for done in checks)
 
 
-def test_netplan_makes_of_our_file_what_we_write_for_networkd_ourselves(machine: Machine) -> None:
+def test_netplan_makes_the_sections_that_we_write_for_networkd(machine: Machine) -> None:
     routes = [*SAYABLE_BY_ALL, *(route("172.17.0.0/16", NextHop(name, GATEWAY)) for name in ODD_NAMES)]
     machine.write(f"/tmp/root{FRAGMENT}", as_netplan(routes), mode=0o600)
     machine.run_offline("netplan", "generate", "--root-dir", "/tmp/root")
@@ -116,7 +116,7 @@ def test_a_netplan_file_fixes_at_boot(cabled: Machine) -> None:
 
 
 @pytest.mark.each_release
-def test_drop_ins_fix_with_a_reload_and_lie_beside_files_in_any_folder(cabled: Machine) -> None:
+def test_drop_ins_fix_after_a_reload_for_files_in_any_folder(cabled: Machine) -> None:
     for dev, address in (("eth0", f"{OWN}/24\nGateway={GATEWAY}"), ("ib0", "172.16.0.10/16")):
         cabled.write(
             f"/usr/lib/systemd/network/10-{dev}.network", f"[Match]\nName={dev}\n[Network]\nAddress={address}\n"
@@ -132,7 +132,7 @@ def test_drop_ins_fix_with_a_reload_and_lie_beside_files_in_any_folder(cabled: M
     assert is_fixed(cabled)
 
 
-def test_what_the_comments_warn_of(cabled: Machine) -> None:
+def test_the_comments_warnings_are_true(cabled: Machine) -> None:
     others = "192.168.7.0/24"
 
     def is_kept() -> bool:
@@ -151,19 +151,19 @@ def test_what_the_comments_warn_of(cabled: Machine) -> None:
     cabled.systemctl("enable", "systemd-networkd.service")
     cabled.boot()
     cabled.wait_until(is_configured, "eth0 is configured")
-    # A mere reconfigure drops what others have added, and doesn't read the file.
+    # A mere reconfigure drops routes that other programs have added, and doesn't read the file.
     add_others()
     cabled.write(DROP_IN.format("eth0"), as_networkd(MENDING))
     cabled.run("networkctl", "reconfigure", "eth0")
     cabled.wait_until(lambda: not is_kept(), "others' route is gone")
     cabled.wait_until(is_configured, "eth0 is configured again")
     await_routes(cabled, [])
-    # A reload reads it, and drops them too.
+    # A reload reads the file, and drops the routes too.
     add_others()
     cabled.run("networkctl", "reload")
     await_routes(cabled, MENDING)
     assert not is_kept()
-    # What netplan doesn't know yet it takes over, with a file whose name comes before most.
+    # netplan imports what it doesn't know yet, into a file whose name sorts before most.
     cabled.run("mv", "/etc/systemd/network/10-eth0.network", "/etc/systemd/network/20-eth0.network")
     cabled.write(FRAGMENT, as_netplan(MENDING), mode=0o600)
     cabled.run("netplan", "generate")

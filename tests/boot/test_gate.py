@@ -1,4 +1,4 @@
-"""The gate at boot and at every later start, on a really booted systemd."""
+"""The gate at boot and at every later start, on a booted systemd."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def write_config(
 
 
 def install_into_image(node: Machine) -> None:
-    """``apply --root`` on the switched-off machine's files, as an image builder runs it."""
+    """Run ``apply --root`` on the switched-off machine's files, as an image builder does."""
     node.install("apply", "--root", ROOT, f"{ROOT}{CONFIG}")
 
 
 def installed(node: Machine, *routes: dict[str, Any], add: Any = add_nested_machine, **config: Any) -> Payload:
-    """A payload behind the gate, installed offline; the machine is off."""
+    """Return a payload behind the gate, installed offline; the machine is off."""
     payload: Payload = add(node)
     if add is add_kubelet:
         config.setdefault("consumer", "kubelet.service")
@@ -65,7 +65,7 @@ def marker(node: Machine) -> dict[str, str]:
 
 
 def start(node: Machine, payload: Payload) -> bool:
-    """Ask for a start, as an operator does; whether it goes well, and neither is held back nor fails."""
+    """Start the payload, as an operator does; return whether that succeeds, neither held back nor failed."""
     if node.state(payload.unit).startswith("activating"):
         node.systemctl("stop", payload.unit)
     node.systemctl("reset-failed", payload.unit, check=False)
@@ -91,7 +91,7 @@ CONSUMERS = [
 
 
 @pytest.mark.parametrize(("add", "config"), CONSUMERS)
-def test_strict_and_shadowed_the_payload_never_runs_fixed_it_runs_after_the_check(
+def test_strict_holds_a_shadowed_payload_and_lets_a_fixed_one_run(
     node: Machine, add: Any, config: dict[str, Any]
 ) -> None:
     payload = installed(node, add=add, **config)
@@ -110,9 +110,7 @@ def test_strict_and_shadowed_the_payload_never_runs_fixed_it_runs_after_the_chec
 
 
 @pytest.mark.parametrize(("add", "config"), CONSUMERS)
-def test_the_routes_are_installed_at_boot_so_a_strict_node_starts(
-    node: Machine, add: Any, config: dict[str, Any]
-) -> None:
+def test_routes_installed_at_boot_let_a_strict_node_start(node: Machine, add: Any, config: dict[str, Any]) -> None:
     payload = installed(node, MENDED, add=add, **config)
     node.boot()
     payload.wait_until_it_ran()
@@ -122,7 +120,7 @@ def test_the_routes_are_installed_at_boot_so_a_strict_node_starts(
     assert "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting" in node.run("ip", "route").stdout
 
 
-def test_warn_and_shadowed_the_payload_runs_and_the_marker_names_the_overlap(node: Machine) -> None:
+def test_warn_lets_a_shadowed_payload_run_and_marks_the_overlap(node: Machine) -> None:
     payload = installed(node, mode="WARN")
     node.boot()
     payload.wait_until_it_ran()
@@ -130,13 +128,13 @@ def test_warn_and_shadowed_the_payload_runs_and_the_marker_names_the_overlap(nod
 
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
-def test_a_route_that_can_not_be_installed_holds_the_node_back_in_either_mode(node: Machine, mode: str) -> None:
+def test_a_refused_route_holds_the_node_in_either_mode(node: Machine, mode: str) -> None:
     payload = installed(node, UNREACHABLE, cidrs=("10.96.0.0/12",), mode=mode)
     boot_held(node, payload)
     assert "gateway 10.99.0.1" in node.journal(payload.unit)
 
 
-def test_a_default_route_that_comes_three_seconds_late_is_waited_for(machine: Machine) -> None:
+def test_it_waits_for_a_default_route_three_seconds_late(machine: Machine) -> None:
     machine.add_nic("eth0", "10.1.0.4/24")
     machine.add_nic("ib0", "172.16.0.10/16")
     payload = installed(machine, MENDED, wait=30)
@@ -160,7 +158,7 @@ FAULTS = {
 
 
 @pytest.mark.each_release
-def test_a_held_start_comes_up_by_itself_after_the_fix_whatever_failed(node: Machine, by_turns: Any) -> None:
+def test_a_held_start_goes_on_by_itself_after_any_fix(node: Machine, by_turns: Any) -> None:
     payload = installed(node, MENDED)
     node.boot()
     payload.wait_until_it_ran()
@@ -176,13 +174,13 @@ def test_a_held_start_comes_up_by_itself_after_the_fix_whatever_failed(node: Mac
     assert ("there is no flock" in node.journal(payload.unit)) == ("no flock" in faults)
 
 
-def test_a_shadow_beside_the_probe_holds_back(node: Machine) -> None:
+def test_a_shadow_holds_a_node_with_the_probe_back(node: Machine) -> None:
     wide = ("172.0.0.0/8", "10.96.0.0/12")
     payload = installed(node, cidrs=wide)
     boot_held(node, payload)
     found = "expected CIDR 172.0.0.0/8 (probe 172.16.0.0) routes via ib0, expected eth0"
     assert f"{found}; by 172.16" in node.journal(payload.unit)
-    # The image had no Python of its own; what the running host installs has.
+    # The image had no Python of its own; the running host's has modules to install.
     assert node.python("apply", check=False).returncode == 1
     assert not start(node, payload)
     journal = node.journal(payload.unit)
@@ -198,7 +196,7 @@ def test_a_shadow_beside_the_probe_holds_back(node: Machine) -> None:
     assert marker(node) == {"ok": ""}
 
 
-# --- what is broken doesn't open it ----------------------------------------------------------------------------------
+# --- broken parts don't open it --------------------------------------------------------------------------------------
 
 
 def break_masked(node: Machine) -> None:
@@ -216,7 +214,7 @@ def break_syntax(node: Machine) -> None:
         node.write(f"{UNITS}/{name}.service", "[Service]\nType=nonsense\nExecStart\n")
 
 
-def test_oneshots_masked_missing_or_wrong_hold_a_shadowed_node_and_let_a_healthy_one_start(node: Machine) -> None:
+def test_broken_oneshots_hold_shadowed_nodes_and_let_healthy_ones_start(node: Machine) -> None:
     payload = installed(node)
     for break_units in (break_masked, break_missing, break_syntax):
         break_units(node)
@@ -227,7 +225,7 @@ def test_oneshots_masked_missing_or_wrong_hold_a_shadowed_node_and_let_a_healthy
         node.ip("route", "delete", *MEND[2:])
 
 
-def test_a_script_that_is_missing_empty_truncated_or_not_executable_blocks_in_strict(node: Machine) -> None:
+def test_a_broken_script_blocks_in_strict(node: Machine) -> None:
     payload = installed(node, MENDED)
     node.boot()
     payload.wait_until_it_ran()
@@ -249,7 +247,7 @@ def test_a_script_that_is_missing_empty_truncated_or_not_executable_blocks_in_st
         node.wait_until(lambda before=count: len(payload.starts()) > before, "it starts again")  # type: ignore[misc]
 
 
-def test_in_warn_a_missing_check_is_forgiven_and_missing_routes_are_not(node: Machine) -> None:
+def test_warn_forgives_a_missing_check_but_not_missing_routes(node: Machine) -> None:
     payload = installed(node, MENDED, mode="WARN")
     node.remove(CHECK)
     node.boot()
@@ -259,8 +257,8 @@ def test_in_warn_a_missing_check_is_forgiven_and_missing_routes_are_not(node: Ma
     assert not start(node, payload)
 
 
-def test_a_warn_check_that_hangs_lets_the_node_start_within_its_bound(node: Machine) -> None:
-    """Also where the consumer has less patience than the gate."""
+def test_a_hanging_warn_check_lets_the_node_start_in_time(node: Machine) -> None:
+    """The consumer may have less patience than the gate."""
     seconds = by_day(6, by_night=18)
     payload = installed(node, add=add_kubelet, mode="WARN")
     node.write(GATE, node.read(GATE).replace("ALL_SECONDS=18", f"ALL_SECONDS={seconds}"), mode=0o755)
@@ -269,7 +267,7 @@ def test_a_warn_check_that_hangs_lets_the_node_start_within_its_bound(node: Mach
     payload.wait_until_it_ran()
     ip = node.run("readlink", "-f", ip).stdout.strip()
     node.run("cp", ip, "/tmp/ip")
-    # Where there is no monitor the check doesn't look.
+    # Without a monitor the check does no lookups.
     hanging = '#!/bin/sh\ncase $* in *monitor*) exec /tmp/ip "$@" ;; esac\nexec sleep infinity\n'
     node.write("/tmp/hanging", hanging, mode=0o755)
     node.run("mount", "--bind", "/tmp/hanging", ip)
@@ -282,7 +280,7 @@ def test_a_warn_check_that_hangs_lets_the_node_start_within_its_bound(node: Mach
         assert f"it took more than {bound} s" in marker(node)["detected"]
 
 
-# --- consumers of all sorts ----------------------------------------------------------------------------------------
+# --- consumers of all kinds ----------------------------------------------------------------------------------------
 
 
 SANDBOX = """\
@@ -307,7 +305,7 @@ def test_the_consumers_sandbox_is_not_the_gates(node: Machine) -> None:
 
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
-def test_a_consumer_with_a_network_of_its_own_is_refused_in_strict_and_told_in_warn(node: Machine, mode: str) -> None:
+def test_a_consumer_with_its_own_network_is_refused_only_in_strict(node: Machine, mode: str) -> None:
     payload = installed(node, MENDED, add=add_kubelet, mode=mode)
     node.write(f"{UNITS}/kubelet.service.d/private.conf", "[Service]\nPrivateNetwork=yes\n")
     if mode == "WARN":
@@ -319,7 +317,7 @@ def test_a_consumer_with_a_network_of_its_own_is_refused_in_strict_and_told_in_w
     assert "172.16.1.0/24 via 10.1.0.1" in node.run("ip", "route").stdout  # by the oneshot, on the host
 
 
-def test_an_override_that_empties_the_list_before_ours_is_survived(node: Machine) -> None:
+def test_the_gate_survives_an_override_that_empties_the_list(node: Machine) -> None:
     payload = installed(node)
     node.write(f"{UNITS}/{payload.unit}.d/override.conf", "[Service]\nExecStartPre=\n")
     boot_held(node, payload)
@@ -335,9 +333,7 @@ SETTINGS = (
 
 
 @pytest.mark.each_release
-def test_a_setting_by_which_the_gate_does_not_hold_makes_apply_fail_and_changes_nothing(
-    node: Machine, by_turns: Any
-) -> None:
+def test_apply_refuses_a_setting_that_defeats_the_gate(node: Machine, by_turns: Any) -> None:
     payload = add_nested_machine(node)
     write_config(node)
     node.boot()
@@ -352,7 +348,7 @@ def test_a_setting_by_which_the_gate_does_not_hold_makes_apply_fail_and_changes_
         assert files(node) == before
 
 
-def test_a_consumer_that_comes_later_is_held_back_all_the_same(node: Machine) -> None:
+def test_a_consumer_installed_later_is_held_too(node: Machine) -> None:
     write_config(node, consumer="kubelet.service")
     node.boot()
     said = node.python("apply", check=False).stderr.splitlines()
@@ -375,7 +371,7 @@ def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
     payload.wait_until_it_ran()
     assert "gate.off" in node.journal(payload.unit)
     assert "gate-off: the file /etc/hostrouting/gate.off is there" in marker(node)["detected"]
-    # Nor does a later check hide it.
+    # A later check doesn't hide it.
     node.systemctl("restart", "check-route-overlap.service", check=False)
     assert re.search(r"^OVERLAP: .*\ngate-off: the file /etc/hostrouting/gate.off is there", marker(node)["detected"])
 
@@ -391,7 +387,7 @@ def test_the_kernel_argument_admits_loudly(node: Machine) -> None:
 
 
 def files(node: Machine) -> str:
-    """Every file, link and folder below /etc with its mode, size, target and checksum."""
+    """Return mode, size, target and checksum of every file, link and folder below /etc."""
     script = (
         "cd /etc && find . -printf '%p %m %y %l\\n' | sort && find . -type f -not -name '*.pyc' -print0 | sort -z "
         "| xargs -0 sha256sum"
@@ -399,17 +395,17 @@ def files(node: Machine) -> str:
     return node.run("sh", "-euc", script).stdout
 
 
-def test_no_update_on_a_running_node_ever_stops_or_restarts_the_machine(node: Machine) -> None:
+def test_no_update_ever_stops_or_restarts_a_running_machine(node: Machine) -> None:
     payload = installed(node, MENDED)
     node.boot()
     payload.wait_until_it_ran()
     pid = payload.main_pid()
     for routes, config in (
         ((MENDED, {"destination": "172.16.2.0/24"}), {}),  # one more
-        (({"destination": "172.16.1.0/24", "metric": 5},), {}),  # changed
+        (({"destination": "172.16.1.0/24", "metric": 5},), {}),  # a changed one
         ((), {"cidrs": ("10.96.0.0/12",)}),  # removed
         ((MENDED,), {"mode": "WARN", "cidrs": ("172.16.1.0/24", "172.16.3.0/24")}),  # another mode
-        ((), {"cidrs": ()}),  # emptied
+        ((), {"cidrs": ()}),  # no CIDR
         ((MENDED,), {}),  # and again
     ):
         write_config(node, *routes, **config)
@@ -424,7 +420,7 @@ def test_no_update_on_a_running_node_ever_stops_or_restarts_the_machine(node: Ma
 BY_A_LATE_DEVICE = {"destination": "10.50.0.0/24", "gateway": "onlink", "dev": "eth9"}
 
 
-def test_an_update_that_drops_all_routes_while_an_instance_runs_them_does_not_open_the_gate(node: Machine) -> None:
+def test_an_update_that_drops_the_routes_step_keeps_the_gate_closed(node: Machine) -> None:
     payload = installed(node, BY_A_LATE_DEVICE)
     node.boot(wait=False)
     node.wait_for(payload.unit, "activating/condition")
@@ -439,8 +435,8 @@ def test_an_update_that_drops_all_routes_while_an_instance_runs_them_does_not_op
 
 @pytest.mark.each_release
 @pytest.mark.parametrize("key", ["ExecCondition", "ExecStartPre"])
-def test_a_line_of_somebody_elses_that_vanishes_while_it_runs_does_not_skip_the_gate(node: Machine, key: str) -> None:
-    """systemd skips the rest of a list whose current command is gone; where ours is in that list, the other has it."""
+def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine, key: str) -> None:
+    """systemd skips the rest of a list whose current command is gone, so both lists have our command."""
     payload = installed(node)
     other = f"{UNITS}/{payload.unit}.d/{'0' if key == 'ExecCondition' else '50'}-other.conf"
     node.write(other, f"[Service]\n{key}=/bin/sleep 3\n")
@@ -449,18 +445,18 @@ def test_a_line_of_somebody_elses_that_vanishes_while_it_runs_does_not_skip_the_
     if key == "ExecStartPre":
         node.ip(*MEND)
     node.background("systemctl", "start", payload.unit)
-    node.wait_until(lambda: payload.has_command("/bin/sleep 3"), "somebody else's line runs")
+    node.wait_until(lambda: payload.has_command("/bin/sleep 3"), "another program's line runs")
     node.write(other, "")
     node.systemctl("daemon-reload")
     if key == "ExecCondition":
         node.wait_for(payload.unit, "failed")
         assert not payload.has_run()
-    else:  # what it skips has judged already
+    else:  # the skipped command has run already
         payload.wait_until_it_ran()
         assert marker(node) == {"ok": ""}
 
 
-def test_a_removal_while_an_instance_runs_the_gate_admits_it_and_leaves_nothing(node: Machine) -> None:
+def test_a_removal_during_a_start_admits_it_and_leaves_nothing(node: Machine) -> None:
     payload = installed(node, BY_A_LATE_DEVICE)
     node.boot(wait=False)
     node.wait_for(payload.unit, "activating/condition")
@@ -471,7 +467,7 @@ def test_a_removal_while_an_instance_runs_the_gate_admits_it_and_leaves_nothing(
     assert not node.exists(f"{UNITS}/{TEMPLATE}.d")
 
 
-def test_a_oneshot_of_before_that_still_waits_does_not_write_last(machine: Machine) -> None:
+def test_an_old_waiting_oneshot_does_not_write_last(machine: Machine) -> None:
     machine.add_nic("eth0", "10.1.0.4/24")
     machine.add_nic("ib0", "172.16.0.10/16")
     installed(machine, MENDED, wait=40, cidrs=("10.96.0.0/12",))
@@ -489,7 +485,7 @@ def test_a_oneshot_of_before_that_still_waits_does_not_write_last(machine: Machi
 
 
 def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
-    """The links of the reference go first, and the gate holds from then on."""
+    """The reference's links are removed first, and the gate holds from then on."""
     from boot.test_reference_faults import PASSING
     from boot.test_reference_faults import install as install_the_reference
 
@@ -511,7 +507,7 @@ def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
 
 
 def test_remove_leaves_the_tree_as_it_was(node: Machine) -> None:
-    """The reference's old script and unit install the old routes at every boot."""
+    """The reference's old script and unit install their routes at every boot."""
     payload = add_nested_machine(node)
     write_config(node, MENDED)
     node.boot()
@@ -539,7 +535,7 @@ def test_a_second_apply_touches_nothing(node: Machine) -> None:
     assert node.run(*times).stdout == before
 
 
-def test_plan_tells_beforehand_whether_the_next_start_is_let_through(node: Machine) -> None:
+def test_plan_foretells_whether_the_next_start_passes(node: Machine) -> None:
     payload = add_nested_machine(node, enabled=False)
     write_config(node, cidrs=("172.16.1.0/24",))
     node.boot()

@@ -1,4 +1,4 @@
-"""Why the gate's drop-ins are as they are: each case that another form of them would lose, with the real gate."""
+"""Reasons for the form of the gate's drop-ins: each case fails with another form, and passes with the real gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRYING = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec
 
 @pytest.fixture
 def trying(node: Machine) -> Payload:
-    """A gated unit that systemd starts again after every failure; the machine is shadowed, on, and hasn't started it."""
+    """Return a gated unit that systemd restarts after every failure; the shadowed machine is on and hasn't started it."""
     payload = installed(node, add=add_kubelet)
     node.write(f"{DROP_INS}/10-restart.conf", TRYING)
     node.systemctl("disable", payload.unit)
@@ -39,7 +39,7 @@ def begin(node: Machine, *payloads: Payload) -> None:
 
 
 def wait_until_tried_again(node: Machine, payload: Payload) -> None:
-    """Until a start has failed, and systemd has begun another one by itself."""
+    """Wait until a start has failed, and systemd has begun another one by itself."""
     node.wait_until(lambda: int(node.show(payload.unit, "NRestarts")["NRestarts"]) > 0, f"{payload.unit} fails")
 
 
@@ -55,8 +55,8 @@ LATECOMERS = [
 
 
 @pytest.mark.each_release
-def test_what_systemd_fails_with_itself_is_tried_again_as_without_the_gate(node: Machine, trying: Payload) -> None:
-    """As an ``ExecCondition=`` without "-" it would be a unit that is skipped: no error, no ``Restart=``, never up."""
+def test_systemds_own_failures_are_retried_as_without_the_gate(node: Machine, trying: Payload) -> None:
+    """An ``ExecCondition=`` without "-" would count as a unit that is skipped: no error, no ``Restart=``, never up."""
     beside = add_kubelet(node, "beside", enabled=False)
     node.write(f"{UNITS}/beside.service.d/10-restart.conf", TRYING)
     node.ip(*MEND)
@@ -87,10 +87,8 @@ SPOILERS = [
 
 
 @pytest.mark.each_release
-def test_a_gate_that_is_missing_or_cut_off_is_closed_and_the_fix_opens_it(
-    node: Machine, trying: Payload, by_turns: Any
-) -> None:
-    """One that is cut to its first line succeeds, and leaves no pass."""
+def test_a_missing_or_truncated_gate_is_closed_until_the_fix(node: Machine, trying: Payload, by_turns: Any) -> None:
+    """A gate that is cut to its first line succeeds, and leaves no pass."""
     for spoil, fix in by_turns(SPOILERS):
         node.run("sh", "-euc", spoil)
         begin(node, trying)
@@ -104,9 +102,7 @@ def test_a_gate_that_is_missing_or_cut_off_is_closed_and_the_fix_opens_it(
 
 
 @pytest.mark.each_release
-def test_a_gate_that_is_killed_or_ended_by_the_time_out_is_closed_and_tried_again(
-    node: Machine, trying: Payload
-) -> None:
+def test_a_killed_or_timed_out_gate_is_closed_and_retried(node: Machine, trying: Payload) -> None:
     begin(node, trying)
     trying.wait_until_held()
     node.systemctl("kill", "--signal=KILL", "--kill-who=all", trying.unit)
@@ -128,7 +124,7 @@ def service(*lines: str) -> str:
 
 
 SLEEP, OTHER_SLEEP = "ExecStartPre=/bin/sleep 0.2", "ExecStartPre=/bin/sleep 0.3"
-# A file of somebody else's before and after it changes; no text: there is none.
+# A file of another program's before and after it changes; no text: the file doesn't exist.
 CHANGES = [
     ("00-a.conf", service(SLEEP), service(OTHER_SLEEP)),
     ("0-a.conf", service(SLEEP), service(OTHER_SLEEP)),
@@ -142,7 +138,9 @@ CHANGES = [
 
 
 @pytest.mark.each_release
-def test_no_change_of_somebody_elses_lines_opens_it_or_closes_it(node: Machine, trying: Payload, by_turns: Any) -> None:
+def test_changes_of_other_programs_lines_neither_open_nor_close_it(
+    node: Machine, trying: Payload, by_turns: Any
+) -> None:
     own = f"{UNITS}/kubelet.service"
     text = node.read(own)
     for name, before, after in by_turns(CHANGES):
@@ -154,7 +152,7 @@ def test_no_change_of_somebody_elses_lines_opens_it_or_closes_it(node: Machine, 
         trying.wait_until_held()
         node.write(path, second)
         node.systemctl("daemon-reload")
-        node.run("sleep", "1.2")  # it looks again meanwhile
+        node.run("sleep", "1.2")  # it looks again in that time
         trying.wait_until_held()
         assert len(trying.starts()) == count, name
         node.ip(*MEND)
@@ -164,7 +162,7 @@ def test_no_change_of_somebody_elses_lines_opens_it_or_closes_it(node: Machine, 
         node.write(path, text) if before is None else node.remove(path)
 
 
-# As unbounded's agent does: a step before the start writes the drop-in anew that it stands in.
+# Unbounded's agent does this: a step before the start rewrites the drop-in that contains it.
 REWRITE = """#!/bin/sh
 printf '[Service]\\nExecStartPre=/usr/local/bin/rewrite %s\\nExecStartPre=/bin/sleep 0.1\\n' "$(date +%N)" \
   >/etc/systemd/system/kubelet.service.d/override.conf
@@ -174,10 +172,8 @@ sleep 0.1
 
 
 @pytest.mark.each_release
-def test_a_step_that_writes_its_own_drop_in_anew_and_reloads_neither_opens_it_nor_closes_it(
-    node: Machine, trying: Payload
-) -> None:
-    """The step vanishes with the reload while it runs, and systemd skips the rest of its list."""
+def test_a_step_that_rewrites_its_drop_in_neither_opens_nor_closes_it(node: Machine, trying: Payload) -> None:
+    """The step's line vanishes with the reload while it runs, and systemd skips the rest of its list."""
     node.write("/usr/local/bin/rewrite", REWRITE, mode=0o755)
     node.write(f"{DROP_INS}/override.conf", service("ExecStartPre=/usr/local/bin/rewrite 0"))
     begin(node, trying)
@@ -191,19 +187,19 @@ def test_a_step_that_writes_its_own_drop_in_anew_and_reloads_neither_opens_it_no
     assert len(trying.starts()) == 1
 
 
-def test_what_changes_after_the_first_look_is_seen_by_the_last(node: Machine, trying: Payload) -> None:
-    """Somebody else's steps may take long: the routes, or the config, may be others when they are done."""
+def test_the_last_look_sees_changes_after_the_first(node: Machine, trying: Payload) -> None:
+    """Other programs' steps may take long: routes or config may have changed when they are done."""
     node.write(f"{DROP_INS}/10-slow.conf", service("ExecStartPre=/bin/sleep 3"))
     node.ip(*MEND)
     begin(node, trying)
-    node.wait_until(lambda: trying.has_command("/bin/sleep 3"), "somebody else's step runs")
+    node.wait_until(lambda: trying.has_command("/bin/sleep 3"), "another program's step runs")
     unmend(node)
     wait_until_tried_again(node, trying)
     trying.wait_until_held()
     assert not trying.has_run()
 
 
-def test_ten_instances_start_at_once_beside_a_large_table(node: Machine) -> None:
+def test_ten_instances_start_at_once_with_a_large_table(node: Machine) -> None:
     payload = installed(node, MENDED, add=add_kubelet, consumer="node@.service")
     node.write(f"{UNITS}/node@.service", "[Service]\nExecStart=/usr/local/bin/payload /var/lib/payload/%i\n")
     node.systemctl("disable", payload.unit)

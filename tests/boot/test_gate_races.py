@@ -1,4 +1,4 @@
-"""The gate at random moments: updates, removals, kills and full disks while machines start and run; many at night."""
+"""The gate at random moments: updates, removals, kills and full disks while machines start and run; many by night."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOCK = "/run/aks-flex-node/lock"
 
 
 def other_lines(seconds: float) -> str:
-    """Somebody else's steps before ours, which make both lists last."""
+    """Return another program's steps before ours, which make both lists take longer."""
     return f"[Service]\nExecCondition=/bin/sleep {seconds}\nExecStartPre=/bin/sleep {seconds}\n"
 
 
@@ -48,7 +48,7 @@ def update_theirs(node: Machine, number: int) -> None:
 
 
 def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) -> bool:
-    """Start the machine, disturb it so much later, and say whether its payload ran."""
+    """Start the machine, disturb it so much later, and return whether its payload ran."""
     node.systemctl("reset-failed", payload.unit, check=False)
     before = len(payload.starts())
     node.remove("/run/outcome")
@@ -65,8 +65,8 @@ def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) ->
 
 @pytest.mark.each_release
 @pytest.mark.parametrize("update", [update_ours, update_theirs])
-def test_at_no_moment_does_an_update_open_the_gate_or_close_it(node: Machine, update: Any) -> None:
-    """G1 of both kinds, in both lists: a shadowed machine never runs, a healthy one always does."""
+def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) -> None:
+    """G1 covers both nodes and both lists: a shadowed machine never runs, a healthy one always does."""
     chance = random.Random(1)
     payload = installed(node)
     node.write(OTHER, other_lines(0.2))
@@ -82,7 +82,7 @@ def test_at_no_moment_does_an_update_open_the_gate_or_close_it(node: Machine, up
         node.systemctl("stop", payload.unit)
 
 
-def test_at_no_moment_does_a_removal_keep_a_healthy_machine_down(node: Machine) -> None:
+def test_a_removal_never_keeps_a_healthy_machine_down(node: Machine) -> None:
     chance = random.Random(2)
     payload = installed(node, MENDED)
     node.write(OTHER, other_lines(0.2))
@@ -102,7 +102,7 @@ def test_at_no_moment_does_a_removal_keep_a_healthy_machine_down(node: Machine) 
 
 
 def draw_config(chance: random.Random) -> dict[str, Any]:
-    """A config that the node fulfils, or that warns."""
+    """Draw a config that the node fulfils, or that only warns."""
     destinations = chance.sample([f"172.16.{number}.0/24" for number in range(1, 9)], chance.randrange(5))
     strays = ["172.16.200.0/24"] if chance.random() < 0.2 else []
     return {
@@ -125,14 +125,14 @@ def put(node: Machine, path: str, section: dict[str, Any]) -> None:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """A machine that runs behind the gate, and a watcher."""
+    """Return a machine that runs behind the gate, with a watcher."""
     payload = installed(node, MENDED)
     node.boot()
     payload.wait_until_it_ran()
     return payload
 
 
-def test_no_random_update_bounces_a_running_machine(node: Machine, running: Payload) -> None:
+def test_no_random_update_restarts_a_running_machine(node: Machine, running: Payload) -> None:
     chance = random.Random(3)
     pid = running.main_pid()
     for _ in range(by_day(4, by_night=250)):
@@ -145,13 +145,11 @@ def test_no_random_update_bounces_a_running_machine(node: Machine, running: Payl
 
 
 def our_state(node: Machine) -> tuple[str, str]:
-    """Every file below /etc, and our routes."""
+    """Return every file below /etc, and our routes."""
     return files(node), node.run("ip", "-N", "route", "show", "proto", "217").stdout
 
 
-def test_a_killed_run_leaves_whole_scripts_and_one_set_of_routes_and_the_next_heals(
-    node: Machine, running: Payload
-) -> None:
+def test_a_killed_run_leaves_a_whole_state_that_the_next_heals(node: Machine, running: Payload) -> None:
     chance = random.Random(4)
     pid = running.main_pid()
     _, before = our_state(node)
@@ -172,7 +170,7 @@ def test_a_killed_run_leaves_whole_scripts_and_one_set_of_routes_and_the_next_he
 
 
 def state_of_each_file(node: Machine) -> dict[str, str]:
-    """Of each file below /etc its mode and checksum; but for the two that tell of all tasks together."""
+    """Return mode and checksum of each file below /etc, except for the two that describe all tasks together."""
     lines = [line for line in files(node).splitlines() if "hostrouting.installed.json" not in line]
     described = {line.split()[0]: line for line in lines if line.startswith("./")}
     sums = {line.split()[1]: line for line in lines if not line.startswith(("./", "."))}
@@ -180,8 +178,8 @@ def state_of_each_file(node: Machine) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EROFS"])
-def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine, running: Payload, kind: str) -> None:
-    """The routes may be the new ones where the check's task fails after them: each task is all or nothing."""
+def test_on_a_full_disk_each_task_is_done_or_undone(node: Machine, running: Payload, kind: str) -> None:
+    """The routes may be the new ones if the check's task fails after them: each task is all or nothing."""
     chance = random.Random(5)
     pid = running.main_pid()
     for number in range(by_day(2, by_night=25)):
@@ -218,8 +216,8 @@ def test_on_a_disk_that_takes_no_more_each_task_is_done_or_undone(node: Machine,
         assert running.main_pid() == pid
 
 
-def test_of_two_runs_at_once_the_end_is_the_config_of_one_or_nothing_at_all(node: Machine, running: Payload) -> None:
-    """G5, with the watcher: ``apply`` beside another one, and beside ``remove``."""
+def test_two_runs_at_once_leave_one_config_or_none(node: Machine, running: Payload) -> None:
+    """G5 with the watcher: ``apply`` runs together with another one, and with ``remove``."""
     chance = random.Random(6)
     pid = running.main_pid()
     for name, routes, cidr, mode in (
@@ -246,8 +244,8 @@ python3 -m hostrouting {other} || exit; wait $!"""
     assert running.main_pid() == pid
 
 
-def test_an_update_keeps_no_start_waiting_while_systemd_reloads(node: Machine, running: Payload) -> None:
-    """G7: the scripts' lock is held while routes are read, written and proven, not over a reload of seconds."""
+def test_an_update_delays_no_start_while_systemd_reloads(node: Machine, running: Payload) -> None:
+    """G7: the scripts' lock is held while routes are read, written and verified, not during a reload of seconds."""
     node.write("/etc/systemd/system-generators/slow", "#!/bin/sh\nsleep 2\n", mode=0o755)
     write_config(node, MENDED, HARMLESS, watch={"enabled": True})
     taken = f"""python3 -m hostrouting apply & run=$!
@@ -270,7 +268,7 @@ ExecStartPre=/bin/sh -c 'echo second >>/run/order'
 """
 
 
-def test_beside_unboundeds_drop_in_its_steps_come_after_the_verdict_and_it_starts_by_itself(node: Machine) -> None:
+def test_unboundeds_steps_run_after_the_verdict_and_it_starts_by_itself(node: Machine) -> None:
     payload = installed(node)
     node.write(f"{UNITS}/{payload.unit}.d/10-unbounded.conf", UNBOUNDED)
     boot_held(node, payload)
@@ -281,8 +279,8 @@ def test_beside_unboundeds_drop_in_its_steps_come_after_the_verdict_and_it_start
     assert marker(node) == {"ok": ""}
 
 
-def test_whatever_the_umask_others_read_the_markers_and_write_nothing(node: Machine) -> None:
-    """G3: a folder of mode 0777 let anybody replace a script that the next start runs as root."""
+def test_under_any_umask_other_users_only_read_the_markers(node: Machine) -> None:
+    """G3: in a folder of mode 0777 any user could replace a script that the next start runs as root."""
     node.boot()
     ours = f"/etc/aks-flex-node /run/aks-flex-node {UNITS}/{TEMPLATE}.d /etc/iproute2/rt_protos.d"
     as_nobody = "cat /run/aks-flex-node/route-overlap.ok /etc/aks-flex-node/static-routes.sh"

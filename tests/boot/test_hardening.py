@@ -1,4 +1,4 @@
-"""The units as systemd confines them: they still do their work, and what they don't need they haven't."""
+"""The confined units still do their work, and lack every privilege that they don't need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LACKS_CARRIER = "from hostrouting.kernel.rtnetlink.messages import lacks_carrier
 
 
 def exposure(node: Machine, unit: str) -> float:
-    """Return how exposed systemd-analyze finds a unit, from 0 to 10."""
+    """Return the exposure that systemd-analyze computes for a unit, from 0 to 10."""
     said = node.run("systemd-analyze", "security", "--no-pager", unit).stdout
     return float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)[0])
 
@@ -45,8 +45,8 @@ def test_confined_units_install_and_judge(node: Machine) -> None:
     assert node.run(*confined, "python3", "-I", "-c", LACKS_CARRIER).stdout == "False\n"
 
 
-def test_a_confined_check_has_python_explain_what_it_found(node: Machine) -> None:
-    """The gate isn't confined, so its report goes first."""
+def test_a_confined_check_lets_python_explain_its_findings(node: Machine) -> None:
+    """The gate isn't confined, so its report is removed first."""
     payload = installed(node)
     boot_held(node, payload)
     assert node.python("apply", check=False).returncode == 1

@@ -1,4 +1,4 @@
-"""The load balancer's probes on a really booted systemd: rewritten before the machine starts, whoever flushes."""
+"""The load balancer's probes on a booted systemd: rewritten before the machine starts, even after a flush of nft."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NFT, AWAY = "/usr/sbin/nft", "/usr/sbin/nft.away"
 LISTING = ("nft", "-s", "list", "table", "ip6", "azure_slb_probe")
 PINNED = ("ip", "-6", "route", "show", "2603:1062:0:1:fe80:1234:5678:9abc")
 
-# As the reference agent has it: ordered before no machine, though it says so, and run again with each.
+# The reference agent's unit: it claims to be ordered before the machine, but isn't, and runs again with each one.
 REFERENCE_FLUSH = """\
 [Unit]
 Description=Flush nftables rules
@@ -31,17 +31,17 @@ ExecStart=/usr/sbin/nft flush ruleset
 RequiredBy=systemd-nspawn@.service
 """
 
-# A machine that isn't ordered after the flush starts before it.
+# A machine without an order after the flush starts before it.
 SLOWLY = "[Service]\nExecStartPre=/bin/sleep 0.5\n"
 
-# After the gate, and before the payload's process.
+# These steps run after the gate, and before the payload's process.
 LOOK = f"[Service]\nExecStartPre=+/bin/sh -c '{' '.join(LISTING)} >>/run/seen || echo none >>/run/seen'\n"
 
 CONFIG = "/root/networking.json"
 
 
 def change(node: Machine, device: str | None = None, consumer: str = TEMPLATE) -> None:
-    """``hostrouting lb-probe apply``; without a device of a config that doesn't enable it. Off: into an image."""
+    """Run ``hostrouting lb-probe apply``, into the image if the machine is off; no device: the config disables it."""
     probe = {"enabled": False} if device is None else {"enabled": True, "devices": [device]}
     document = {"hostRouting": {"consumer": consumer}, "hostNetworking": {"loadBalancerProbe": probe}}
     node.write(CONFIG, json.dumps(document))
@@ -62,14 +62,14 @@ def add_flusher(node: Machine) -> None:
 
 
 def seen(node: Machine) -> str:
-    """What was in force as the payload was about to start, each time since this was asked last."""
+    """Return what was in force at each start of the payload since the last call."""
     text = node.read("/run/seen")
     node.remove("/run/seen")
     return text
 
 
 def is_ordered(node: Machine, payload: Payload) -> bool:
-    """Whether the last flush was over before the payload's last start."""
+    """Tell whether the last flush was over before the payload's last start."""
     return node.when(FLUSH, "ExecMainExitTimestamp") < payload.starts()[-1]
 
 
@@ -81,7 +81,7 @@ def run_again(node: Machine, payload: Payload) -> None:
 
 
 def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
-    """Whoever flushes the ruleset."""
+    """Another unit may flush the ruleset at each start."""
     payload, other = add_nested_machine(node), add_nested_machine(node, "kube2", enabled=False)
     add_flusher(node)
     node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", SLOWLY)
@@ -97,10 +97,10 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     assert node.show(UNIT, "Result")["Result"] == "success"
     assert "via fe80::1234:5678:9abc dev eth0 proto hostrouting metric 1" in node.run(*PINNED).stdout
 
-    assert start(node, other)  # flushes again, beside a machine that runs
+    assert start(node, other)  # flushes again, while a machine runs
     other.wait_until_it_ran()
     assert (seen(node), listing(node), is_ordered(node, other)) == (wanted, wanted, True)
-    node.ip("-6", "route", "flush", "proto", "217")  # as it goes with its link; each start brings it back
+    node.ip("-6", "route", "flush", "proto", "217")  # as if its link had gone; each start brings it back
     run_again(node, payload)
     assert (seen(node), listing(node), is_ordered(node, payload)) == (wanted, wanted, True)
     assert "dev eth0" in node.run(*PINNED).stdout
@@ -114,8 +114,8 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
         assert listing(node) == wanted, f"after {verb} of {unit}"
 
 
-def test_a_flush_beside_a_running_probe_is_waited_for(node: Machine) -> None:
-    """A unit that runs already isn't ordered after a flush that comes then, so the machine itself has to be."""
+def test_a_machine_waits_for_a_flush_while_the_probe_runs(node: Machine) -> None:
+    """A running unit isn't ordered after a flush that starts later, so the machine itself has to be."""
     payload = add_nested_machine(node, enabled=False)
     add_flusher(node)
     node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", "[Service]\nExecStartPre=/bin/sh -c 'touch /run/flushing; sleep 2'\n")
@@ -131,7 +131,7 @@ def test_a_flush_beside_a_running_probe_is_waited_for(node: Machine) -> None:
     assert is_ordered(node, payload)
 
 
-def test_no_change_bounces_a_running_machine(node: Machine) -> None:
+def test_no_change_restarts_a_running_machine(node: Machine) -> None:
     payload = add_nested_machine(node)
     add_flusher(node)
     node.boot()
@@ -156,8 +156,8 @@ def test_no_change_bounces_a_running_machine(node: Machine) -> None:
     assert (listing(node), node.run(*PINNED).stdout) == ("none\n", "")
 
 
-def test_what_fails_at_boot_is_tried_again(node: Machine) -> None:
-    """And the node starts meanwhile; without nft the flush, which machines require, is skipped."""
+def test_a_failure_at_boot_is_retried(node: Machine) -> None:
+    """The node still starts; without nft the flush, which machines require, is skipped."""
     payload = add_nested_machine(node)
     add_flusher(node)
     change(node, "none0")
@@ -172,7 +172,7 @@ def test_what_fails_at_boot_is_tried_again(node: Machine) -> None:
     node.wait_until(lambda: "dev none0" in node.run(*PINNED).stdout, "it is tried again, and the device is there")
     node.run("mv", NFT, AWAY)
     run_again(node, payload)
-    # Who flushes isn't harmed either.
+    # The flushing unit isn't harmed either.
     node.write(NFT, "#!/bin/sh\nexit 0\n", mode=0o755)
     for verb in ("start", "reload", "restart", "stop"):
         node.systemctl(verb, "nftables.service")

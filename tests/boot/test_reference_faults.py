@@ -1,4 +1,4 @@
-"""Where the reference's units break their word, shown on the real thing; each is a reason for the gate's shape.
+"""Bugs of the reference's units, shown on a real systemd; each is a reason for the gate's form.
 
 The units are rebuilt: plain oneshots that name the template in ``Before=`` and are required by it, and an installer
 that restarts them when their script has changed.
@@ -37,7 +37,7 @@ RequiredBy={consumer}
 
 PASSING = "#!/bin/sh\nexit 0\n"
 FAILING = "#!/bin/sh\nexit 1\n"
-# A STRICT check that takes its time, as one that waits for DHCP does, and then fails.
+# A slow STRICT check, as one that waits for DHCP is, which then fails.
 SLOWLY_FAILING = "#!/bin/sh\nuntil [ -e /run/go ]; do sleep .02; done\nexit 1\n"
 
 
@@ -52,9 +52,9 @@ def install(machine: Machine, consumer: str, *, check: str) -> None:
 
 
 class TestBeforeATemplateOrdersNothing:
-    """The reference orders a template before nothing."""
+    """Proof that ``Before=`` a template, as the reference uses it, orders nothing."""
 
-    def test_systemd_takes_the_template_for_an_instance_named_after_the_unit(self, node: Machine) -> None:
+    def test_systemd_reads_the_template_as_an_instance_named_after_the_unit(self, node: Machine) -> None:
         kube1 = add_nested_machine(node)
         install(node, TEMPLATE, check=PASSING)
         node.boot()
@@ -64,7 +64,7 @@ class TestBeforeATemplateOrdersNothing:
         assert {ROUTES, CHECK}.isdisjoint(instance["After"].split())
         assert node.run("systemd-analyze", "verify", f"/etc/systemd/system/{ROUTES}", check=False).returncode == 0
 
-    def test_the_machine_starts_while_the_check_still_runs_and_stays_when_it_fails(self, node: Machine) -> None:
+    def test_the_machine_starts_during_the_check_and_survives_its_failure(self, node: Machine) -> None:
         kube1 = add_nested_machine(node)
         install(node, TEMPLATE, check=SLOWLY_FAILING)
         node.boot(wait=False)
@@ -77,8 +77,8 @@ class TestBeforeATemplateOrdersNothing:
         assert kube1.main_pid() == started
         assert "Dependency failed" not in node.journal()
 
-    def test_a_drop_in_for_the_template_does_order(self, node: Machine) -> None:
-        """The way out: the same check and the same template, with After= on the template's own side."""
+    def test_a_drop_in_for_the_template_orders_it(self, node: Machine) -> None:
+        """The same check and the same template work with After= on the template's side."""
         kube1 = add_nested_machine(node)
         install(node, TEMPLATE, check=SLOWLY_FAILING)
         node.write(f"/etc/systemd/system/{TEMPLATE}.d/zz-order.conf", f"[Unit]\nAfter={CHECK}\n")
@@ -99,7 +99,7 @@ class TestBeforeATemplateOrdersNothing:
     ],
 )
 class TestARestartOfARequiredOneshotBouncesTheNode:
-    """Do what the reference does when a script's text has changed."""
+    """Proof that the reference's reaction to a changed script restarts the node."""
 
     def test_it_is_stopped_and_started(self, node: Machine, add: Callable[[Machine], Payload], consumer: str) -> None:
         payload = add(node)
@@ -117,7 +117,7 @@ class TestARestartOfARequiredOneshotBouncesTheNode:
     ) -> None:
         payload = add(node)
         install(node, consumer, check=PASSING)
-        # Nothing orders the template; that the check fails before the machine is up again is made sure of here.
+        # The template has no order, so the test makes sure that the check fails before the machine is up again.
         node.write(f"/etc/systemd/system/{consumer}.d/zz-order.conf", f"[Unit]\nAfter={CHECK}\n")
         node.boot()
         payload.wait_until_it_ran()

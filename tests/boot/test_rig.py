@@ -1,4 +1,4 @@
-"""The rig keeps its own promises: real systemds boot, and nothing of them touches or stays on the host."""
+"""The rig's own promises: real systemds boot, and leave the host untouched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ENDLESS = "[Service]\nType=oneshot\nExecStart=sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
 
 
-def test_a_boot_that_doesnt_end_says_what_it_waits_for(machine: Machine) -> None:
+def test_a_boot_that_hangs_names_what_it_waits_for(machine: Machine) -> None:
     machine.write("/etc/systemd/system/hello.service", ENDLESS)
     machine.systemctl("enable", "hello.service")
     with pytest.raises(MachineError, match=r"hello\.service.* start running"):
@@ -41,7 +41,7 @@ def test_the_nested_machine_runs_under_the_unmodified_template(node: Machine) ->
     shown = node.show(kube1.unit, "FragmentPath", "DropInPaths", "Requires", "ActiveState")
     assert shown["DropInPaths"] == ""
     assert shown["ActiveState"] == "active"
-    # What the package's own checksum says of it.
+    # The package's own checksum for it.
     path = os.path.join("usr/lib/systemd/system", os.path.basename(shown["FragmentPath"]))  # noqa: PTH118, PTH119
     sums = node.read("/var/lib/dpkg/info/systemd-container.md5sums")
     expected = re.findall(rf"^(\w+)  (?:usr/)?{re.escape(path.removeprefix('usr/'))}$", sums, re.MULTILINE)
@@ -52,7 +52,7 @@ def test_the_nested_machine_runs_under_the_unmodified_template(node: Machine) ->
     assert own == nested
 
 
-def test_a_reboot_keeps_the_files_and_forgets_the_payloads_starts(machine: Machine) -> None:
+def test_a_reboot_keeps_files_and_forgets_payload_starts(machine: Machine) -> None:
     payload = add_kubelet(machine, enabled=False)
     machine.write("/etc/kept", "before\n")
     machine.boot()
@@ -74,7 +74,7 @@ def test_a_reboot_keeps_the_files_and_forgets_the_payloads_starts(machine: Machi
     assert "Started kubelet" in machine.journal(every_boot=True)
 
 
-def test_what_is_switched_off_refuses_to_run_things(machine: Machine) -> None:
+def test_a_switched_off_machine_runs_no_program(machine: Machine) -> None:
     with pytest.raises(MachineError, match="it's off"):
         machine.run("true")
     with pytest.raises(MachineError, match="it's off"):
@@ -86,8 +86,8 @@ def test_what_is_switched_off_refuses_to_run_things(machine: Machine) -> None:
         machine.boot()
 
 
-def test_a_command_that_the_power_off_interrupts_comes_back(machine: Machine) -> None:
-    """systemd-shutdown stops every process (SIGSTOP), and nsenter stops itself with its child."""
+def test_a_command_interrupted_by_power_off_returns(machine: Machine) -> None:
+    """systemd-shutdown stops every process (SIGSTOP), and nsenter stops itself together with its child."""
     machine.write("/etc/systemd/system.conf.d/zz-short.conf", "[Manager]\nDefaultTimeoutStopSec=1s\n")
     machine.boot()
     machine.background("sleep", "infinity")
@@ -102,7 +102,7 @@ def test_a_command_that_the_power_off_interrupts_comes_back(machine: Machine) ->
     assert [process.returncode < 0 for process in done] == [True]
 
 
-def test_two_machines_at_once_know_nothing_of_each_other(new_machine: Callable[[], Machine]) -> None:
+def test_two_machines_at_once_are_isolated(new_machine: Callable[[], Machine]) -> None:
     one, other = new_machine(), new_machine()
     one.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1")
     one.boot()
@@ -132,7 +132,7 @@ def test_the_host_is_as_it_was(tree: Path) -> None:
     assert _host(tree) == before
 
 
-def test_a_machine_whose_plug_is_pulled_leaves_nothing(tree: Path) -> None:
+def test_a_machine_ended_abruptly_leaves_nothing(tree: Path) -> None:
     before = _host(tree)
     with Machine(tree) as machine:
         machine.boot()
@@ -169,7 +169,7 @@ def test_the_machine_cant_see_the_hosts_files(tree: Path) -> None:
     assert not (tree / "etc/written").exists()
 
 
-# What could be left of a machine, or of what is tried in it; others may install packages meanwhile.
+# Everything that a machine, or a test in it, could leave behind; other programs may install packages meanwhile.
 _PLACES = (
     *("/etc/aks-flex-node", "/run/aks-flex-node", "/etc/iproute2/rt_protos.d/hostrouting.conf"),
     *("/etc/systemd/nspawn/kube1.nspawn", "/var/lib/machines/kube1", "/usr/local/bin/payload"),
@@ -186,7 +186,7 @@ if command -v nft >/dev/null; then nft list tables; fi
 
 
 def _host(tree: Path) -> dict[str, object]:
-    """What a machine must not change."""
+    """Return the state that a machine must not change."""
     units = [path for path in Path("/etc/systemd/system").glob("*") if _UNITS.match(path.name)]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
@@ -207,19 +207,19 @@ def _times(paths: Iterable[Path]) -> dict[Path, int]:
 
 def _links_of(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
-        with suppress(FileNotFoundError):  # the one that lists the folder
+        with suppress(FileNotFoundError):  # the process that lists the folder
             yield str(path.readlink())
 
 
 def _processes_of(machine: Machine) -> set[str]:
-    """All processes in a machine's namespaces, by number and start: either alone may be another's later."""
+    """Return all processes in a machine's namespaces, by pid and start time: a pid alone may be reused."""
     own = {path.stat().st_ino for path in Path("/proc/self/ns").iterdir()}
     names = [f"/proc/self/ns/{name}" for name in ("mnt", "pid", "net", "uts", "ipc", "cgroup")]
     entered = [run("stat", "-Lc", "%i", *names).stdout for run in (machine._keeper.run, machine.run)]
     namespaces = {int(word) for line in entered for word in line.split()} - own
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or may not be looked at: then it isn't one of ours
+        with suppress(OSError):  # it has ended, or may not be read: then it isn't one of ours
             if any(path.stat().st_ino in namespaces for path in (folder / "ns").iterdir()):
                 found.add(_identity(folder))
     return found

@@ -1,4 +1,4 @@
-"""The roll-out of deploy/ansible on booted machines: it stops in the first batch that would be hurt, and later goes on."""
+"""The roll-out of deploy/ansible on booted machines: it stops at the first batch in danger, and goes on later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.ci
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
 
-# The first sick node is in a batch whose other node is fine.
+# The first sick node is in a batch with a healthy node.
 BATCHES, SIZE, SICK, KEPT, HELD = (
     ([1, 10, "10%"], 20, {13, 16, 20}, 11, 2) if IS_NIGHTLY else ([1, 2, "50%"], 4, {3, 4}, 1, 2)
 )
@@ -41,20 +41,20 @@ ROUTING = {
     "waitSeconds": 1,
 }
 COMMAND = '#!/bin/sh\nexec python3 -m hostrouting "$@"\n'
-# Well at the first check, and shadowed from then on.
+# Healthy at the first check, and shadowed from then on.
 TURNING_SICK = f"""#!/bin/sh
 python3 -m hostrouting "$@"
 code=$?
 [ "$1" != check ] || ip route add {" ".join(SHADOW)} || echo "it is sick already" >&2
 exit $code
 """
-# What an agent keeps in the file that holds our config too.
+# An agent's own keys in the file that holds our config too.
 AGENT = '{"azure": {"bootstrapToken": "abc.0123",\t"ids": [1.50]},\n "agent": {}}\n'
 CUT_OFF = f'if [ -e {TRIAL} ]; then echo "nsenter: cut off" >&2; exit 1; fi; exec "$@"'
 
 
 class Fleet:
-    """Booted machines, and Ansible beside them, which writes to one folder alone."""
+    """Booted machines, and an Ansible that writes to one folder alone."""
 
     def __init__(self, nodes: list[Machine], folder: Path) -> None:
         self.nodes = nodes
@@ -88,7 +88,7 @@ class Fleet:
         return subprocess.run(argv, env=self._env, cwd=self._folder, capture_output=True, text=True)
 
     def cut_off_once_tried(self, host: str) -> None:
-        """Have a host be out of Ansible's reach while a trial stands there."""
+        """Make a host unreachable for Ansible while a trial runs there."""
         known = json.loads(self._inventory.read_text())
         known["all"]["hosts"][host]["ansible_way_in"] += f" sh -c {shlex.quote(CUT_OFF)} sh"
         self._inventory.write_text(json.dumps(known))
@@ -96,7 +96,7 @@ class Fleet:
     def roll_out(
         self, *batches: int | str, limit: str = "all", **given: int
     ) -> tuple[int, dict[str, dict[str, int]], str]:
-        """The exit code, what became of each host, and all that was said."""
+        """Run the roll-out; return the exit code, the result of each host, and the output."""
         began = time.monotonic()
         extra = json.dumps({"hostrouting_batches": batches or BATCHES} | given)
         done = self.run("ansible-playbook", "hostrouting.hostrouting.roll_out", "--limit", limit, "-e", extra)
@@ -110,7 +110,7 @@ class Fleet:
 
 
 def state(node: Machine) -> str:
-    """How far a roll-out has come on a node: the mode that is installed, if any."""
+    """Return how far a roll-out has come on a node: the installed mode, if any."""
     if ours(node) and node.exists(CONFIG):
         return str(json.loads(node.read(CONFIG))["hostRouting"]["routeOverlap"]["mode"])
     if ours(node) or node.exists(CONFIG) or node.exists("/etc/hostrouting"):
@@ -120,7 +120,7 @@ def state(node: Machine) -> str:
 
 @pytest.fixture
 def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[int, Collection[int]], Fleet]:
-    """Boots so many machines, of which those that are sick have a shadow that no route of the config fixes."""
+    """Return a maker of fleets; on its sick machines no route of the config fixes the shadow."""
     if not (PROGRAMS / "ansible-playbook").exists():
         pytest.fail("Ansible isn't installed; the extra named ansible has it, from Python 3.11 on", pytrace=False)
 
@@ -140,7 +140,7 @@ def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[i
 
 
 @pytest.mark.timeout(by_day(900, by_night=3600), func_only=True)
-def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_fixed(
+def test_a_roll_out_stops_at_a_sick_batch_and_goes_on_after_the_fix(
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
     fleet = new_fleet(SIZE, SICK)
@@ -173,7 +173,7 @@ def test_a_roll_out_stops_in_the_first_batch_that_hurts_and_goes_on_once_it_is_f
     assert str(len(AGENT)) in [stat.rpartition(" ")[2] for stat in stats]
 
 
-def test_a_batch_that_turns_sick_while_it_bakes_is_put_back_at_once(
+def test_a_batch_that_turns_sick_is_rolled_back_at_once(
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:
     fleet = new_fleet(2, ())
@@ -198,7 +198,7 @@ def test_a_node_that_its_trial_cuts_off_stops_the_batch(
     assert fleet.states() == ["put back", "put back"], said
 
 
-def test_check_mode_is_a_plan_strict_fails_with_its_findings_and_a_recording_comes_here(
+def test_check_mode_plans_strict_fails_and_snapshots_are_fetched(
     new_fleet: Callable[[int, Collection[int]], Fleet], tmp_path: Path
 ) -> None:
     fleet = new_fleet(1, {1})

@@ -1,4 +1,4 @@
-"""The cache of trees: made once, nothing is removed but what is proven to be ours, and what is made boots."""
+"""The cache of trees: each is made once, nothing is removed unless proven to be ours, and a tree boots."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_folder_without_its_mark_is_never_removed(cache: Path, mark: str | Non
     refuses(leave_behind(cache, mark=mark), cache, why="doesn't hold its mark")
 
 
-def test_a_link_as_the_mark_doesnt_count(cache: Path) -> None:
+def test_a_link_as_the_mark_does_not_count(cache: Path) -> None:
     folder = leave_behind(cache, mark=None)
     (cache / "elsewhere").write_text(f"{TOKEN}\n")
     (folder / "mark").symlink_to(cache / "elsewhere")
@@ -77,14 +77,14 @@ def test_a_link_to_a_marked_folder_is_never_followed(cache: Path) -> None:
     refuses(cache / folder.name, cache, why="isn't a folder of ours")
 
 
-def test_a_way_through_a_link_is_refused(cache: Path) -> None:
+def test_a_path_through_a_link_is_refused(cache: Path) -> None:
     (cache / "real").mkdir()
     (cache / "link").symlink_to(cache / "real")
     leave_behind(cache / "real")
     refuses(cache / "link" / f"build-{TOKEN}", cache / "link", why="there are links on the way")
 
 
-def test_nothing_is_removed_while_something_is_mounted_below(cache: Path) -> None:
+def test_nothing_is_removed_while_a_mount_is_below(cache: Path) -> None:
     if obstacle := keeper.obstacle():
         pytest.skip(obstacle)
     folder = leave_behind(cache)
@@ -105,7 +105,7 @@ def test_nothing_is_removed_while_something_is_mounted_below(cache: Path) -> Non
 
 
 @pytest.mark.parametrize("suite", list(SUITES))
-def test_those_who_come_at_once_make_one_tree(cache: Path, suite: str) -> None:
+def test_concurrent_builders_make_one_tree(cache: Path, suite: str) -> None:
     made: list[Path] = []
     found: list[Path] = []
     both_are_there = threading.Barrier(2)
@@ -129,7 +129,7 @@ def test_those_who_come_at_once_make_one_tree(cache: Path, suite: str) -> None:
     assert sorted(path.name for path in cache.iterdir()) == sorted(["lock", found[0].parent.name])
 
 
-def test_a_failed_attempt_leaves_nothing_and_the_next_clears_up_after_a_killed_one(cache: Path) -> None:
+def test_failed_attempts_leave_nothing_and_killed_ones_are_cleaned_up(cache: Path) -> None:
     leave_behind(cache)
 
     def fail(_suite: str, target: Path, _lock: int) -> None:
@@ -141,7 +141,7 @@ def test_a_failed_attempt_leaves_nothing_and_the_next_clears_up_after_a_killed_o
     assert [path.name for path in cache.iterdir()] == ["lock"]
 
 
-def test_a_folder_in_the_cache_that_isnt_ours_stops_the_builder(cache: Path) -> None:
+def test_a_foreign_folder_in_the_cache_stops_the_builder(cache: Path) -> None:
     folder = leave_behind(cache, mark=None)
     with pytest.raises(NotOursError):
         find_or_build("bookworm", cache=cache, make=lambda *_: None)
@@ -150,7 +150,7 @@ def test_a_folder_in_the_cache_that_isnt_ours_stops_the_builder(cache: Path) -> 
 
 @pytest.mark.each_release
 def test_its_python_is_compiled_in_it(tree: Path) -> None:
-    """A machine's own Python adds no file later, and nothing of this checkout's environment is in there."""
+    """A machine's own Python adds no file later, and no path of this checkout is in the tree."""
     assert [*(tree / "usr/share/python3/debpython/__pycache__").glob("files.*.pyc")]
     assert not (tree / Path(__file__).parents[2].relative_to("/")).exists()
 

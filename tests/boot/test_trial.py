@@ -1,4 +1,4 @@
-"""``apply --try`` on a really booted systemd: put back in time or confirmed whole, whatever dies; nothing between."""
+"""``apply --try`` on a booted systemd: rolled back in time or confirmed as a whole, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ours(node: Machine) -> list[str]:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """A machine that runs behind the gate; and a config to try, which takes one route away and adds another."""
+    """Return a machine that runs behind the gate, and a config to try, which removes one route and adds another."""
     payload = installed(node, MENDED)
     write_tried(node)
     node.boot()
@@ -48,13 +48,13 @@ def write_tried(node: Machine) -> None:
 
 
 def is_over(node: Machine) -> bool:
-    """Whether a trial has ended, and nothing of it runs."""
+    """Tell whether a trial has ended, and no unit of it runs."""
     units = node.systemctl("list-units", "--all", "--plain", "--no-legend", f"{UNIT}.*").stdout
     return not (node.exists(TRIAL) or node.exists(f"{MARKERS}/trial.confirmed.json") or units.strip())
 
 
 def outcome(node: Machine, before: str) -> str:
-    """``back`` or ``confirmed``, if all of routes and files are so; what there is, if not."""
+    """Return ``back`` or ``confirmed`` if all routes and files are so; otherwise what there is."""
     is_as_before = files(node) == before
     planned = {path: node.python("plan", path, check=False).returncode for path in (CONFIG, TRIED)}
     if ours(node) == ["172.16.1.0/24"] and is_as_before:
@@ -65,13 +65,13 @@ def outcome(node: Machine, before: str) -> str:
 
 
 @pytest.mark.each_release
-def test_the_routes_come_back_in_time_unless_they_are_confirmed(node: Machine, running: Payload) -> None:
+def test_unconfirmed_routes_are_rolled_back_in_time(node: Machine, running: Payload) -> None:
     pid, before = running.main_pid(), files(node)
     node.python("apply", "--try", "3", TRIED)
     node.wait_until(lambda: is_over(node), "the trial is over")
     assert outcome(node, before) == "back"
     assert node.python("confirm", check=False).returncode == 1
-    # Another one at once has a timer of its own.
+    # Another trial right away has its own timer.
     said = json.loads(node.python("apply", "--try", "600", "--output", "json", TRIED).stdout)
     assert (said["host"], said["changed"]) == ("node", True)
     assert ours(node) == ["172.16.9.0/24"]
@@ -87,7 +87,7 @@ def test_the_routes_come_back_in_time_unless_they_are_confirmed(node: Machine, r
     assert running.main_pid() == pid
 
 
-def test_a_strict_overlap_and_a_signal_put_them_back_at_once(node: Machine, running: Payload) -> None:
+def test_a_strict_overlap_and_a_signal_roll_back_at_once(node: Machine, running: Payload) -> None:
     before = files(node)
     node.write(TRIED, node.read(TRIED).replace('["172.16.9.0/24"]', '["172.16.1.0/24"]'))
     done = node.python("apply", "--try", "600", TRIED, check=False)
@@ -98,9 +98,7 @@ def test_a_strict_overlap_and_a_signal_put_them_back_at_once(node: Machine, runn
     assert running.is_running()
 
 
-def test_a_start_of_the_machine_is_judged_by_what_is_installed_and_ends_the_trial(
-    node: Machine, running: Payload
-) -> None:
+def test_a_start_ignores_the_trial_and_ends_it(node: Machine, running: Payload) -> None:
     before = files(node)
     node.systemctl("stop", running.unit)
     node.python("apply", "--try", "600", TRIED)
@@ -113,8 +111,8 @@ def test_a_start_of_the_machine_is_judged_by_what_is_installed_and_ends_the_tria
     assert node.python("confirm", check=False).returncode == 1
 
 
-def test_a_trial_that_would_fix_it_never_lets_a_held_node_start(node: Machine) -> None:
-    """Its routes are gone when its time is over, and the node would run shadowed."""
+def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
+    """The trial's routes disappear when its time is over, and the node would then run shadowed."""
     chance = random.Random(21)
     payload = installed(node)
     node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [MENDED]})[1:-1]))
@@ -130,7 +128,7 @@ def test_a_trial_that_would_fix_it_never_lets_a_held_node_start(node: Machine) -
     payload.wait_until_it_ran()
 
 
-def test_one_whose_timer_is_lost_is_found_and_ended_by_the_oneshot(node: Machine, running: Payload) -> None:
+def test_the_oneshot_ends_a_trial_whose_timer_is_lost(node: Machine, running: Payload) -> None:
     """A soft reboot, and ``systemctl isolate``, end the timer and leave /run and the routes."""
     before = files(node)
     node.python("apply", "--try", "2", TRIED)
@@ -145,13 +143,13 @@ def test_one_whose_timer_is_lost_is_found_and_ended_by_the_oneshot(node: Machine
     assert running.is_running()
 
 
-def test_the_watcher_rests_meanwhile(node: Machine, running: Payload) -> None:
+def test_the_watcher_rests_during_a_trial(node: Machine, running: Payload) -> None:
     write_config(node, MENDED, watch={"enabled": True})
     node.python("apply")
     node.wait_for("hostrouting-watch.service", "active/running")
     before = files(node)
     node.python("apply", "--try", "600", TRIED)
-    node.ip("link", "set", "ib0", "down")  # a reason to look
+    node.ip("link", "set", "ib0", "down")  # an event
     node.wait_until(
         lambda: "trial" in node.show("hostrouting-watch.service", "StatusText")["StatusText"], "the watcher has looked"
     )
@@ -164,12 +162,12 @@ def test_the_watcher_rests_meanwhile(node: Machine, running: Payload) -> None:
 
 
 def kill(node: Machine, words: str, seconds: float) -> None:
-    """Run the command line, and kill all of it so much later."""
+    """Run the command line, and kill all of its processes so much later."""
     node.run("sh", "-c", f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true")
 
 
 def stage(node: Machine) -> str:
-    """How far who was killed has come."""
+    """Return how far the killed command had come."""
     for name, is_so in (
         ("in the midst of the confirm", node.exists(f"{MARKERS}/trial.confirmed.json")),
         ("while the trial stood", node.exists(TRIAL)),
@@ -180,7 +178,7 @@ def stage(node: Machine) -> str:
     return "before the trial"
 
 
-def test_whoever_is_killed_the_routes_are_put_back_or_confirmed_whole(node: Machine, running: Payload) -> None:
+def test_any_killed_process_leaves_routes_rolled_back_or_confirmed(node: Machine, running: Payload) -> None:
     chance = random.Random(18)
     pid = running.main_pid()
     seen = Counter[tuple[str, str]]()
@@ -198,8 +196,8 @@ def test_whoever_is_killed_the_routes_are_put_back_or_confirmed_whole(node: Mach
     print(seen)  # noqa: T201 - the figures, with --capture=no
 
 
-def test_a_confirm_that_is_killed_is_done_when_the_time_is_over(node: Machine, running: Payload) -> None:
-    """The moments that chance hardly meets: each in the midst of the confirm."""
+def test_a_killed_confirm_is_completed_when_the_time_is_over(node: Machine, running: Payload) -> None:
+    """These moments in the middle of the confirm are hardly hit by chance."""
     chance = random.Random(19)
     for _ in range(by_day(1, by_night=20)):
         before = files(node)
@@ -212,7 +210,7 @@ def test_a_confirm_that_is_killed_is_done_when_the_time_is_over(node: Machine, r
     assert running.is_running()
 
 
-def test_the_script_is_run_anew_where_somebody_kills_it(node: Machine, running: Payload) -> None:
+def test_a_killed_trial_script_is_run_again(node: Machine, running: Payload) -> None:
     before = files(node)
     node.python("apply", "--try", "2", TRIED)
     node.background("flock", f"{MARKERS}/lock", "sleep", "5")
@@ -225,7 +223,7 @@ def test_the_script_is_run_anew_where_somebody_kills_it(node: Machine, running: 
     assert running.is_running()
 
 
-def test_a_reboot_needs_no_way_back(node: Machine, running: Payload) -> None:
+def test_a_reboot_needs_no_rollback(node: Machine, running: Payload) -> None:
     chance = random.Random(20)
     before = files(node)
     for _ in range(by_day(1, by_night=20)):

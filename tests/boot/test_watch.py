@@ -1,4 +1,4 @@
-"""The watcher on a really booted systemd: beside a real systemd-networkd, and as a service."""
+"""The watcher on a booted systemd: together with a real systemd-networkd, and as a service."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def is_there(node: Machine) -> bool:
 
 
 def accepts(node: Machine) -> bool:
-    """Whether the kernel takes our route: the default route, by which its gateway is found, is there."""
+    """Tell whether the kernel accepts our route, as it does once the default route reaches its gateway."""
     return any(line.startswith("default via 10.1.0.1 dev eth0") for line in routes(node))
 
 
 def take_three_times(node: Machine) -> None:
-    """Remove our route as often as it takes to be told off."""
+    """Remove our route as often as it takes for the watcher to complain."""
     for _ in range(3):
         node.ip("route", "del", "172.16.1.0/24")
         node.wait_until(lambda: is_there(node), "the route is back")
-        # As long as it takes to be seen: losses in one burst are one.
+        # The watcher counts losses in one burst as one.
         node.run("sleep", "0.3")
 
 
-# --- beside systemd-networkd ---------------------------------------------------------------------------------------
+# --- together with systemd-networkd --------------------------------------------------------------------------------
 
 
 def write_network(node: Machine, comment: str = "") -> None:
@@ -56,7 +56,7 @@ def write_network(node: Machine, comment: str = "") -> None:
 
 
 def shown(node: Machine) -> str:
-    """How networkd sees eth0."""
+    """Return networkd's view of eth0."""
     return " ".join(node.run("networkctl", "list", "--no-pager", "--no-legend", "eth0").stdout.split())
 
 
@@ -75,7 +75,7 @@ def restart_networkd(node: Machine) -> None:
 
 def link_down_and_up(node: Machine) -> None:
     node.ip("link", "set", "eth0", "down")
-    # networkd 252 fails for good where both come at once.
+    # networkd 252 fails permanently if both come at once.
     node.wait_until(lambda: "eth0 ether off" in shown(node), "networkd has seen it")
     node.ip("link", "set", "eth0", "up")
 
@@ -94,13 +94,13 @@ GONE: dict[int, list[Callable[[Machine], None]]] = {
 
 
 def settle(node: Machine) -> None:
-    """Until networkd has done what it does, and the kernel takes our route again."""
+    """Wait until networkd is done, and the kernel accepts our route again."""
     node.wait_until(lambda: accepts(node), "the default route is back")
     node.wait_until(lambda: "configured" in shown(node).split(), "configured")
 
 
 @pytest.mark.each_release
-def test_what_networkd_takes_away_is_back_in_time_and_stays_lost_without_the_watcher(machine: Machine) -> None:
+def test_only_the_watcher_restores_what_networkd_removes(machine: Machine) -> None:
     machine.add_nic("eth0")
     machine.add_nic("ib0", "172.16.0.10/16")
     write_network(machine)
@@ -139,14 +139,14 @@ def test_what_networkd_takes_away_is_back_in_time_and_stays_lost_without_the_wat
 
 
 def entries(node: Machine, event: str) -> list[dict[str, str]]:
-    """What the journal holds of an event, with its fields."""
+    """Return the journal's entries of an event, with their fields."""
     node.run("journalctl", "--sync", check=False)
     out = node.run("journalctl", "--boot", "--output=json", f"HOSTROUTING_EVENT={event}", check=False).stdout
     return [json.loads(line) for line in out.splitlines()]
 
 
 def markers(node: Machine) -> list[str]:
-    """Those that are there; between two verdicts there is none for a moment."""
+    """Return the markers that exist; between two verdicts there is none for a moment."""
     return [name for name in ("ok", "detected") if node.exists(f"{MARKERS}/route-overlap.{name}")]
 
 
@@ -156,7 +156,7 @@ def is_ok(node: Machine, cidr: str) -> bool:
 
 @pytest.fixture
 def watched(node: Machine) -> Payload:
-    """A booted node whose watcher runs, behind the gate in STRICT."""
+    """Return a booted node whose watcher runs, behind the gate in STRICT."""
     payload = installed(node, MENDED, cidrs=("172.16.1.0/24", "192.168.0.0/16"), watch=WATCH)
     node.write(TEXTFILE, "")
     node.boot()
@@ -165,9 +165,7 @@ def watched(node: Machine) -> Payload:
     return payload
 
 
-def test_an_infiniband_address_that_comes_late_is_told_everywhere_and_the_machine_runs_on(
-    node: Machine, watched: Payload
-) -> None:
+def test_a_late_infiniband_address_is_reported_and_the_machine_runs_on(node: Machine, watched: Payload) -> None:
     pid = watched.main_pid()
     assert markers(node) == ["ok"]
     assert is_ok(node, "192.168.0.0/16")
@@ -195,19 +193,19 @@ def test_an_infiniband_address_that_comes_late_is_told_everywhere_and_the_machin
     assert watched.is_running()
 
 
-def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: Machine, watched: Payload) -> None:
+def test_a_fight_over_routes_is_reported_and_remove_ends_the_watcher(node: Machine, watched: Payload) -> None:
     pid = watched.main_pid()
     take_three_times(node)
     (told, *_) = entries(node, "routes-contested")
     for words in ("hostrouting keeps this route", "3 times", "systemctl stop hostrouting-watch", "hostrouting remove"):
         assert words in told["MESSAGE"]
-    # An update changes what it keeps, and restarts nothing.
+    # An update changes the routes that it keeps, and restarts no unit.
     write_config(node, MENDED, {"destination": "172.16.2.0/24"}, watch=WATCH)
     before = node.main_pid(UNIT)
     node.python("apply", "/etc/aks-flex-node/config.json")
     assert node.main_pid(UNIT) == before != 0
     assert len([line for line in routes(node) if "proto 217" in line]) == 2
-    # It keeps the new one too: what is installed is read at each look.
+    # It keeps the new route too: each look reads the installed files.
     node.run("ip", "route", "del", "172.16.2.0/24")
     node.wait_until(lambda: any("172.16.2.0/24" in line for line in routes(node)), "the new route is back")
     node.python("remove")
@@ -223,7 +221,7 @@ def test_who_fights_is_told_how_to_stop_and_remove_takes_the_watcher_back(node: 
     assert watched.main_pid() == pid
 
 
-def test_a_python_that_has_moved_breaks_neither_boot_nor_machine(node: Machine) -> None:
+def test_a_moved_python_breaks_neither_boot_nor_machine(node: Machine) -> None:
     payload = installed(node, MENDED, watch=WATCH)
     node.remove(FOUND)
     node.boot()

@@ -1,4 +1,4 @@
-"""A host without Python, of an Ignition document or of install.sh alone: it boots, checks, and holds back."""
+"""A host without Python, made from an Ignition document or with install.sh alone: it boots, checks, and holds back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from boot.rig import Machine
 
 OUT = "/root/out"
-# As Ignition enables units: the first boot follows presets.
+# Ignition enables units by presets, which the first boot follows.
 PRESET = "/etc/systemd/system-preset/20-ignition.preset"
 
 
@@ -44,7 +44,7 @@ def document(*routes: dict[str, Any], cidrs: tuple[str, ...] = ("172.16.1.0/24",
 
 
 def carry(node: Machine, config: Config) -> None:
-    """Copy what ``render --out`` writes onto a machine."""
+    """Copy the files that ``render --out`` writes to a machine."""
     node.remove(OUT)
     for file in bundle(config, Layout(OUT)):
         node.write(str(file.path), file.text, mode=file.mode)
@@ -57,7 +57,7 @@ def without_python(node: Machine) -> None:
 
 
 def provision(node: Machine, config: Config) -> None:
-    """Write what Ignition writes of the document, and enable what it enables."""
+    """Write the files of an Ignition document, and enable its units."""
     made = ignition(config)
     for path, (text, mode) in written(made).items():
         node.write(path, text, mode=mode)
@@ -67,12 +67,12 @@ def provision(node: Machine, config: Config) -> None:
 
 
 def whole(node: Machine) -> str:
-    """Everything below /etc with its mode, target and checksum; the machine is off."""
+    """Return mode, target and checksum of everything below /etc; the machine is off."""
     script = "cd /etc && find . -printf '%p %m %y %l\n' | sort; find . -type f -not -name machine-id -print0 | sort -z | xargs -0 sha256sum"
     return node.run_offline("sh", "-euc", script).stdout
 
 
-def test_of_an_ignition_document_alone_it_holds_and_is_taken_back(node: Machine) -> None:
+def test_an_ignition_document_alone_holds_the_node_and_is_removable(node: Machine) -> None:
     payload = add_nested_machine(node)
     without_python(node)
     before = whole(node)
@@ -96,7 +96,7 @@ def test_of_an_ignition_document_alone_it_holds_and_is_taken_back(node: Machine)
     assert whole(node) == before
 
 
-def test_of_install_sh_alone_it_installs_its_routes_and_python_takes_it_back(node: Machine) -> None:
+def test_install_sh_alone_installs_routes_and_python_removes_them(node: Machine) -> None:
     payload = add_nested_machine(node)
     before = whole(node)
     carry(node, document(MENDED))
@@ -113,7 +113,7 @@ def test_of_install_sh_alone_it_installs_its_routes_and_python_takes_it_back(nod
     assert whole(node) == before
 
 
-def test_in_a_chroot_it_leaves_what_apply_leaves(node: Machine) -> None:
+def test_in_a_chroot_it_leaves_the_same_files_as_apply(node: Machine) -> None:
     write_config(node, MENDED)
     config = Config.from_mapping(json.loads(node.read(CONFIG)))
     install_into_image(node)
@@ -127,7 +127,7 @@ def test_in_a_chroot_it_leaves_what_apply_leaves(node: Machine) -> None:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """A machine that runs, and nothing is installed."""
+    """Return a running machine on which nothing is installed."""
     payload = add_nested_machine(node)
     without_python(node)
     node.boot()
@@ -135,7 +135,7 @@ def running(node: Machine) -> Payload:
     return payload
 
 
-def test_on_a_running_node_it_installs_now_and_stops_nothing(node: Machine, running: Payload) -> None:
+def test_on_a_running_node_it_installs_at_once_and_stops_nothing(node: Machine, running: Payload) -> None:
     before, pid, reloads = files(node), running.main_pid(), list[int]()
     for routes, cidr in (((), "10.96.0.0/12"), ((MENDED,), "172.16.1.0/24"), ((), "10.96.0.0/12")):
         config = document(*routes, cidrs=(cidr,), staticRoutes={"enabled": True, "routes": [*routes, OTHER]})
@@ -163,8 +163,8 @@ def test_on_a_running_node_it_installs_now_and_stops_nothing(node: Machine, runn
 OTHER = {"destination": "172.16.9.0/24"}
 
 
-def test_what_fails_on_a_running_node_is_put_back(node: Machine, running: Payload) -> None:
-    """A route that can't be installed; and an override that takes the gate away."""
+def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payload) -> None:
+    """One failure is a route that can't be installed; the other an override that removes the gate."""
     carry(node, document(UNREACHABLE, cidrs=()))
     before = files(node)
     done = node.run(f"{OUT}/install.sh", check=False)
@@ -212,7 +212,7 @@ def test_a_signal_never_leaves_routes_without_files(node: Machine, running: Payl
     assert marker(node) == {"ok": ""}
 
 
-def test_a_node_that_is_held_starts_when_it_is_removed(node: Machine) -> None:
+def test_a_held_node_starts_when_the_gate_is_removed(node: Machine) -> None:
     payload = add_nested_machine(node)
     without_python(node)
     provision(node, document())

@@ -1,14 +1,14 @@
 """Debian trees to boot: made once with mmdebstrap, kept in a cache folder, and never written to again.
 
-    python tests/boot/trees.py          # makes those that are missing, and says where they are
+    python tests/boot/trees.py          # makes the missing trees, and prints their paths
 
 The cache folder is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache folder. In it:
 
-    lock                        held while a tree is made; whoever waits for it finds the tree ready
+    lock                        held while a tree is made; a waiting process then finds the tree ready
     build-TOKEN/mark, tree/     being made; only such a folder is ever removed, and only if its mark holds its token
-    SUITE-KEY/mark, tree/       ready; KEY tells the suite, the packages and the set-up that it was made of
+    SUITE-KEY/mark, tree/       ready; KEY is a hash of the suite, the packages and the set-up
 
-Old trees stay until someone deletes them by hand: the harness takes away nothing but its own failed attempts.
+Old trees stay until a user deletes them by hand: the harness removes nothing but its own failed attempts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PACKAGES = (
 )
 BUILD_SECONDS = 900
 
-# Runs inside the new tree, chrooted: its links can't lead out of it.
+# Runs in the new tree, chrooted: its links can't lead out of it.
 SET_UP = r"""
 set -eu
 # Without a fixed one each boot counts as the first, and presets are applied anew.
@@ -71,8 +71,8 @@ done
 touch -d '2040-01-01' /etc/.updated /var/.updated
 """
 
-# All that the packages' scripts get to see of ours. By what ./run tells Python its byte code would go elsewhere, and
-# that of the distribution's own Python would come later, in a machine that compares its files.
+# The whole environment that the packages' scripts get from us. With ./run's settings for Python the byte code would go
+# elsewhere, and the distribution's own Python would write its byte code later, in a machine that compares its files.
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -80,7 +80,7 @@ ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "HOSTROUTING_BOOT_SET_UP": SET_UP,
 }
-# A network may have no other way out.
+# A network may have no other route out.
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 _KEPT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
@@ -89,15 +89,15 @@ _BUILD = re.compile(r"build-(?P<token>[0-9a-f]{32})")
 
 
 class CannotBuildError(Exception):
-    """There is no tree and none can be made; the message says why."""
+    """A tree that is missing and can't be made; the message says why."""
 
 
 class NotOursError(Exception):
-    """A folder that was to be removed isn't one that this module has made, or isn't safe to remove."""
+    """A folder that was to be removed but isn't one that this module has made, or isn't safe to remove."""
 
 
 def cache_folder() -> Path:
-    """Where the trees are kept."""
+    """Return the folder of the trees."""
     if named := os.environ.get("HOSTROUTING_BOOT_CACHE"):
         return Path(named).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
@@ -106,7 +106,7 @@ def cache_folder() -> Path:
 def find_or_build(
     suite: str, *, cache: Path | None = None, make: Callable[[str, Path, int], None] | None = None
 ) -> Path:
-    """The tree of a suite; made now if it isn't there, which takes half a minute and the network.
+    """Return the tree of a suite; make a missing one, which takes half a minute and the network.
 
     Args:
         suite: one of ``SUITES``.
@@ -115,7 +115,7 @@ def find_or_build(
             mmdebstrap.
 
     Raises:
-        CannotBuildError: it isn't there and can't be made.
+        CannotBuildError: the tree is missing and can't be made.
     """
     cache = (cache or cache_folder()).resolve()
     final = cache / f"{suite}-{_key(suite)}"
@@ -129,7 +129,7 @@ def find_or_build(
 
 
 def build_all() -> list[Path]:
-    """The trees of all suites."""
+    """Make the missing trees of all suites, and return all."""
     return [find_or_build(suite) for suite in SUITES]
 
 
@@ -158,7 +158,7 @@ def _locked(cache: Path) -> Iterator[int]:
 
 
 def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
-    for left_behind in cache.glob("build-*"):  # by a builder that was killed: it would hold the lock otherwise
+    for left_behind in cache.glob("build-*"):  # left by a killed builder: a live one would hold the lock
         remove_build(left_behind, cache)
     token = secrets.token_hex(16)
     build = cache / f"build-{token}"
@@ -174,7 +174,7 @@ def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
 
 def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     argv = [
-        # What is mounted for the packages' scripts stays in a mount namespace that ends with them.
+        # Mounts for the packages' scripts stay in a mount namespace that ends with them.
         *("nsenter", f"--net={outer_network()}", "unshare", "--mount", "--propagation", "private"),
         *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"),
         *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
@@ -183,7 +183,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     ]
     env = ENVIRONMENT | {name: os.environ[name] for name in _PROXIES if name in os.environ}
     try:
-        # It inherits the lock: if this process is killed, mmdebstrap holds it until it is done itself.
+        # It inherits the lock: if this process is killed, mmdebstrap holds it until it is done.
         done = subprocess.run(
             argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, pass_fds=[lock], check=False,
@@ -196,9 +196,9 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
 
 
 def outer_network() -> str:
-    """The network namespace to download in: that of the first ancestor that can be looked at.
+    """Return the network namespace to download in: that of the first ancestor that can be read.
 
-    The tests live in one of their own, without a way out.
+    The tests run in their own namespace, which has no route out.
     """
     pid, found = os.getpid(), "/proc/self/ns/net"
     while pid > 0:
@@ -216,7 +216,7 @@ def remove_build(folder: Path, cache: Path) -> None:
         cache: the folder of trees.
 
     Raises:
-        NotOursError: it isn't that, or something is mounted in it; nothing was removed.
+        NotOursError: the folder is another one, or something is mounted in it; nothing was removed.
     """
     for objection in _objections(folder, cache):
         raise NotOursError(f"refused to remove {folder}: {objection}")
@@ -224,7 +224,7 @@ def remove_build(folder: Path, cache: Path) -> None:
 
 
 def _objections(folder: Path, cache: Path) -> Iterator[str]:
-    """Why a folder mustn't be removed; the first reason counts, later ones rely on it."""
+    """Return why a folder mustn't be removed; the first reason counts, as later ones rely on it."""
     if not cache.is_absolute() or cache.resolve() != cache or folder.parent != cache:
         yield "it isn't directly in the folder of trees, or there are links on the way"
     name = _BUILD.fullmatch(folder.name)
