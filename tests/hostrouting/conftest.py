@@ -1,4 +1,4 @@
-"""A node in memory whose ib0 shadows what the cluster lives in, and the commands on it and elsewhere."""
+"""A node in memory whose ib0 shadows the cluster's addresses, and functions that run commands on it and elsewhere."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def host(kernel: FakeKernel, units: FakeSystemd, layout: Layout) -> Host:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[object], Path]:
-    """Writes a config, as text or as what becomes JSON."""
+    """Return a function that writes a config, from text or from a value for JSON."""
 
     def call(document: object) -> Path:
         path = tmp_path / "given.json"
@@ -52,7 +52,7 @@ def write(tmp_path: Path) -> Callable[[object], Path]:
 
 
 class Unasked:
-    """A backend that nothing may be asked of."""
+    """A backend that must not be used."""
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"the host itself was asked for its {name}")
@@ -60,7 +60,7 @@ class Unasked:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs commands on a laptop, whose own routes don't matter, and whose nameserver is another."""
+    """Return a function that runs commands on a laptop with other routes and another nameserver."""
     unasked: Any = Unasked()
     laptop = Host(routes=unasked, units=unasked, layout=Layout(tmp_path / "laptop"))
     laptop.layout.resolv_conf.parent.mkdir(parents=True)
@@ -75,7 +75,7 @@ def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
 
 @pytest.fixture
 def recorded(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Path:
-    """The node as a snapshot that a command has taken."""
+    """Return the node's snapshot, taken by the command."""
     code, out, err = run("snapshot")
     assert (code, err) == (0, "")
     path = tmp_path / "node.json"

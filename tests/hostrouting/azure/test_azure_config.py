@@ -1,4 +1,4 @@
-"""The ``hostNetworking`` section: read as strictly as ``hostRouting``, beside it."""
+"""The ``hostNetworking`` section is read as strictly as ``hostRouting``, next to it."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def test_every_key_is_read() -> None:
     )
 
 
-def test_what_is_left_out_has_a_default() -> None:
+def test_missing_keys_have_defaults() -> None:
     config = read(loadBalancerProbe={}, staleAzureVnet={"cidrs": ["10.0.0.0/8"]})
     assert config.load_balancer_probe == LoadBalancerProbe(False, ("eth0",), Ipv6Detection.ALWAYS)
     assert config.stale_azure_vnet == StaleAzureVnet(["10.0.0.0/8"], (), "azure0", "eth0", 5)
 
 
 @pytest.mark.parametrize("document", [{}, {"hostNetworking": None}, {"hostNetworking": {}}, {"other": {"a": 1}}])
-def test_no_section_asks_for_nothing(document: dict[str, Any]) -> None:
+def test_without_a_section_nothing_is_wanted(document: dict[str, Any]) -> None:
     assert HostNetworking.from_mapping(document) == HostNetworking()
 
 
 @pytest.mark.parametrize("config", [HostNetworking(), read(**WHOLE), HostNetworking(consumer="kubelet.service")])
-def test_what_is_written_reads_back(config: HostNetworking) -> None:
+def test_a_written_config_reads_back(config: HostNetworking) -> None:
     assert HostNetworking.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
 
 
-def test_the_consumer_is_host_routings() -> None:
+def test_the_consumer_comes_from_host_routing() -> None:
     document = {"hostRouting": {"consumer": "kubelet.service"}, "hostNetworking": {}}
     assert HostNetworking.from_mapping(document).consumer == Config.from_mapping(document).consumer == "kubelet.service"
     assert list(problems({"hostNetworking": {"consumer": "kubelet.service"}})) == ["hostNetworking.consumer"]
@@ -84,7 +84,7 @@ def test_the_consumer_is_host_routings() -> None:
         ("staleAzureVnet", {"cidrs": ["10.0.0.0/8"], "lockWaitSeconds": True}, "lockWaitSeconds", "is not an integer"),
     ],
 )
-def test_what_breaks_a_rule_is_named(key: str, section: dict[str, Any], path: str, message: str) -> None:
+def test_a_value_that_breaks_a_rule_is_named(key: str, section: dict[str, Any], path: str, message: str) -> None:
     assert message in problems({"hostNetworking": {key: section}})[f"hostNetworking.{key}.{path}"]
 
 
@@ -95,7 +95,7 @@ def test_what_breaks_a_rule_is_named(key: str, section: dict[str, Any], path: st
         ([], {"": "expected an object with the key hostNetworking, not a list"}),
     ],
 )
-def test_a_slip_is_no_silent_nothing(document: Any, problem: dict[str, str]) -> None:
+def test_a_typo_is_an_error(document: Any, problem: dict[str, str]) -> None:
     assert problems(document) == problem
 
 

@@ -1,4 +1,4 @@
-"""The load balancer's probes on a node in memory: what is planned, installed and taken back."""
+"""The load balancer's probes on a node in memory: plan, installation and removal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = {
     "etc/systemd/system/nftables.service.d/hostrouting-load-balancer-probe.conf",
     "etc/systemd/system/nftables-flush.service.d/hostrouting-load-balancer-probe.conf",
 }
-# As nft 1.0.6 prints it; others write the flags and the priority in other words, and leave out the table's comment.
+# As nft 1.0.6 prints it; other versions word the flags and the priority differently, and omit the table's comment.
 LISTING = f"""\
 table ip6 {TABLE} {{
 	comment "hostrouting: IPv6 health probes of Azure's load balancer"
@@ -89,7 +89,7 @@ def files(host: Host) -> set[str]:
         (None, False),
     ],
 )
-def test_rules_are_told_by_what_all_versions_print(listing: str | None, is_in_force: bool) -> None:
+def test_rules_are_recognised_by_what_all_versions_print(listing: str | None, is_in_force: bool) -> None:
     assert has_rules(listing, "eth0") is is_in_force
 
 
@@ -101,7 +101,7 @@ def test_no_other_text_reaches_a_rendered_file(device: str) -> None:
         host_route(device)
 
 
-def test_apply_does_what_was_planned_and_a_second_run_nothing(host: Host, node: FakeProbeNode) -> None:
+def test_apply_follows_the_plan_and_a_second_run_does_nothing(host: Host, node: FakeProbeNode) -> None:
     plan = plan_probe(asked(), host, CancelScope(), node=node)
     assert (plan.device, plan.rules, [change.what for change in plan.changes.routes]) == (
         "eth0",
@@ -136,7 +136,7 @@ def listing_of(device: str) -> str:
     return render_ruleset(device).partition(f"delete table ip6 {TABLE}\n")[2]
 
 
-def test_the_unit_loads_both_and_tries_again(host: Host, node: FakeProbeNode) -> None:
+def test_the_unit_loads_rules_and_route_and_retries(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked(devices=["azure0"]))
     unit = host.layout.of(UNIT).read_text()
     assert f"ExecStart=/usr/sbin/ip -6 route replace {host_route('azure0')}\n" in unit
@@ -147,14 +147,14 @@ def test_the_unit_loads_both_and_tries_again(host: Host, node: FakeProbeNode) ->
     assert "load-balancer-probe.service" in host.units.show(MACHINE, "Wants")["Wants"].split()
 
 
-def test_another_device_takes_the_place_of_the_first(host: Host, node: FakeProbeNode) -> None:
+def test_another_device_replaces_the_first(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     (change,) = configure(host, node, asked(devices=["azure0"])).changes.routes
     assert (change.action, change.was, node.pinned) == ("replaced", host_route("eth0"), host_route("azure0"))
 
 
 class Refusing(FakeProbeNode):
-    """nft refuses the rules for azure0."""
+    """An nft that refuses the rules for azure0."""
 
     def load(self, text: str) -> None:
         if "azure0" in text:
@@ -163,7 +163,7 @@ class Refusing(FakeProbeNode):
 
 
 class Led(FakeProbeNode):
-    """A policy rule leads past the route by azure0."""
+    """A node on which a policy rule bypasses the route by azure0."""
 
     def route(self) -> str | None:
         return "default via fe80::9 dev eth9" if "azure0" in (self.pinned or "") else self.pinned
@@ -176,7 +176,7 @@ class Led(FakeProbeNode):
         (Led(), r"the pinned route doesn't win .* would take default via fe80::9 dev eth9; look at: ip -6 rule"),
     ],
 )
-def test_what_fails_changes_nothing(host: Host, node: FakeProbeNode, message: str) -> None:
+def test_a_failure_changes_nothing(host: Host, node: FakeProbeNode, message: str) -> None:
     configure(host, node, asked())
     before, texts = (dict(node.tables), node.pinned), contents(host)
     with pytest.raises(LoadBalancerProbeError, match=message):
@@ -212,7 +212,9 @@ METADATA = asked(ipv6Detection="METADATA")
         (FakeProbeNode(problem="asked"), HostNetworking(), "loadBalancerProbe isn't enabled in the config"),
     ],
 )
-def test_no_need_no_rules(host: Host, node: FakeProbeNode, config: HostNetworking, skipped: str | None) -> None:
+def test_a_node_without_need_gets_no_rules(
+    host: Host, node: FakeProbeNode, config: HostNetworking, skipped: str | None
+) -> None:
     planned, done = plan_probe(config, host, CancelScope(), node=node), configure(host, node, config)
     assert (planned.skipped_because, done.skipped_because) == (skipped, skipped)
     assert (bool(node.tables), bool(files(host))) == (skipped is None, skipped is None)
@@ -224,14 +226,14 @@ def test_no_answer_is_an_error(host: Host) -> None:
     assert files(host) == set()
 
 
-def test_what_is_installed_stays_whatever_azure_says(host: Host, node: FakeProbeNode) -> None:
+def test_installed_rules_stay_whatever_azure_answers(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     assert configure(host, node, METADATA).device == "eth0"
     assert files(host) == FILES
 
 
 @pytest.mark.parametrize("is_by_config", [True, False])
-def test_all_of_it_is_taken_back(host: Host, node: FakeProbeNode, is_by_config: bool) -> None:
+def test_everything_is_removed(host: Host, node: FakeProbeNode, is_by_config: bool) -> None:
     configure(host, node, asked(devices=["azure0"]))
     off = HostNetworking()
     assert plan_probe(off, host, CancelScope(), node=node).rules == "removed"
@@ -242,7 +244,7 @@ def test_all_of_it_is_taken_back(host: Host, node: FakeProbeNode, is_by_config: 
     assert phases.run(remove) == ProbeReport(skipped_because="nothing of it is installed")
 
 
-def test_a_removal_that_was_cut_short_goes_on(host: Host, node: FakeProbeNode) -> None:
+def test_an_interrupted_removal_is_completed(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     kept = attrs.evolve(node, tables=dict(node.tables))
     phases.run(RemoveLoadBalancerProbe(host=host, node=node))
@@ -250,7 +252,7 @@ def test_a_removal_that_was_cut_short_goes_on(host: Host, node: FakeProbeNode) -
     assert (kept.tables, kept.pinned) == ({}, None)
 
 
-def test_an_image_gets_files_alone(tmp_path: Path) -> None:
+def test_an_image_gets_only_files(tmp_path: Path) -> None:
     (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
     host = Host.image(tmp_path)
     report = configure(host, None, METADATA)
@@ -261,6 +263,6 @@ def test_an_image_gets_files_alone(tmp_path: Path) -> None:
     assert files(host) == set()
 
 
-def test_a_node_must_be_given_beside_another_root(host: Host) -> None:
+def test_another_root_needs_an_explicit_node(host: Host) -> None:
     with pytest.raises(ConfigError, match="must be given beside a layout below"):
         configure(host, None, asked())

@@ -1,4 +1,4 @@
-"""The clean-up after azure-vnet on a node in memory: what goes, what stays, and why; its locks and its state file."""
+"""The clean-up after azure-vnet on a node in memory: what is removed, what stays, and why; locks and state file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ OUTSIDE = "it is outside of the given CIDRs"
 
 
 def at(mac: str | None, name: str = "azvnew", master: str | None = "azure0", **more: Any) -> Interface:
-    """The host's end of a pod's pair."""
+    """Return the host's end of a pod's veth pair."""
     return Interface(name, "aa:aa:aa:aa:aa:08", master=master, far_mac=mac, **more)
 
 
@@ -90,7 +90,7 @@ def of(items: tuple[Item, ...]) -> set[str | Neighbour]:
 
 
 def why(items: tuple[Item, ...], what: str | Neighbour) -> tuple[str, str | None]:
-    """The reason of an item that has to be among these, and its interface."""
+    """Return the reason for an item, which has to be among these, and its interface."""
     (reason,) = {(item.reason, item.interface) for item in items if item.what == what}
     return reason
 
@@ -98,8 +98,8 @@ def why(items: tuple[Item, ...], what: str | Neighbour) -> tuple[str, str | None
 # --- rules -------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_gone_pod_left_goes_and_nothing_else() -> None:
-    for found in (plan(node_state()), plan(node_state(), DEAD)):  # to be listed is no sign of life
+def test_only_leftovers_of_a_gone_pod_are_removed() -> None:
+    for found in (plan(node_state()), plan(node_state(), DEAD)):  # a listed pod may be dead
         assert of(found.removed) == {*GONE_RULES, neighbour(GONE)}
         assert of(found.kept) == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
         assert found.other_rules == 2
@@ -120,7 +120,7 @@ def test_what_a_gone_pod_left_goes_and_nothing_else() -> None:
         (dnat(GONE, LIVE_MAC), {}, RUNNING),
     ],
 )
-def test_a_rule_that_stays_says_why(line: str, fields: dict[str, Any], reason: str) -> None:
+def test_a_kept_rule_has_its_reason(line: str, fields: dict[str, Any], reason: str) -> None:
     found = plan(only(line), **fields)
     assert not found.removed
     assert why(found.kept, line)[0] == reason
@@ -130,19 +130,19 @@ def test_a_rule_that_stays_says_why(line: str, fields: dict[str, Any], reason: s
     ("interface", "endpoints", "stays"),
     [
         (at(None, "veth9", None), [("veth9", GONE_MAC, str(GONE))], True),
-        (at(None, "veth9", None), [("veth9", None, str(GONE))], True),  # which MAC it has, it doesn't say
+        (at(None, "veth9", None), [("veth9", None, str(GONE))], True),  # its MAC is unknown
         (at(None, "veth9", None), [("veth9", LIVE_MAC, str(GONE))], False),
         (at(None, "veth9", None), [("veth9", GONE_MAC, str(LIVE))], False),
         (at(GONE_MAC), [], True),  # a half-done ADD
-        (at(GONE_MAC, "pod8"), [DEAD], True),  # renamed, and a port of the bridge still
-        (at(GONE_MAC, "pod8", None), [DEAD], False),  # another CNI's, routed
+        (at(GONE_MAC, "pod8"), [DEAD], True),  # renamed, and still a port of the bridge
+        (at(GONE_MAC, "pod8", None), [DEAD], False),  # another CNI's routed pod
         (at("a2:06:00:20:0b:99", seen_macs=(GONE_MAC,)), [], True),  # KubeVirt gives the pod's end another MAC
-        (at(None), [], True),  # it can't be read, so it may be its pod's
+        (at(None), [], True),  # unreadable, so it may be the pod's
         (at(None), [DEAD], False),
         (at(None), [("azvgone", "a2:06:00:20:0b:01", str(GONE))], True),
     ],
 )
-def test_interfaces_keep_theirs(
+def test_interfaces_keep_their_rules(
     interface: Interface, endpoints: list[tuple[str, str | None, str]], stays: bool
 ) -> None:
     found = plan(only(dnat(GONE), interfaces=(*INTERFACES, interface)), *endpoints)
@@ -151,13 +151,13 @@ def test_interfaces_keep_theirs(
         assert why(found.kept, dnat(GONE))[1] == interface.name
 
 
-def test_other_shapes_are_counted_and_duplicates_go() -> None:
+def test_other_shapes_are_counted_and_duplicates_removed() -> None:
     lines = (SNAT, ARP_REPLIES, dnat(GONE).replace(str(GONE), "10.1.0.0/24"), dnat(GONE) + " -c 1 2")
     assert plan(only(*lines)) == AzureVnetReport(other_rules=4)
     assert len(plan(only(dnat(GONE), dnat(GONE))).removed) == 2
 
 
-# --- tunnel mode: every pod's answer to ARP has the same MAC -----------------------------------------------------
+# --- tunnel mode: ARP answers for all pods have the same MAC -----------------------------------------------------
 
 
 LONE, FRAMES = arp_reply(GONE, TUNNEL_MAC), dnat(GONE)
@@ -171,14 +171,14 @@ LONE, FRAMES = arp_reply(GONE, TUNNEL_MAC), dnat(GONE)
         ((LONE, dnat(GONE, LIVE_MAC), FRAMES, dnat(GONE, "a2:06:00:20:0b:01")), (), (), True),
         ((LONE, dnat(GONE, NIC_MAC)), (), (), True),
         ((LONE,), (), (), False),
-        ((LONE,), (at("a2:06:00:20:0b:08"),), (), True),  # a pod is just being added
+        ((LONE,), (at("a2:06:00:20:0b:08"),), (), True),  # a pod is being added
         ((LONE,), (at("a2:06:00:20:0b:08"),), (("azvnew", "a2:06:00:20:0b:08", "10.1.0.35"),), False),
         ((LONE, FRAMES), (at("a2:06:00:20:0b:08"),), (), True),
         ((LONE, FRAMES), (at("a2:06:00:20:0b:08"),), (DEAD,), True),
         ((LONE, FRAMES), (at(None),), (DEAD,), True),
     ],
 )
-def test_in_tunnel_mode_the_frames_rule_decides(
+def test_in_tunnel_mode_the_rule_for_frames_decides(
     rules: tuple[str, ...], interfaces: tuple[Interface, ...], endpoints: tuple[tuple[str, str, str], ...], stays: bool
 ) -> None:
     found = plan(only(*rules, dnat(LIVE, LIVE_MAC), interfaces=(*INTERFACES, *interfaces)), *endpoints)
@@ -198,7 +198,7 @@ UNKNOWN_MAKER = "nothing shows that azure-vnet made it"
         ((dnat(GONE),), neighbour(GONE), (), None),
         ((SNAT,), neighbour(GONE), (DEAD,), None),
         *(
-            # Flushed rules tell nothing, and an administrator may have made it.
+            # After a flush of the rules nothing explains it, and an administrator may have made it.
             ((rule,), neighbour(GONE), (), UNKNOWN_MAKER)
             for rule in (SNAT, dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), LONE, dnat(GONE, uplink="eth1"))
         ),
@@ -214,7 +214,7 @@ UNKNOWN_MAKER = "nothing shows that azure-vnet made it"
         ),
     ],
 )
-def test_a_neighbour_goes_with_a_rule_or_a_dead_endpoint(
+def test_a_neighbour_is_removed_with_a_rule_or_a_dead_endpoint(
     rules: tuple[str, ...], entry: Neighbour, endpoints: tuple[tuple[str, str, str], ...], reason: str | None
 ) -> None:
     found = plan(only(*rules, neighbours=(entry,)), *endpoints)
@@ -227,7 +227,7 @@ def test_a_neighbour_goes_with_a_rule_or_a_dead_endpoint(
 
 @attrs.frozen
 class Pod:
-    """A pod that azure-vnet made, and what there is of it still; its number makes its names, so none are shared."""
+    """A pod that azure-vnet made, and its remains; its number makes its names, so that no two pods share one."""
 
     number: int
     at: int
@@ -248,8 +248,8 @@ pods = st.builds(Pod, st.integers(1, 99), st.integers(100, 103), st.booleans(), 
 
 
 @given(st.lists(pods, max_size=6, unique_by=lambda pod: pod.number), st.randoms())
-def test_what_the_gone_left_goes_and_nothing_of_the_living(them: list[Pod], shuffle: random.Random) -> None:
-    """In any order, also where several had one address; and what a plan leaves is planned alike."""
+def test_leftovers_of_gone_pods_are_removed_and_live_pods_kept(them: list[Pod], shuffle: random.Random) -> None:
+    """The order doesn't matter, even if several pods had one address; and the rest is planned in the same way again."""
     names = {pod: f"azv{pod.number}" for pod in them}
     ends = [at(f"a2:00:00:00:00:{pod.number:02x}", names[pod]) for pod in them if pod.is_alive]
     made = [what for pod in them for what in pod.made.values()]
@@ -304,7 +304,7 @@ def test_a_plan_is_lines_below_their_reasons() -> None:
     assert lines[-2:] == ["would go: 3 in all", "note: legacy"]
 
 
-def test_nothing_is_called_left_only_if_all_was_looked_at() -> None:
+def test_no_leftovers_are_claimed_only_after_a_full_look() -> None:
     assert "azure-vnet has left nothing here" in report_text(AzureVnetReport())
     text = report_text(plan(NodeState(notes=("no ebtables",))))
     assert "there is nothing to remove among what could be read\nnote: no ebtables" in text
@@ -318,7 +318,7 @@ def test_a_plan_is_json() -> None:
     assert document["removed"][0] == {"kind": kind, "object": arp_reply(GONE), "reason": reason, "interface": None}
 
 
-# --- what is read ------------------------------------------------------------------------------------------------
+# --- parsing -----------------------------------------------------------------------------------------------------
 
 
 CHANGES = [
@@ -342,13 +342,13 @@ PODS = {
 
 
 @pytest.mark.parametrize("line", PODS)
-def test_two_shapes_are_a_pods_and_nothing_less_more_or_else(line: str) -> None:
+def test_only_two_exact_shapes_are_a_pods_rules(line: str) -> None:
     rule = parse_pod_rule(line)
     assert rule == PODS[line]
     assert rule is None or not rule.is_tunnel
 
 
-def test_the_macs_of_tunnel_mode_are_known() -> None:
+def test_the_macs_of_tunnel_mode_are_recognised() -> None:
     rule = parse_pod_rule(LONE)
     assert rule is not None
     assert rule.is_tunnel
@@ -379,7 +379,7 @@ def with_endpoint(**fields: Any) -> str:
         ),
     ],
 )
-def test_endpoints_are_read_as_go_writes_them(text: str, endpoints: tuple[Endpoint, ...]) -> None:
+def test_endpoints_are_read_in_gos_format(text: str, endpoints: tuple[Endpoint, ...]) -> None:
     assert parse_endpoints(text) == endpoints
 
 
@@ -401,7 +401,7 @@ def test_endpoints_are_read_as_go_writes_them(text: str, endpoints: tuple[Endpoi
         with_endpoint(IPAddresses=[{"IP": "10.1.0"}]),
     ],
 )
-def test_a_state_that_makes_no_sense_is_an_error(text: str) -> None:
+def test_an_invalid_state_is_an_error(text: str) -> None:
     with pytest.raises(
         AzureVnetError, match="can't tell which pods azure-vnet still serves: /x can't be understood: ."
     ):
@@ -428,7 +428,7 @@ def clean(host: Host, node: FakeBridgeNode, scope: CancelScope | None = None, **
     return phases.run(RemoveStaleAzureVnet(networking(**fields), host=host, node=node), scope=scope)
 
 
-def test_neighbours_go_first_then_all_rules_and_it_is_seen(host: Host, node: FakeBridgeNode) -> None:
+def test_neighbours_are_removed_before_rules_and_both_verified(host: Host, node: FakeBridgeNode) -> None:
     before = node.state
     assert plan_stale(networking(), host, node=node).removed == clean(host, node).removed
     assert node.calls == ["look", "look", "remove_neighbours", "remove_rules", "look"]
@@ -438,14 +438,14 @@ def test_neighbours_go_first_then_all_rules_and_it_is_seen(host: Host, node: Fak
 
 
 class Lying(FakeBridgeNode):
-    """A restore that says it has done it, and hasn't."""
+    """A restore that reports success, and has done nothing."""
 
     def remove_rules(self, rules: Sequence[str]) -> None:
         pass
 
 
 class Failing(FakeBridgeNode):
-    """A batch in which something has changed."""
+    """A batch that finds a changed rule."""
 
     def remove_rules(self, rules: Sequence[str]) -> None:
         raise AzureVnetError("can't delete 3 rules", errno=1)
@@ -458,11 +458,11 @@ class Failing(FakeBridgeNode):
         (Failing(node_state()), "can't delete 3 rules; no rule was deleted, but 1 neighbours before that"),
     ],
 )
-def test_what_did_not_go_is_an_error(host: Host, node: FakeBridgeNode, message: str) -> None:
+def test_a_leftover_that_was_not_removed_is_an_error(host: Host, node: FakeBridgeNode, message: str) -> None:
     with pytest.raises(AzureVnetError, match=message) as caught:
         clean(host, node)
     assert caught.value.is_not_permitted is isinstance(node, Failing)
-    clean(host, done := FakeBridgeNode(node.state))  # the next run goes on from there
+    clean(host, done := FakeBridgeNode(node.state))  # the next run continues from there
     assert (done.state.rules, len(done.state.neighbours)) == (LEFT, 1)
 
 
@@ -478,7 +478,7 @@ def test_without_a_config_and_in_an_image_nothing_is_done(tmp_path: Path, host: 
 
 @pytest.mark.parametrize(("lock", "seconds"), [(LOCK_FILE, 5), (LOCK_FILE, 0), ("/run/aks-flex-node/lock", 60)])
 def test_a_held_lock_is_an_error(host: Host, node: FakeBridgeNode, lock: str, seconds: int) -> None:
-    """Another path would be a lock that nobody holds."""
+    """Any other path would be a lock that no program holds."""
     assert (STATE_FILE, LOCK_FILE) == ("/var/run/azure-vnet.json", "/var/run/azure-vnet/azure-vnet.lock")
     path = host.layout.of(lock)
     path.parent.mkdir(parents=True)
@@ -487,7 +487,7 @@ def test_a_held_lock_is_an_error(host: Host, node: FakeBridgeNode, lock: str, se
         with pytest.raises(FileError, match=f"{path}: another run has held it for {seconds} s"):
             clean(host, node, CancelScope(clock=FakeClock()), lock_wait_seconds=min(seconds, 5))
         if lock != LOCK_FILE:
-            assert plan_stale(networking(), host, node=node).removed  # a plan waits for nothing
+            assert plan_stale(networking(), host, node=node).removed  # a plan doesn't wait
     assert "remove_rules" not in node.calls
 
 

@@ -1,4 +1,4 @@
-"""A run that is killed or refused at any step leaves old or new, and the next one heals it."""
+"""A run that is killed or refused at any step leaves the old or the new state, and the next run heals it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nightly import by_day
 
 
 @pytest.mark.parametrize(("fault", "stories"), [("kill", by_day(4, by_night=7)), ("refuse", by_day(3, by_night=7))])
-def test_a_fault_at_any_step_leaves_nothing_between(tmp_path: Path, fault: str, stories: int) -> None:
+def test_a_fault_at_any_step_leaves_nothing_half_done(tmp_path: Path, fault: str, stories: int) -> None:
     program = Path(__file__).parents[2] / "support" / "crashing.py"
     done = subprocess.run([sys.executable, program, tmp_path, fault], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

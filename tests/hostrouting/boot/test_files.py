@@ -1,4 +1,4 @@
-"""Files are whole or not there; the lock keeps two runs apart."""
+"""Files are whole or absent, and the lock keeps two runs apart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_files_and_new_folders_have_their_modes_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_files_and_folders_have_their_modes_under_any_umask(tmp_path: Path, umask: int) -> None:
     path, lock = tmp_path / "a" / "b" / "file", tmp_path / "run" / "lock"
     before = os.umask(umask)
     try:
@@ -40,7 +40,7 @@ def test_files_and_new_folders_have_their_modes_whatever_the_umask(tmp_path: Pat
     assert {each: stat.S_IMODE(each.stat().st_mode) for each in made} == made
 
 
-def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_a_files_place_is_replaced_and_not_followed(tmp_path: Path) -> None:
     path, other = tmp_path / "file", tmp_path / "other"
     write_if_changed(other, "text")
     path.symlink_to(other)
@@ -50,7 +50,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_of_somebody_else_is_written_anew(tmp_path: Path) -> None:
+def test_a_file_of_another_owner_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_if_changed(path, "text")
     os.chown(path, 65534, 65534)
@@ -67,7 +67,7 @@ def test_an_equal_file_is_not_touched(tmp_path: Path) -> None:
     assert all(getattr(after, name) == getattr(before, name) for name in ("st_ino", "st_mtime_ns", "st_ctime_ns"))
 
 
-def test_another_mode_or_content_is_a_change_and_the_name_never_goes_missing(tmp_path: Path) -> None:
+def test_a_changed_file_is_replaced_without_a_gap(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_if_changed(path, "old")
     with path.open() as reader:
@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path: Path) -> 
 
 
 def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE stands in for the full disk: the write itself fails, after the file was made."""
+    """RLIMIT_FSIZE stands in for the full disk: the write fails after the file was created."""
     program = (
         "import resource, signal, sys, pathlib\n"
         "from hostrouting.model.errors import FileError\n"
@@ -120,7 +120,7 @@ SWAPS = {
 
 @pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS)
 @pytest.mark.parametrize("is_linked", [False, True])
-def test_a_rewrite_is_of_the_file_that_was_read(
+def test_a_rewrite_replaces_only_the_file_that_was_read(
     tmp_path: Path, swap: Callable[[Path, Path], object], is_linked: bool
 ) -> None:
     """The folder's owner swaps the file while root edits it."""
@@ -143,7 +143,7 @@ def test_a_rewrite_is_of_the_file_that_was_read(
     assert {each.name for each in tmp_path.rglob("*")} == {"script", "folder", "file", "named"}
 
 
-def test_a_rewrite_stays_in_the_folder_that_was_opened(tmp_path: Path) -> None:
+def test_a_rewrite_stays_in_the_opened_folder(tmp_path: Path) -> None:
     path, moved = tmp_path / "folder/file", tmp_path / "moved"
     path.parent.mkdir()
     path.write_text("old")
@@ -168,7 +168,7 @@ def test_a_rewrite_keeps_no_setuid_bit(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
 
 
-def test_reading_and_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+def test_reading_and_removing_missing_files_is_no_error(tmp_path: Path) -> None:
     assert read_text(tmp_path / "none") is None
     assert not remove(tmp_path / "none")
     assert not remove(tmp_path / "no" / "folder")
@@ -178,14 +178,14 @@ def test_reading_and_removing_what_is_not_there_is_no_error(tmp_path: Path) -> N
         remove(tmp_path)
 
 
-def test_the_lock_is_the_one_that_flock_of_util_linux_takes(tmp_path: Path) -> None:
+def test_the_lock_is_that_of_flock_from_util_linux(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with locked(path, CancelScope()):
         assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 1
     assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 0
 
 
-def test_the_wait_for_the_lock_is_told_and_ends_with_an_error_that_says_who_to_ask(tmp_path: Path) -> None:
+def test_the_wait_for_the_lock_is_reported_and_ends_with_a_hint(tmp_path: Path) -> None:
     path, observer, scope = tmp_path / "lock", RecordingObserver(), CancelScope()
 
     @phases.task("second")

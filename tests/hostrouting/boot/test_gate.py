@@ -1,4 +1,4 @@
-"""What drop-in and list say, and whether what systemd holds is what they say."""
+"""The contents of drop-ins and list, and the test whether systemd has loaded them unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELD = {
 }
 
 
-def test_the_drop_ins_order_all_oneshots_and_run_the_gate_outside_the_sandbox() -> None:
+def test_the_drop_ins_order_the_oneshots_and_unconfine_the_gate() -> None:
     oneshots = "static-routes.service check-route-overlap.service"
     first, last = (text.splitlines()[2:] for text in DROP_INS)
     assert first == [
@@ -39,13 +39,13 @@ def test_the_drop_ins_order_all_oneshots_and_run_the_gate_outside_the_sandbox() 
     assert last == ["[Service]", f"ExecStartPre=+{LAST}", f"ExecStartPre=+{PASSED}"]
 
 
-def test_no_two_lines_of_the_drop_ins_are_alike() -> None:
-    """systemd takes one of two that are for the other, and skips what is between."""
+def test_all_lines_of_the_drop_ins_differ() -> None:
+    """systemd mistakes equal lines for each other, and skips the lines between them."""
     lines = [line for text in DROP_INS for line in text.splitlines() if line.startswith("Exec")]
     assert len({line.partition("=")[2].lstrip("-+") for line in lines}) == len(lines) == 4
 
 
-def test_the_list_names_what_is_installed_and_forgives_what_does_not_block_last() -> None:
+def test_the_list_names_the_installed_steps_with_forgiven_ones_last() -> None:
     folder = "/etc/aks-flex-node"
     assert list_text(gated(static_routes=True, check_route_overlap=True), {"static-routes": b"one"}) == (
         f"{folder}/static-routes.sh required 7692c3ad3540bb80\n{folder}/check-route-overlap.sh required -\nend\n"
@@ -60,14 +60,14 @@ def test_the_list_names_what_is_installed_and_forgives_what_does_not_block_last(
     assert list_text(Manifest(), {}) == "end\n"
 
 
-def test_other_places_for_scripts() -> None:
+def test_scripts_in_other_folders() -> None:
     text = list_text(gated(static_routes=True, check_route_overlap=True), {})
     assert with_other_scripts(text, {"/etc/aks-flex-node/static-routes.sh": "/new/static-routes.sh"}) == (
         "/new/static-routes.sh required -\n/etc/aks-flex-node/check-route-overlap.sh required -\nend\n"
     )
 
 
-def test_a_unit_that_holds_the_commands_lacks_none() -> None:
+def test_a_unit_with_all_commands_lacks_none() -> None:
     assert missing_commands(HELD) == ()
     others = "\n".join((shown("/bin/true", ""), shown(LAST), shown("/bin/true"), shown(PASSED)))
     assert missing_commands(HELD | {"ExecStartPreEx": others}) == ()
@@ -80,12 +80,12 @@ def test_a_unit_that_holds_the_commands_lacks_none() -> None:
         *(shown(f"{LAST}; true"), shown(f"/tmp{LAST}"), shown(AGAIN)),
     ],
 )
-def test_a_command_without_force_or_privileges_is_missing(command: str) -> None:
+def test_a_weakened_command_counts_as_missing(command: str) -> None:
     assert missing_commands(HELD | {"ExecStartPreEx": f"{command}\n{shown(PASSED)}"}) == (f"ExecStartPre=+{LAST}",)
 
 
-def test_a_condition_that_is_not_forgiven_is_missing() -> None:
-    """systemd would skip the unit for good."""
+def test_an_unforgiven_condition_counts_as_missing() -> None:
+    """systemd would skip the unit permanently."""
     assert missing_commands(HELD | {"ExecConditionEx": shown(HOLD)}) == (f"ExecCondition=-+{HOLD}",)
     assert missing_commands(HELD | {"ExecConditionEx": ""}) == (f"ExecCondition=-+{HOLD}",)
 
@@ -97,23 +97,23 @@ FINE |= {"UnsetEnvironment": "B", "RuntimeDirectory": "kubelet", "RuntimeDirecto
 @pytest.mark.parametrize(
     "status", ["255", "1", "133 2", "126", "127", "200", "203", "243", "KILL", "SIGTERM", "ABRT 0"]
 )
-def test_a_success_by_which_the_gate_can_end_opens_it(status: str) -> None:
+def test_an_exit_status_of_the_gate_as_a_success_opens_it(status: str) -> None:
     (found,) = opening_settings(FINE | {"SuccessExitStatus": status}, is_strict=False)
     assert "SuccessExitStatus=" in found
 
 
 @pytest.mark.parametrize("status", ["", "133", "143", "254", "199", "244", "HUP"])
-def test_another_success_does_not(status: str) -> None:
+def test_another_exit_status_as_a_success_does_not_open_it(status: str) -> None:
     assert not list(opening_settings(FINE | {"SuccessExitStatus": status}, is_strict=True))
 
 
 @pytest.mark.parametrize("span", ["4s", "24.500s", "500ms", "24"])
-def test_a_short_time_out_ends_a_strict_gate_and_a_warning_one_makes_do_with_it(span: str) -> None:
+def test_a_short_timeout_is_a_problem_in_strict_only(span: str) -> None:
     (found,) = opening_settings(FINE | {"TimeoutStartUSec": span}, is_strict=True)
     assert "TimeoutStartSec=" in found
     assert not list(opening_settings(FINE | {"TimeoutStartUSec": span}, is_strict=False))
 
 
 @pytest.mark.parametrize("span", ["25s", "59s", "1min", "1min 30s", "1h", "infinity", ""])
-def test_a_time_out_that_is_long_enough_does_not(span: str) -> None:
+def test_a_long_timeout_is_no_problem(span: str) -> None:
     assert not list(opening_settings(FINE | {"TimeoutStartUSec": span}, is_strict=True))

@@ -1,4 +1,4 @@
-"""An Ignition document holds the files of an installation, as the specification 3.4.0 has them."""
+"""An Ignition document holds the files of an installation, in the format of specification 3.4.0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONSUMERS = ("systemd-nspawn@.service", "kubelet.service")
 
 
 def closed(**properties: Any) -> dict[str, Any]:
-    """An object with these keys, all of them, and no others; but for those whose name ends with a question mark."""
+    """Return the schema of an object with exactly these keys; those that end with a question mark are optional."""
     named = {name.removesuffix("?"): told for name, told in properties.items()}
     required = [name for name in properties if not name.endswith("?")]
     return {"type": "object", "properties": named, "required": required, "additionalProperties": False}
@@ -34,7 +34,7 @@ def several(items: dict[str, Any]) -> dict[str, Any]:
 
 TEXT = {"type": "string", "minLength": 1}
 UNIT = {"type": "string", "pattern": r"^[A-Za-z0-9:_.\\@-]+\.service$"}
-# What a document of ours uses of https://coreos.github.io/ignition/configuration-v3_4/.
+# The parts of https://coreos.github.io/ignition/configuration-v3_4/ that our documents use.
 SCHEMA = closed(
     ignition=closed(version={"const": "3.4.0"}),
     storage=closed(
@@ -83,11 +83,11 @@ def test_it_holds_every_file_with_its_mode(consumer: str) -> None:
         "check-route-overlap.service",
     }
     assert [each["name"] for each in units[consumer]["dropins"]] == ["00-hostrouting.conf", "zz-hostrouting.conf"]
-    assert units[consumer].keys() == {"name", "dropins"}, "the consumer is somebody else's to enable"
+    assert units[consumer].keys() == {"name", "dropins"}, "the consumer's owner enables it"
 
 
 @pytest.mark.parametrize("more", [{}, {"routeOverlap": {}}, {"watch": {"enabled": True}}, {"consumer": CONSUMERS[1]}])
-def test_it_keeps_the_schema(more: dict[str, Any]) -> None:
+def test_it_fits_the_schema(more: dict[str, Any]) -> None:
     document = ignition(config(**more))
     Draft202012Validator(SCHEMA).validate(document)
     paths = [file["path"] for file in document["storage"]["files"]]
@@ -95,12 +95,12 @@ def test_it_keeps_the_schema(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.ci
-def test_the_reference_validator_takes_it(tmp_path: Path) -> None:
+def test_the_reference_validator_accepts_it(tmp_path: Path) -> None:
     program = shutil.which("ignition-validate")
     if program is None:
         pytest.skip("no ignition-validate on this machine")
     path, text = tmp_path / "routing.ign", json.dumps(ignition(config()))
-    # Ignition 2.14, Debian's, knows the version by the name that it had before it was one.
+    # Ignition 2.14, Debian's, knows the version by its experimental name.
     for version in ("3.4.0", "3.4.0-experimental"):
         path.write_text(text.replace('"3.4.0"', f'"{version}"'))
         done = subprocess.run([program, str(path)], capture_output=True, text=True, check=False)
@@ -109,12 +109,12 @@ def test_the_reference_validator_takes_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_it_fits_what_azure_hands_to_a_machine() -> None:
+def test_it_fits_into_azures_custom_data() -> None:
     routes = [{"destination": f"172.16.{number}.0/24"} for number in range(64)]
     document = ignition(config(staticRoutes={"enabled": True, "routes": routes}))
     assert len(json.dumps(document)) < 65536
 
 
-def test_nothing_asked_for_is_an_empty_document() -> None:
+def test_an_empty_config_is_an_empty_document() -> None:
     document = ignition(Config())
     assert (document["storage"], document["systemd"]) == ({"files": []}, {"units": []})

@@ -1,4 +1,4 @@
-"""What stays for the next boot: in the right order, all or nothing, and gone without a trace."""
+"""The installation for the next boot: in the right order, all or nothing, and removable without a trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOTHING = config(cidrs=())
 
 
 def tree(layout: Layout) -> dict[str, object]:
-    """Everything but /run: content and mode of files, targets of links, folders."""
+    """Return everything except /run: content and mode of files, targets of links, folders."""
 
     def one(path: Path) -> object:
         if path.is_symlink():
@@ -62,7 +62,7 @@ def tree(layout: Layout) -> dict[str, object]:
 
 
 def steps(layout: Layout) -> list[str]:
-    """The gate's list, without folders and checksums."""
+    """Return the gate's list, without folders and checksums."""
     *rows, end = layout.gate_list.read_text().splitlines()
     assert end == "end"
     return [" ".join(row.split()[:2]).removeprefix("/etc/aks-flex-node/") for row in rows]
@@ -97,7 +97,7 @@ def test_files_have_modes_and_units_are_enabled(host: Host, layout: Layout, unit
     assert units.is_enabled("check-route-overlap.service")
 
 
-def test_the_manifest_names_everything_that_was_written(host: Host, layout: Layout) -> None:
+def test_the_manifest_names_every_written_file(host: Host, layout: Layout) -> None:
     before = set(tree(layout))
     apply(host)
     manifest = Manifest.load(layout)
@@ -107,7 +107,7 @@ def test_the_manifest_names_everything_that_was_written(host: Host, layout: Layo
 
 
 @pytest.mark.parametrize("is_by_config", [False, True])
-def test_remove_leaves_the_tree_of_before(host: Host, layout: Layout, kernel: FakeKernel, is_by_config: bool) -> None:
+def test_remove_restores_the_tree(host: Host, layout: Layout, kernel: FakeKernel, is_by_config: bool) -> None:
     """The reference leaves script and unit, which install the old routes at every boot."""
     before, routes = tree(layout), kernel.routes()
     apply(host)
@@ -131,8 +131,8 @@ def test_a_second_run_touches_no_file_and_reloads_nothing(host: Host, layout: La
     assert (states(), units.reloads) == (before, reloads)
 
 
-def test_many_routes_wait_no_longer_than_one(layout: Layout) -> None:
-    """The reference's "cached" device is set in a subshell, so each route waits anew."""
+def test_many_routes_wait_as_long_as_one(layout: Layout) -> None:
+    """The reference sets its "cached" device in a subshell, so each route waits again."""
     clock, bare = FakeClock(), Host(routes=FakeKernel(), units=FakeSystemd(layout), layout=layout)
     many = config(*(f"172.16.{number}.0/24" for number in range(1, 50)), waitSeconds=30)
     with pytest.raises(HostRoutingError, match="waited 30 s in vain for the default route"):
@@ -140,7 +140,7 @@ def test_many_routes_wait_no_longer_than_one(layout: Layout) -> None:
     assert clock.monotonic() == pytest.approx(30)
 
 
-def test_the_tasks_alone_agree_about_the_uplinks(host: Host, layout: Layout) -> None:
+def test_separate_tasks_agree_about_the_uplinks(host: Host, layout: Layout) -> None:
     named = config(SHADOWED, uplinks=["eth*"])
     phases.run(ConfigureStaticRoutes(named, host=host))
     phases.run(CheckRouteOverlap(named, host=host))
@@ -156,7 +156,7 @@ def test_the_tasks_alone_agree_about_the_uplinks(host: Host, layout: Layout) -> 
     assert all("\nuplinks " not in layout.script(name).read_text() for name in (ROUTES, CHECK))
 
 
-def test_the_list_changes_and_no_drop_in(host: Host, layout: Layout, units: FakeSystemd) -> None:
+def test_an_update_changes_the_list_and_no_drop_in(host: Host, layout: Layout, units: FakeSystemd) -> None:
     phases.run(ConfigureStaticRoutes(WANTED, host=host))
     assert steps(layout) == ["static-routes.sh required"]
     drop_in = layout.gates("systemd-nspawn@.service")[-1]
@@ -189,7 +189,7 @@ def test_units_do_not_depend_on_the_config(host: Host, layout: Layout, wait_seco
 # --- the gate must hold --------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_killed_before_the_reload_is_healed_by_the_next(host: Host, layout: Layout) -> None:
+def test_the_next_run_heals_one_killed_before_the_reload(host: Host, layout: Layout) -> None:
     behind = FakeSystemd(layout, running=[MACHINE])
     apply(host)  # systemd `behind` has read none of it
     apply(Host(routes=host.routes, units=behind, layout=layout))
@@ -210,7 +210,7 @@ def test_a_run_that_was_killed_before_the_reload_is_healed_by_the_next(host: Hos
     ],
 )
 @pytest.mark.parametrize("task", [Configure, CheckRouteOverlap])
-def test_a_consumer_that_starts_though_the_gate_fails_makes_apply_fail_with_nothing_changed(
+def test_apply_refuses_a_consumer_that_ignores_the_gate(
     host: Host, layout: Layout, kernel: FakeKernel, setting: str, name: str, mode: str, told: str | None, task: Any
 ) -> None:
     override(layout, setting, name)
@@ -227,7 +227,7 @@ def test_a_consumer_that_starts_though_the_gate_fails_makes_apply_fail_with_noth
 # --- oneshots ------------------------------------------------------------------------------------------------------
 
 
-def test_oneshots_that_have_not_run_are_started_once_the_network_is_up(host: Host, units: FakeSystemd) -> None:
+def test_oneshots_start_once_the_network_is_up(host: Host, units: FakeSystemd) -> None:
     apply(host)
     assert units.starts == []
     units.active.add("network-online.target")
@@ -236,7 +236,7 @@ def test_oneshots_that_have_not_run_are_started_once_the_network_is_up(host: Hos
     assert units.starts == ["static-routes.service", "check-route-overlap.service"]
 
 
-def test_a_failing_strict_check_has_its_oneshot_run_too(host: Host, layout: Layout, units: FakeSystemd) -> None:
+def test_the_oneshot_of_a_failing_strict_check_runs_too(host: Host, layout: Layout, units: FakeSystemd) -> None:
     units.active.add("network-online.target")
     with pytest.raises(RouteOverlapError):
         apply(host, config(SHADOWED, cidrs=["172.16.2.0/24"]))
@@ -248,8 +248,8 @@ def test_a_failing_strict_check_has_its_oneshot_run_too(host: Host, layout: Layo
 # --- locks and removal -----------------------------------------------------------------------------------------------
 
 
-def test_a_reload_holds_the_lock_of_runs_alone(kernel: FakeKernel, layout: Layout) -> None:
-    """No script waits for a reload or a read-back, and no second run comes between."""
+def test_a_reload_holds_only_the_lock_of_runs(kernel: FakeKernel, layout: Layout) -> None:
+    """No script waits for a reload or a verification, and no second run comes between."""
     seen: set[tuple[bool, bool]] = set()
 
     def is_free(path: Path) -> bool:
@@ -275,7 +275,7 @@ def test_a_reload_holds_the_lock_of_runs_alone(kernel: FakeKernel, layout: Layou
     assert seen == {(True, False)}
 
 
-def test_the_check_writes_its_marker_under_the_lock_of_the_script_and_the_watcher(host: Host, layout: Layout) -> None:
+def test_the_check_writes_its_marker_under_the_scripts_lock(host: Host, layout: Layout) -> None:
     check = CheckRouteOverlap(config(cidrs=["172.16.2.0/24"]), host=host)
     with locked(layout.lock, phases.CancelScope()):
         with pytest.raises(FileError, match="another run has held it"):
@@ -286,7 +286,7 @@ def test_the_check_writes_its_marker_under_the_lock_of_the_script_and_the_watche
     assert layout.marker_detected.exists()
 
 
-def test_a_run_waits_for_another_and_its_config_is_the_last(host: Host, layout: Layout) -> None:
+def test_a_run_waits_for_another_and_its_config_wins(host: Host, layout: Layout) -> None:
     first, second = WANTED, config(mode="WARN", cidrs=["10.96.0.0/12"])
     ended: list[str] = []
 
@@ -323,7 +323,7 @@ def test_removal_waits_for_starts_in_the_gate(host: Host, layout: Layout, units:
 
 @pytest.fixture(params=["a unit", "nothing"])
 def reference(request: pytest.FixtureRequest, layout: Layout) -> list[Path]:
-    """What the Go package leaves: links to units of the same names, which may be gone, as they are in an image."""
+    """Make what the Go package leaves: links to units of the same names, which may be missing, as in an image."""
     links = []
     for name in (ROUTES, CHECK):
         if request.param == "a unit":
@@ -338,8 +338,8 @@ def reference(request: pytest.FixtureRequest, layout: Layout) -> list[Path]:
     return links
 
 
-def test_the_references_links_go_first(host: Host, layout: Layout, reference: list[Path]) -> None:
-    """Beside such a link a restart of the oneshot bounces the running machine."""
+def test_the_references_links_are_removed_first(host: Host, layout: Layout, reference: list[Path]) -> None:
+    """With such a link, a restart of the oneshot restarts the running machine."""
     order: list[tuple[int, bool]] = []
     unit = layout.unit(ROUTES)
     old = unit.read_text() if unit.exists() else None
@@ -355,7 +355,7 @@ def test_the_references_links_go_first(host: Host, layout: Layout, reference: li
     assert not any(link.parent.exists() for link in reference)
 
 
-def test_a_failure_puts_the_references_links_back(host: Host, layout: Layout, reference: list[Path]) -> None:
+def test_a_failure_restores_the_references_links(host: Host, layout: Layout, reference: list[Path]) -> None:
     override(layout, "ExecStartPre=")
     before = tree(layout)
     with pytest.raises(UnitError):
@@ -368,7 +368,7 @@ def test_a_failure_puts_the_references_links_back(host: Host, layout: Layout, re
 
 
 class Refusing(FakeSystemd):
-    """Fails at the Nth call that changes anything."""
+    """A systemd that fails at the Nth call that changes anything."""
 
     def __init__(self, layout: Layout, at: int) -> None:
         super().__init__(layout, running=[MACHINE])
@@ -389,7 +389,7 @@ class Refusing(FakeSystemd):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_systemd_that_fails_leaves_nothing(host: Host, layout: Layout, kernel: FakeKernel, at: int) -> None:
+def test_a_failing_systemd_leaves_nothing(host: Host, layout: Layout, kernel: FakeKernel, at: int) -> None:
     before = tree(layout)
     with pytest.raises(UnitError, match="timed out"):
         apply(Host(routes=kernel, units=Refusing(layout, at), layout=layout))
@@ -398,8 +398,8 @@ def test_a_systemd_that_fails_leaves_nothing(host: Host, layout: Layout, kernel:
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
 
 
-def test_on_the_way_back_the_gate_is_forgotten_first(kernel: FakeKernel, layout: Layout) -> None:
-    """As long as systemd has the drop-in of a first installation in memory, what it runs is there."""
+def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layout: Layout) -> None:
+    """While systemd has the drop-in of a first installation in memory, the drop-in's programs exist."""
     seen: list[tuple[bool, ...]] = []
 
     class Reading(FakeSystemd):
@@ -416,8 +416,8 @@ def test_on_the_way_back_the_gate_is_forgotten_first(kernel: FakeKernel, layout:
     assert seen == [(True, True), (False, True), (False, False)]
 
 
-def test_the_way_back_has_the_scripts_of_before(host: Host, layout: Layout) -> None:
-    """Where first routes are taken back a check must not expect what they bring."""
+def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None:
+    """If the first routes are rolled back, a check must not expect them."""
     apply(host, config(cidrs=["10.96.0.0/12"]))
     script = layout.script(CHECK)
     plan = plan_next_boot(host, Wanted.of(WANTED, host.layout))
@@ -425,8 +425,8 @@ def test_the_way_back_has_the_scripts_of_before(host: Host, layout: Layout) -> N
     assert [file.path for file in plan.way_back][-1] == layout.gate_list
 
 
-def test_litter_among_the_stages_ends_no_run(host: Host, layout: Layout, tmp_path: Path) -> None:
-    """A file goes and so does a link, while what it leads to stays."""
+def test_litter_in_the_staging_folder_ends_no_run(host: Host, layout: Layout, tmp_path: Path) -> None:
+    """Files and links are removed, but not the targets of links."""
     apply(host)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -445,7 +445,7 @@ def units_all(action: str) -> tuple[Change, ...]:
     return tuple(Change(unit, action) for unit in ("static-routes.service", "check-route-overlap.service"))
 
 
-def test_plan_says_what_apply_does_and_nothing_afterwards(host: Host, layout: Layout) -> None:
+def test_plan_names_the_changes_of_apply_and_none_afterwards(host: Host, layout: Layout) -> None:
     before = tree(layout)
     plan = plan_boot(WANTED, host)
     assert tree(layout) == before
@@ -473,8 +473,8 @@ def image_root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("rest", ["", "etc/systemd/system"])
-def test_a_folder_without_a_system_is_no_image(tmp_path: Path, rest: str) -> None:
-    """A mount point that nothing is mounted on, or whose /usr isn't."""
+def test_a_folder_without_a_system_is_not_an_image(tmp_path: Path, rest: str) -> None:
+    """The folder may be a mount point without its mount, or one without its /usr."""
     (tmp_path / rest).mkdir(parents=True, exist_ok=True)
     with pytest.raises(HostRoutingError, match=r"holds no system: it has no usr/lib/systemd/system"):
         Host.image(tmp_path)
@@ -536,7 +536,7 @@ def test_an_image_gets_files_and_enablement_and_no_run(image_root: Path) -> None
 
 
 @pytest.mark.parametrize("root", ["/", "//", "//.", "/..", "/proc/self/root", "/proc/self/root/"])
-def test_this_hosts_own_root_is_no_image(root: str) -> None:
+def test_this_hosts_own_root_is_not_an_image(root: str) -> None:
     with pytest.raises(HostRoutingError, match="this host's own"):
         Host.image(root)
     assert Layout("//").is_this_host

@@ -1,4 +1,4 @@
-"""The manifest: what it names is taken back, so nothing that hostrouting doesn't install may stand in it."""
+"""The manifest: a removal deletes what it names, so it must name only what hostrouting installs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CONFIG = config(SHADOWED, consumer="kubelet.service", watch={"enabled": True})
 
 @pytest.fixture
 def units(layout: Layout) -> FakeSystemd:
-    """No machine runs."""
+    """Return a systemd without a running machine."""
     return FakeSystemd(layout)
 
 
-def test_it_names_of_each_part_its_files_its_flags_and_its_config(host: Host, layout: Layout) -> None:
+def test_it_names_each_parts_files_flags_and_config(host: Host, layout: Layout) -> None:
     phases.run(Configure(CONFIG, host=host))
     manifest = Manifest.load(layout)
     assert [(name, part.is_blocking, part.is_gated) for name, part in manifest.parts.items()] == [
@@ -41,7 +41,7 @@ def test_it_names_of_each_part_its_files_its_flags_and_its_config(host: Host, la
     assert {path for path in manifest.files(layout) if path.exists()} >= named
 
 
-def test_nothing_installed_is_an_empty_one(layout: Layout) -> None:
+def test_without_an_installation_it_is_empty(layout: Layout) -> None:
     assert Manifest.load(layout) == Manifest()
     assert not Manifest().files(layout)
     assert Manifest().config == Config()
@@ -86,7 +86,7 @@ def test_foreign_names_are_refused(host: Host, layout: Layout, change: Callable[
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"parts": 3}', "null", '{"consumer": "../../x.service", "parts": {}, "folders": []}']
 )
-def test_a_broken_one_is_an_error_that_says_what_to_do(host: Host, layout: Layout, text: str) -> None:
+def test_a_broken_manifest_is_an_error_with_a_hint(host: Host, layout: Layout, text: str) -> None:
     layout.manifest.parent.mkdir(parents=True)
     layout.manifest.write_text(text)
     with pytest.raises(FileError, match="can't read the manifest.*fix it"):
@@ -94,7 +94,7 @@ def test_a_broken_one_is_an_error_that_says_what_to_do(host: Host, layout: Layou
     assert not host.routes.our_routes()
 
 
-def test_a_name_that_no_file_system_takes_keeps_nothing_else(host: Host, layout: Layout) -> None:
+def test_an_impossible_name_prevents_no_other_removal(host: Host, layout: Layout) -> None:
     phases.run(Configure(CONFIG, host=host))
     document = json.loads(layout.manifest.read_text())
     document["parts"][ROUTES]["files"].append(f"/etc/aks-flex-node/{'x' * 300}")
@@ -104,7 +104,7 @@ def test_a_name_that_no_file_system_takes_keeps_nothing_else(host: Host, layout:
     assert not host.routes.our_routes()
 
 
-def test_a_wait_that_changes_while_a_part_goes_is_the_new_one_at_once(host: Host, layout: Layout) -> None:
+def test_a_removed_part_does_not_keep_the_old_wait(host: Host, layout: Layout) -> None:
     phases.run(Configure(CONFIG, host=host))
     without = Config(static_routes=CONFIG.static_routes, wait_seconds=7, consumer=CONFIG.consumer)
     phases.run(Configure(without, host=host))
@@ -112,7 +112,7 @@ def test_a_wait_that_changes_while_a_part_goes_is_the_new_one_at_once(host: Host
     assert not phases.run(Configure(without, host=host)).changes
 
 
-def test_parts_of_others_come_behind(layout: Layout) -> None:
+def test_parts_of_other_programs_come_last(layout: Layout) -> None:
     manifest = Manifest("kubelet.service", {"another": InstalledPart(), CHECK: InstalledPart()})
     assert list(manifest.with_parts((), {ROUTES: InstalledPart()}).parts) == [ROUTES, CHECK, "another"]
     assert list(manifest.with_parts(["another"], {}).parts) == [CHECK]
@@ -126,7 +126,7 @@ def test_parts_of_others_come_behind(layout: Layout) -> None:
         spoil("hostRouting", "waitSeconds", value="no"),
     ],
 )
-def test_an_edited_config_is_told(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
+def test_an_edited_config_is_an_error(host: Host, layout: Layout, change: Callable[[dict[str, Any]], None]) -> None:
     phases.run(Configure(CONFIG, host=host))
     before = layout.manifest.read_text()
     document = json.loads(before)
@@ -143,7 +143,7 @@ def test_an_edited_config_is_told(host: Host, layout: Layout, change: Callable[[
     assert not layout.script(ROUTES).exists()
 
 
-def test_a_probe_found_again_holds_nothing_back(host: Host, layout: Layout) -> None:
+def test_a_rediscovered_probe_holds_no_start_back(host: Host, layout: Layout) -> None:
     """It isn't part of the gate, and all of its files are found."""
     phases.run(Configure(CONFIG, host=host))
     install_for_boot(host, wanted_probe("eth0", CONFIG.consumer, layout))
@@ -157,10 +157,10 @@ def test_a_probe_found_again_holds_nothing_back(host: Host, layout: Layout) -> N
     assert not layout.gates(CONFIG.consumer)[-1].exists()
 
 
-def test_a_file_named_alike_is_not_found_for_ours(host: Host, layout: Layout) -> None:
+def test_a_file_with_a_similar_name_is_not_ours(host: Host, layout: Layout) -> None:
     phases.run(Configure(CONFIG, host=host))
     copy = layout.script(ROUTES).with_suffix(".sh.bak")
-    copy.write_text("somebody's")
+    copy.write_text("another file")
     layout.manifest.unlink()
     phases.run(RemoveHostRouting(host=host))
-    assert copy.read_text() == "somebody's"
+    assert copy.read_text() == "another file"

@@ -1,4 +1,4 @@
-"""Texts are made of files that the package holds; what they say is tested on the kernel."""
+"""Texts are rendered from files in the package; tests on the kernel cover their contents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting import FileError
 from hostrouting.boot.render import fill
 
 
-def test_a_file_that_cannot_be_read_is_named() -> None:
+def test_an_unreadable_file_is_named() -> None:
     with pytest.raises(FileError, match=r"scripts/absent\.sh") as caught:
         fill("absent.sh")
     assert caught.value.errno == errno.ENOENT

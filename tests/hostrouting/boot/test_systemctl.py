@@ -1,4 +1,4 @@
-"""A systemctl that hangs, fails or isn't there is a clear error; an image is changed without a running systemd."""
+"""A systemctl that hangs, fails or is missing is a clear error; an image is changed without a running systemd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phases import Cancelled, CancelScope
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only systemctl on the path; its text is the test's."""
+    """Return the path of the only systemctl on the PATH; the test writes its text."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path / "systemctl"
 
@@ -28,8 +28,8 @@ def be(program: Path, text: str) -> None:
     program.chmod(0o755)
 
 
-def test_one_that_hangs_is_not_waited_for_again_at_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that fails takes several steps back, and holds its lock until they are taken."""
+def test_a_hanging_systemctl_is_waited_for_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing run rolls several steps back, and holds its lock meanwhile."""
     assert running_systemd() is running_systemd()
     be(program, f"echo >>{program}.ran; exec /bin/sleep 1000")
     monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 0.1)
@@ -45,8 +45,8 @@ def test_one_that_hangs_is_not_waited_for_again_at_once(program: Path, monkeypat
     assert Path(f"{program}.ran").read_text() == "\n"
 
 
-def test_the_end_of_a_run_ends_the_wait_for_an_answer(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what puts things back, which nobody ends, doesn't wait for long."""
+def test_the_end_of_a_run_ends_the_wait_for_systemctl(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rollback, which no cancel ends, doesn't wait for long either."""
     monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", 1.0)
     be(program, "exec /bin/sleep 1000")
     scope, units = CancelScope(), Systemctl()
@@ -59,9 +59,7 @@ def test_the_end_of_a_run_ends_the_wait_for_an_answer(program: Path, monkeypatch
         units.reload()
 
 
-def test_one_that_has_hung_for_long_is_not_asked_on_the_way_back(
-    program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_does_not_call_a_hanging_systemctl(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", 0.1)
     be(program, "exec /bin/sleep 1000")
     scope, units = CancelScope(), Systemctl()
@@ -72,7 +70,7 @@ def test_one_that_has_hung_for_long_is_not_asked_on_the_way_back(
         units.reload()
 
 
-def test_all_of_a_run_ask_the_same_one() -> None:
+def test_a_run_has_one_systemctl() -> None:
     assert running_systemd() is running_systemd()
 
 
@@ -96,14 +94,14 @@ def test_it_works_in_another_process(program: Path) -> None:
         (None, "No such file or directory.*--routes-only"),
     ],
 )
-def test_one_that_fails_is_quoted_with_what_works_all_the_same(program: Path, text: str | None, told: str) -> None:
+def test_a_failing_systemctl_is_quoted(program: Path, text: str | None, told: str) -> None:
     if text is not None:
         be(program, text)
     with pytest.raises(UnitError, match=told):
         Systemctl().enable("x.service")
 
 
-def test_the_first_of_several_lines_of_a_property_is_not_all(program: Path) -> None:
+def test_all_lines_of_a_property_are_read(program: Path) -> None:
     be(program, "printf 'ExecStartPreEx=a\\nExecStartPreEx=b\\nRequires=\\nOther=c\\n'")
     assert Systemctl().show("x.service", "ExecStartPreEx", "Requires", "After") == {
         "ExecStartPreEx": "a\nb",
@@ -112,7 +110,7 @@ def test_the_first_of_several_lines_of_a_property_is_not_all(program: Path) -> N
     }
 
 
-def test_what_runs_later_is_systemds_and_an_image_has_no_later(program: Path) -> None:
+def test_timers_are_systemds_and_an_image_has_none(program: Path) -> None:
     later, asked = program.with_name("systemd-run"), program.with_name("asked")
     be(later, f'printf "%s\\n" "$@" >{asked}')
     Systemctl("/image").run_later("x", 60, ["/bin/true"])
@@ -123,7 +121,7 @@ def test_what_runs_later_is_systemds_and_an_image_has_no_later(program: Path) ->
     assert [first, second] == ["/bin/echo", "a b"]
 
 
-def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_left_out(program: Path) -> None:
+def test_orderings_come_from_both_sides_without_missing_units(program: Path) -> None:
     be(
         program,
         "printf '%s\\n' Id=a.service After=b.service Before=c.service LoadState=loaded '' "
@@ -133,13 +131,13 @@ def test_the_order_of_starts_is_said_from_either_side_and_what_is_not_there_is_l
     assert Systemctl("/image").orderings() == {}
 
 
-def test_a_pattern_of_instances_is_no_option(program: Path) -> None:
+def test_a_pattern_of_instances_is_not_read_as_an_option(program: Path) -> None:
     be(program, f'printf "%s\\n" "$@" >{program}.log')
     Systemctl().instances("-H@.service")
     assert Path(f"{program}.log").read_text().splitlines()[-2:] == ["--", "-H@*.service"]
 
 
-def test_the_order_is_asked_of_no_template(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orderings_are_read_of_no_template(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "multi-user.target.wants/a.service",
         "b.service.requires/c.mount",
@@ -164,7 +162,7 @@ def test_the_order_is_asked_of_no_template(program: Path, tmp_path: Path, monkey
         ("inactive", 4, False),
     ],
 )
-def test_a_unit_is_stopped_only_if_it_runs(program: Path, word: str, code: int, is_active: bool) -> None:
+def test_only_a_running_unit_is_stopped(program: Path, word: str, code: int, is_active: bool) -> None:
     be(program, f'echo "$@" >>{program}.log; [ "$1" = is-active ] || exit 0; echo {word}; exit {code}')
     assert Systemctl().is_active("x.service") is is_active
     Systemctl().stop("x.service")

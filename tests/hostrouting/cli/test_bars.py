@@ -1,4 +1,4 @@
-"""Bars show each failure, and leave out what is fine."""
+"""Bars show each failure, and omit what is fine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def runs(drawn: Iterable[CellKind | None]) -> list[tuple[int, CellKind | None]]:
     return [(len(list(same)), answer) for answer, same in groupby(drawn)]
 
 
-def test_a_bar_reads_without_colours() -> None:
+def test_a_bar_is_readable_without_colours() -> None:
     assert printed(overlap_text(report(H200, bar("10.96.0.0/12")))) == [
         "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT",
         "expected interface: eth0",
@@ -102,14 +102,14 @@ def test_only_a_terminal_has_columns() -> None:
         os.close(terminal)
 
 
-def test_a_thousand_cidrs_as_they_should_be_are_few_lines() -> None:
+def test_a_thousand_healthy_cidrs_are_few_lines() -> None:
     fine = [bar(f"10.{n // 250}.{n % 250}.0/24") for n in range(1000)]
     lines = printed(overlap_text(report(H200, *fine)))
     assert "and 985 more; --output json has them all" in lines
     assert len(lines) < 40
 
 
-def test_what_is_not_judged_is_blank() -> None:
+def test_unjudged_addresses_are_blank() -> None:
     assert runs(cells(IPv4Network("112.0.0.0/4"), [], 16)) == [(15, CellKind()), (1, None)]
 
 
@@ -118,7 +118,7 @@ def test_a_cidr_smaller_than_a_bar_has_cells_of_one_size() -> None:
     assert [length for length, _ in runs(cells(*pair, 64))] == [32, 32]
 
 
-def test_own_addresses_and_containers_are_one_colour_whatever_their_interface() -> None:
+def test_local_addresses_and_containers_have_one_colour_each() -> None:
     notes = [Note(NoteKind.LOCAL, "own", H200.cidr, (f"ib{n}",), (IPv4Network(f"172.16.0.{n}"),)) for n in range(64)]
     lines = printed(overlap_text(report(bar(str(H200.cidr)), notes=notes)))
     assert lines[2:4] == ["   ·  eth0 expected", "   o  own address"]
@@ -135,7 +135,7 @@ ANSWERS = [
 PAINTS = {paint.meaning: paint for paint in legend(ANSWERS, ("eth0",)).values()}
 
 
-def test_every_symbol_means_one_thing() -> None:
+def test_every_symbol_has_one_meaning() -> None:
     assert len({paint.symbol for paint in PAINTS.values()}) == len(PAINTS)
 
 
@@ -148,12 +148,12 @@ def test_every_symbol_means_one_thing() -> None:
         (["7", *(f"veth{n}" for n in range(0, 40, 4))], "7,veth0,veth4,veth8 and 7 more shadow"),
     ],
 )
-def test_all_interfaces_of_an_answer_are_named_shortly_or_counted(devs: list[str], meaning: str) -> None:
+def test_the_interfaces_of_an_answer_are_named_or_counted(devs: list[str], meaning: str) -> None:
     answer = CellKind(FindingKind.OVERLAP, tuple(devs))
     assert legend([answer], ())[answer].meaning == meaning
 
 
-def test_failures_come_before_notes_and_rows_that_fail_before_others() -> None:
+def test_failures_come_before_notes_and_failing_rows_first() -> None:
     noted, fine = bar("10.1.0.0/24", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL)), bar("10.96.0.0/12")
     notes = [Note(NoteKind.LOCAL, "said of one", noted.cidr), *[Note(NoteKind.RULE, "said of all")] * 40]
     lines = printed(overlap_text(report(noted, fine, H200, notes=notes)))
@@ -168,7 +168,7 @@ def test_failures_come_before_notes_and_rows_that_fail_before_others() -> None:
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance (WCAG 2.2)."""
+    """Return the relative luminance (WCAG 2.2)."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -180,6 +180,6 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("paint", [PAINTS[each] for each in PAINTS if each not in ("eth0 expected", "not judged")])
-def test_symbols_are_legible_and_stand_out_from_what_is_expected(paint: Paint) -> None:
+def test_symbols_are_legible_and_stand_out(paint: Paint) -> None:
     assert contrast(of_terminal(paint.back), of_terminal(paint.ink)) >= 4.5
     assert contrast(of_terminal(paint.back), of_terminal(PAINTS["eth0 expected"].back)) >= 1.5

@@ -1,4 +1,4 @@
-"""Whatever a check has found: nothing that fails is invisible, and the legend says exactly what is drawn."""
+"""For any report, every failure is visible, and the legend explains exactly the symbols that are drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
-# All others are about a whole CIDR, or about none.
+# All other kinds are about a whole CIDR, or about none.
 OF_SEGMENTS = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
 DEVS = st.lists(st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]), max_size=3)
 
@@ -31,7 +31,7 @@ CODE = re.compile(r"\x1b\[[\d;]+m")
 def bars(draw: st.DrawFn) -> Cut:
     length = draw(st.integers(0, 32))
     cidr = IPv4Network((draw(st.integers(1 << 24, (224 << 24) - 1)) >> (32 - length) << (32 - length), length))
-    assume(reserved_block(cidr) is None)  # such a one can't be expected
+    assume(reserved_block(cidr) is None)  # such a block can't be expected
     begin, end = int(cidr.network_address), int(cidr.broadcast_address) + 1
     cuts = draw(st.lists(st.integers(begin, end - 1), max_size=12, unique=True))
     edges = sorted({begin, *cuts, end})
@@ -60,7 +60,7 @@ def test_every_failing_address_is_in_a_cell_that_shows_a_failure(bar: Cut, count
 
 
 @given(bars(), COUNTS)
-def test_a_cell_shows_an_answer_of_its_own_addresses(bar: Cut, count: int) -> None:
+def test_a_cell_shows_an_answer_of_its_addresses(bar: Cut, count: int) -> None:
     base, size = int(bar.cidr.network_address), bar.cidr.num_addresses
     for number, shown in enumerate(cells(*bar, count)):
         begin, end = base + number * size // count, base + -(-(number + 1) * size // count)
@@ -79,14 +79,14 @@ def test_a_bar_of_one_answer_is_uniform(bar: Cut, count: int) -> None:
     assert len({*cells(bar.cidr, uniform, count)} - {None}) <= 1
 
 
-# Those that fail come first.
+# Failing ones come first.
 STRIPS = st.lists(bars(), max_size=4, unique_by=lambda bar: bar.cidr).map(
     lambda found: sorted(found, key=lambda bar: not bar.fails)
 )
 
 
 def answers(bar: Cut, lines: int) -> list[tuple[CellKind | None, ...]]:
-    """The lines of a bar; one that would show nothing has none."""
+    """Return the lines of a bar; a bar that would show nothing has none."""
     if not bar.parts:
         return []
     drawn = cells(*bar, 64 * lines)
@@ -94,7 +94,7 @@ def answers(bar: Cut, lines: int) -> list[tuple[CellKind | None, ...]]:
 
 
 @given(STRIPS)
-def test_bars_have_the_symbols_that_the_legend_names(found: list[Cut]) -> None:
+def test_bars_have_exactly_the_legends_symbols(found: list[Cut]) -> None:
     lines = CODE.sub("", overlap_text(report(*found))).split("\n")
     drawn = [line for bar in found for line in answers(bar, 1)]
     paints = legend(itertools.chain(*drawn), ("eth0",))
@@ -105,7 +105,7 @@ def test_bars_have_the_symbols_that_the_legend_names(found: list[Cut]) -> None:
 
 
 @given(STRIPS, st.none() | st.integers(1, 200))
-def test_no_interface_steers_the_terminal(found: list[Cut], width: int | None) -> None:
+def test_no_interface_name_controls_the_terminal(found: list[Cut], width: int | None) -> None:
     assert "\x1b" not in CODE.sub("", overlap_text(report(*found), width=width))
 
 

@@ -1,4 +1,4 @@
-"""``check --report``: what is told of the boot check's verdict, and that nothing is of another one."""
+"""``check --report``: it explains the boot check's verdict, and never another one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHADOWED = ("172.16.1.0/24",)
 
 
 def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
-    """A shadowed node where a check of these CIDRs is installed, and has left a marker."""
+    """Return a shadowed node where a check of these CIDRs is installed, and has left a marker."""
     kernel, layout = FakeKernel(), Layout(tmp_path)
     build_node(kernel)
     config = Config(route_overlap={"expectedCidrs": cidrs})
@@ -33,7 +33,7 @@ def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
     return Host(routes=kernel, units=FakeSystemd(), layout=layout)
 
 
-def test_of_the_same_verdict_everything_is_said_and_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_boot_checks_verdict_is_explained_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     host = host_with(tmp_path, *SHADOWED, marker="detected", text="OVERLAP: expected CIDR 172.16.1.0/24 (probe ...")
     assert main(["check", "--report"], host=host) == 0
     out, err = capsys.readouterr()
@@ -50,7 +50,7 @@ def test_of_the_same_verdict_everything_is_said_and_left(tmp_path: Path, capsys:
         (("10.96.0.0/12",), "detected", "OVERLAP: expected CIDR"),
     ],
 )
-def test_of_another_verdict_nothing_is_left(
+def test_another_verdict_is_not_stored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cidrs: tuple[str, ...], marker: str, text: str
 ) -> None:
     host = host_with(tmp_path, *cidrs, marker=marker, text=text)

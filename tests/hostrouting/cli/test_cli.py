@@ -1,4 +1,4 @@
-"""The command line: exit codes, words, and that it changes nothing it wasn't asked to."""
+"""The command line: exit codes, words, and no change that wasn't asked for."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_wrong_usage_is_64_with_a_hint(run: Any, words: list[str], told: str) ->
     assert told in err
 
 
-def test_without_a_command_all_are_named(run: Any) -> None:
+def test_without_a_command_all_commands_are_listed(run: Any) -> None:
     for words, commands in (([], [*WORDS]), (["azure-vnet"], ["plan", "clean"])):
         assert [line.split()[0] for line in run(*words)[2].splitlines()[:-1]] == commands
 
@@ -100,7 +100,7 @@ def test_without_a_command_all_are_named(run: Any) -> None:
     ],
 )
 def test_help_fits_narrow_terminals(run: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
-    """Without breaking a word."""
+    """Words aren't broken."""
     words: list[str] = []
     for columns in (120, 80, 60):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -140,7 +140,7 @@ def test_a_bad_or_missing_config_is_78_and_changes_nothing(
 
 
 @pytest.mark.parametrize("command", ["check", "fix"])
-def test_a_cidr_in_the_place_of_a_config_is_78_with_the_option_that_is_meant(run: Any, command: str) -> None:
+def test_a_cidr_instead_of_a_config_is_78_with_a_hint(run: Any, command: str) -> None:
     code, out, err = run(command, "172.16.0.0/16")
     assert (code, out) == (78, "")
     assert "--cidr 172.16.0.0/16" in err
@@ -159,7 +159,7 @@ def test_every_problem_of_a_config_is_a_line(run: Any, tmp_path: Path) -> None:
     )
 
 
-def test_the_config_of_the_layout_is_read_if_none_is_named(run: Any, host: Host) -> None:
+def test_the_layouts_config_is_the_default(run: Any, host: Host) -> None:
     assert run("plan")[0] == 78
     host.layout.config.parent.mkdir(parents=True)
     host.layout.config.write_text(json.dumps(CONFIG))
@@ -168,7 +168,7 @@ def test_the_config_of_the_layout_is_read_if_none_is_named(run: Any, host: Host)
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A temporary folder that everybody may read; pytest's own are root's alone."""
+    """Return a temporary folder that every user may read; pytest's own are root's alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -205,7 +205,7 @@ def test_not_root_is_77(kernel: FakeKernel, open_folder: Path, as_ordinary_user:
 ADMITTED = "would be let through: every route is installed, and nothing that is expected is shadowed"
 
 
-def test_plan_shows_what_apply_does_and_changes_nothing(run: Any, config: Path, kernel: FakeKernel, host: Host) -> None:
+def test_plan_shows_the_changes_of_apply_and_makes_none(run: Any, config: Path, kernel: FakeKernel, host: Host) -> None:
     before, files = kernel.routes(), sorted(host.layout.root.rglob("*"))
     code, out, err = run("plan", config)
     assert (code, err) == (2, "")
@@ -231,7 +231,7 @@ def test_plan_shows_what_apply_does_and_changes_nothing(run: Any, config: Path, 
         ("WARN", "would be let through: the mode is WARN, although OVERLAP"),
     ],
 )
-def test_plan_says_what_the_next_start_would_find(run: Any, write: Any, mode: str, told: str) -> None:
+def test_plan_foretells_the_next_start(run: Any, write: Any, mode: str, told: str) -> None:
     code, out, _ = run("plan", write({"hostRouting": section(cidrs=["172.16.2.0/24"], mode=mode)}))
     assert code == 2
     assert told in out.splitlines()[-1]
@@ -261,7 +261,7 @@ def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: Fa
     assert "proto dhcp  (another program's, already there)" in out
 
 
-def test_render_writes_what_apply_installs_and_two_scripts(run: Any, config: Path, host: Host, tmp_path: Path) -> None:
+def test_render_writes_the_installation_and_two_scripts(run: Any, config: Path, host: Host, tmp_path: Path) -> None:
     code, out, _ = run("render", config, "--out", tmp_path / "out")
     assert code == 0
     run("apply", config)
@@ -270,7 +270,7 @@ def test_render_writes_what_apply_installs_and_two_scripts(run: Any, config: Pat
     assert set(out.splitlines()) == set(map(str, rendered.values()))
     scripts = [rendered.pop(Path(name)) for name in ("install.sh", "remove.sh")]
     assert all(path.stat().st_mode & 0o777 == 0o755 for path in scripts)
-    # The folders that it names are those that this host lacked.
+    # The document names the folders that this host lacked.
     rendered.pop(Path("etc/hostrouting/installed.json"))
     for name, path in rendered.items():
         installed = host.layout.root / name
@@ -301,7 +301,7 @@ def test_render_says_that_nothing_is_asked_for(run: Any, tmp_path: Path, words: 
     assert not (tmp_path / "none").exists()
 
 
-def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: FakeKernel) -> None:
+def test_plan_names_what_apply_would_wait_for(run: Any, config: Path, kernel: FakeKernel) -> None:
     lose_default_route(kernel)
     code, out, _ = run("plan", config)
     assert code == 2
@@ -311,10 +311,10 @@ def test_plan_says_what_apply_would_wait_for(run: Any, config: Path, kernel: Fak
 
 
 @pytest.mark.parametrize(("settle_seconds", "words"), [(None, "60 s"), (90, "90 s"), (0, "")])
-def test_plan_says_for_which_address_apply_would_wait(
+def test_plan_names_the_address_that_apply_would_wait_for(
     run: Any, config: Path, kernel: FakeKernel, settle_seconds: int | None, words: str
 ) -> None:
-    """That alone is nothing to change; of a recorded host it is said too."""
+    """A pending address alone is no change; it is reported for a snapshot too."""
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     run("apply", "--routes-only", config)
     document = json.loads(json.dumps(CONFIG))
@@ -329,8 +329,8 @@ def test_plan_says_for_which_address_apply_would_wait(
     assert run("plan", config, "--snapshot", recorded)[0] == 0
 
 
-def test_fix_waits_for_no_address_where_it_counts_on_planned_routes(host: Host, kernel: FakeKernel) -> None:
-    """The kernel that it asks then is one in memory, which never gets one."""
+def test_a_check_of_planned_routes_waits_for_no_address(host: Host, kernel: FakeKernel) -> None:
+    """The kernel of that check is in memory, and never gets an address."""
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     wanted, clock = Config.from_mapping(CONFIG), FakeClock()
     backend = as_installed(wanted, host.routes)
@@ -366,7 +366,7 @@ def test_a_failed_apply_is_1_and_changes_nothing(run: Any, config: Path, kernel:
     assert kernel.routes() == before
 
 
-def test_remove_takes_back_and_needs_no_config(run: Any, config: Path, kernel: FakeKernel) -> None:
+def test_remove_needs_no_config(run: Any, config: Path, kernel: FakeKernel) -> None:
     before = kernel.routes()
     run("apply", "--routes-only", config)
     assert run("remove")[:2] == (0, f"removed   {LINE}\n")
@@ -374,7 +374,7 @@ def test_remove_takes_back_and_needs_no_config(run: Any, config: Path, kernel: F
     assert run("remove")[:2] == (0, "nothing to change\n")
 
 
-def test_remove_names_the_units_that_require_what_is_gone(run: Any, config: Path, host: Host) -> None:
+def test_remove_names_the_units_that_require_removed_ones(run: Any, config: Path, host: Host) -> None:
     drop_in = host.layout.units / f"{MACHINE}.d/needs.conf"
     drop_in.parent.mkdir(parents=True)
     drop_in.write_text("[Unit]\nRequires=static-routes.service\n")
@@ -397,7 +397,9 @@ class Killing:
         return getattr(self._kernel, name)
 
 
-def test_sigterm_ends_a_wait_with_1_and_leaves_nothing(write: Any, kernel: FakeKernel, host: Host, capsys: Any) -> None:
+def test_sigterm_ends_a_wait_with_1_and_leaves_no_change(
+    write: Any, kernel: FakeKernel, host: Host, capsys: Any
+) -> None:
     lose_default_route(kernel)
     config = write({"hostRouting": section(SHADOWED, waitSeconds=600)})
     handler = signal.getsignal(signal.SIGTERM)
@@ -409,8 +411,8 @@ def test_sigterm_ends_a_wait_with_1_and_leaves_nothing(write: Any, kernel: FakeK
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
-def test_notes_are_said_but_not_the_path(config: Path, kernel: FakeKernel, host: Host, capsys: Any) -> None:
-    """A note of a backend is printed, however it begins; the path of the task is for the log."""
+def test_notes_are_printed_without_the_tasks_path(config: Path, kernel: FakeKernel, host: Host, capsys: Any) -> None:
+    """A backend's note is printed, however it begins; the task's path goes to the log."""
 
     class Noting:
         def __getattr__(self, name: str) -> object:
@@ -470,13 +472,13 @@ def test_check_is_1_until_the_fix_is_applied(run: Any, config: Path, host: Host)
     assert {path.name for path in host.layout.run_dir.iterdir()} == {"lock", "run.lock"}
 
 
-def test_check_with_cidrs_reads_no_file_and_with_both_adds_them(run: Any, config: Path) -> None:
+def test_cidrs_alone_need_no_config_and_are_added_to_one(run: Any, config: Path) -> None:
     assert run("check", "--cidr", "10.96.0.0/12", "--cidr", "192.168.0.0/16")[0] == 0
     document = json.loads(run("check", config, "--cidr", "172.16.9.9/24", "--output", "json")[1])
     assert [finding["cidr"] for finding in document["findings"]] == ["172.16.1.0/24", "172.16.9.0/24"]
 
 
-def test_a_check_of_nothing_is_2_and_says_what_may_be_meant(run: Any, write: Any) -> None:
+def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any) -> None:
     code, out, _ = run("check", write({}))
     assert code == 2
     assert "nothing-expected: name the cluster's CIDRs with --cidr" in out
@@ -484,17 +486,17 @@ def test_a_check_of_nothing_is_2_and_says_what_may_be_meant(run: Any, write: Any
     assert "kubectl get nodes" in out
 
 
-def test_a_check_of_nothing_named_is_of_what_is_installed(run: Any, config: Path) -> None:
+def test_a_check_without_arguments_uses_the_installed_config(run: Any, config: Path) -> None:
     assert run("check")[0] == 2
     assert run("apply", config)[0] == 0
     code, out, _ = run("check", "--output", "json")
     assert (code, json.loads(out)["verdict"], json.loads(out)["mode"]) == (0, "ok", "STRICT")
 
 
-# --- a host that was recorded -----------------------------------------------------------------------------------
+# --- snapshots --------------------------------------------------------------------------------------------------
 
 
-def test_a_recorded_host_is_judged_alike(run: Any, elsewhere: Any, config: Path, recorded: Path) -> None:
+def test_a_snapshot_gets_the_hosts_verdict(run: Any, elsewhere: Any, config: Path, recorded: Path) -> None:
     for words in (("check", config), ("check", "--cidr", "10.96.0.0/12")):
         assert elsewhere(*words, "--snapshot", recorded) == run(*words)
         json_words = (*words, "--output", "json")
@@ -506,7 +508,7 @@ def test_a_recorded_host_is_judged_alike(run: Any, elsewhere: Any, config: Path,
 
 
 @pytest.mark.parametrize("command", [("check", "--cidr", "10.96.0.0/12"), ("explain", "10.96.0.1")])
-def test_a_report_names_the_host_that_was_judged(elsewhere: Any, run: Any, recorded: Path, command: list[str]) -> None:
+def test_a_report_names_the_snapshots_host(elsewhere: Any, run: Any, recorded: Path, command: list[str]) -> None:
     words = (*command, "--output", "json")
     assert json.loads(run(*words)[1])["host"] == os.uname().nodename
     recorded.write_text(json.dumps(json.loads(recorded.read_text()) | {"host": "gpu-17"}))
@@ -514,19 +516,19 @@ def test_a_report_names_the_host_that_was_judged(elsewhere: Any, run: Any, recor
 
 
 @pytest.mark.parametrize("command", [("check",), ("explain", "10.96.0.1"), ("fix",), ("plan",)])
-def test_of_two_snapshots_none_wins(elsewhere: Any, config: Path, recorded: Path, command: list[str]) -> None:
+def test_two_snapshots_are_refused(elsewhere: Any, config: Path, recorded: Path, command: list[str]) -> None:
     code, out, err = elsewhere(*command, config, "--snapshot", recorded, f"--snapshot={recorded}")
     assert (code, out) == (64, "")
     assert "--snapshot is given twice" in err
 
 
-def test_the_config_of_the_layout_is_read_for_a_recorded_host_too(elsewhere: Any, recorded: Path) -> None:
+def test_the_layouts_config_is_read_for_a_snapshot_too(elsewhere: Any, recorded: Path) -> None:
     code, _, err = elsewhere("check", "--snapshot", recorded)
     assert code == 78
     assert "laptop/etc/aks-flex-node/config.json" in err
 
 
-def test_a_recorded_host_is_waited_for_by_nobody(run: Any, elsewhere: Any, write: Any, kernel: FakeKernel) -> None:
+def test_no_command_waits_for_a_snapshot(run: Any, elsewhere: Any, write: Any, kernel: FakeKernel) -> None:
     lose_default_route(kernel)
     overlap = {"expectedCidrs": [SHADOWED], "mode": "STRICT", "settleSeconds": 600}
     config = write({"hostRouting": section(SHADOWED, waitSeconds=600, routeOverlap=overlap)})
@@ -543,7 +545,7 @@ def test_a_recorded_host_is_waited_for_by_nobody(run: Any, elsewhere: Any, write
     assert out.startswith("would wait up to 600 s for the default route")
 
 
-def test_plan_of_a_recorded_host(run: Any, elsewhere: Any, config: Path, recorded: Path, kernel: FakeKernel) -> None:
+def test_plan_of_a_snapshot(run: Any, elsewhere: Any, config: Path, recorded: Path, kernel: FakeKernel) -> None:
     code, out, err = elsewhere("plan", config, "--snapshot", recorded)
     assert (code, err) == (2, "")
     assert out.splitlines() == [
@@ -561,7 +563,7 @@ def test_plan_of_a_recorded_host(run: Any, elsewhere: Any, config: Path, recorde
     assert "nothing to change\n" in out
 
 
-def test_a_snapshot_by_stdin(elsewhere: Any, recorded: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_from_stdin(elsewhere: Any, recorded: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(recorded.read_bytes())))
     assert elsewhere("check", config, "--snapshot", "-")[0] == 1
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
@@ -626,7 +628,7 @@ class Terminal(io.StringIO):
         (io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     ],
 )
-def test_colours_are_for_terminals_that_want_them(
+def test_only_terminals_that_want_colours_get_them(
     host: Host,
     config: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -645,8 +647,8 @@ def test_colours_are_for_terminals_that_want_them(
     assert ("\x1b" in out) is is_coloured
 
 
-def test_a_pipe_gets_the_words_without_what_draws_them(config: Path, recorded: Path) -> None:
-    """And a picture is drawn whatever it is written to."""
+def test_a_pipe_gets_the_words_without_drawings(config: Path, recorded: Path) -> None:
+    """A picture is drawn wherever it is written to."""
     program = (
         "import sys; from hostrouting import cli\n"
         "for output in ('text', 'json', 'svg'):\n"
@@ -666,8 +668,8 @@ def test_an_old_encoding_is_not_fatal(host: Host, config: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("redirection", [">&-", "| true"])
-def test_what_was_done_decides_the_exit_code_not_who_reads_it(tmp_path: Path, redirection: str) -> None:
-    """And a closed pipe is no traceback."""
+def test_the_exit_code_does_not_depend_on_the_reader(tmp_path: Path, redirection: str) -> None:
+    """A closed pipe causes no traceback."""
     bad, said = tmp_path / "bad.json", tmp_path / "said"
     bad.write_text("{")
     command = f"{sys.executable} -m hostrouting"
@@ -679,7 +681,7 @@ def test_what_was_done_decides_the_exit_code_not_who_reads_it(tmp_path: Path, re
     assert said.read_text().count("\n") == 1
 
 
-def test_output_that_can_not_be_written_is_74(host: Host, config: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_unwritable_output_is_74(host: Host, config: Path, monkeypatch: Any, capsys: Any) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(["check", str(config)], host=host) == 74
@@ -689,7 +691,7 @@ def test_output_that_can_not_be_written_is_74(host: Host, config: Path, monkeypa
     assert "done, but can't write the output: No space left on device" in capsys.readouterr().err
 
 
-def test_a_standard_error_that_can_not_be_written_changes_no_exit_code(config: Path) -> None:
+def test_an_unwritable_standard_error_changes_no_exit_code(config: Path) -> None:
     bad = config.with_name("bad.json")
     bad.write_text("{")
     command = [sys.executable, "-m", "hostrouting", "plan", str(bad), "--output", "json"]
@@ -699,14 +701,14 @@ def test_a_standard_error_that_can_not_be_written_changes_no_exit_code(config: P
     assert json.loads(done.stdout)["problems"]
 
 
-def test_who_is_interrupted_while_it_reads_shows_no_trace(config: Path) -> None:
-    # A shell has SIGINT ignored by what it runs in the background.
+def test_an_interrupted_read_shows_no_traceback(config: Path) -> None:
+    # A shell makes its background processes ignore SIGINT.
     words = [sys.executable, "-m", "hostrouting", "plan", str(config), "--snapshot", "-"]
     with subprocess.Popen(
         ["env", "--default-signal=INT", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdin is not None
-        process.stdin.write(b" " * 1_000_000)  # more than a pipe holds: it reads
+        process.stdin.write(b" " * 1_000_000)  # more than a pipe holds, so the command is reading
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=30)
     assert (process.returncode, complaint) == (-signal.SIGINT, b"")
@@ -723,14 +725,14 @@ def test_verbose_logs_a_wide_record_for_each_task(run: Any, config: Path, words:
 
 
 @pytest.mark.parametrize(("command", "expected"), [("plan", 2), ("apply", 0)])
-def test_a_missing_consumer_is_warned_of(run: Any, write: Any, command: str, expected: int) -> None:
+def test_a_missing_consumer_causes_a_warning(run: Any, write: Any, command: str, expected: int) -> None:
     path = write({"hostRouting": section(SHADOWED, mode="WARN", consumer="kubelt.service")})
     code, _, err = run(command, path)
     assert code == expected
     assert err == "hostrouting: there is no unit kubelt.service: until there is, nothing is held back\n"
 
 
-def test_into_an_image_a_consumer_that_its_unit_path_lacks_is_warned_of(run: Any, config: Path, tmp_path: Path) -> None:
+def test_a_consumer_missing_from_an_image_causes_a_warning(run: Any, config: Path, tmp_path: Path) -> None:
     units = tmp_path / "image/usr/lib/systemd/system"
     units.mkdir(parents=True)
     assert "there is no unit systemd-nspawn@.service" in run("apply", "--root", tmp_path / "image", config)[2]

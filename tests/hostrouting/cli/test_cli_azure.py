@@ -1,4 +1,4 @@
-"""``hostrouting lb-probe`` and ``azure-vnet``, and what the doctor, ``plan`` and ``remove`` say of them."""
+"""``hostrouting lb-probe`` and ``azure-vnet``, and how the doctor, ``plan`` and ``remove`` report them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterat
 
 @pytest.fixture
 def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command over a config; exit code, standard output and standard error."""
+    """Return a function that runs a command over a config, and returns exit code, output and errors."""
 
     def call(words: str, section: dict[str, Any] | None = None) -> tuple[int, str, str]:
         path = tmp_path / "config.json"
@@ -60,7 +60,7 @@ def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Calla
     return call
 
 
-def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -> None:
+def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNode) -> None:
     code, out, _ = run("lb-probe plan CONFIG")
     assert code == 2
     for line in ("probes come in by: eth0", f"+ nftables table ip6 {TABLE}", f"enable {UNIT}", f"+++ /{RULES}"):
@@ -81,7 +81,7 @@ def test_apply_does_what_plan_said(run: Any, host: Host, probe: FakeProbeNode) -
 
 
 @pytest.mark.parametrize("word", ["lb-probe remove", "remove"])
-def test_it_is_taken_back(run: Any, host: Host, probe: FakeProbeNode, word: str) -> None:
+def test_the_probe_is_removed(run: Any, host: Host, probe: FakeProbeNode, word: str) -> None:
     run("lb-probe apply CONFIG")
     document = json.loads(run(f"{word} --output json")[1])
     assert (document["changed"], document["routes"]) == (True, [{"route": host_route("eth0"), "change": "removed"}])
@@ -90,7 +90,7 @@ def test_it_is_taken_back(run: Any, host: Host, probe: FakeProbeNode, word: str)
     assert json.loads(run(f"{word} --output json")[1])["changed"] is False
 
 
-def test_what_was_removed_is_told_if_the_rest_fails(run: Any, monkeypatch: Any) -> None:
+def test_a_partial_removal_is_reported(run: Any, monkeypatch: Any) -> None:
     def refuse(*_: object) -> None:
         raise UnitError("no")
 
@@ -102,19 +102,19 @@ def test_what_was_removed_is_told_if_the_rest_fails(run: Any, monkeypatch: Any) 
     assert {"path": f"/etc/systemd/system/{UNIT}", "change": "removed"} in document["files"]
 
 
-def test_what_fails_is_an_error(run: Any, probe: FakeProbeNode) -> None:
+def test_a_refusal_of_nft_is_an_error(run: Any, probe: FakeProbeNode) -> None:
     probe.problem = "can't load the nftables rules: nft isn't installed"
     code, _, err = run("lb-probe apply CONFIG")
     assert (code, probe.problem in err) == (1, True)
 
 
-def test_a_document_without_the_section_asks_for_nothing(run: Any, host: Host, tmp_path: Path) -> None:
+def test_without_the_section_nothing_is_done(run: Any, host: Host, tmp_path: Path) -> None:
     assert "skipped: loadBalancerProbe isn't enabled" in run("lb-probe plan CONFIG", {})[1]
     (tmp_path / "empty.json").write_text("{}")
     assert "has no key hostNetworking: it asks for nothing" in run(f"lb-probe plan {tmp_path}/empty.json")[2]
 
 
-def test_clean_removes_what_plan_lists(run: Any, bridge: FakeBridgeNode) -> None:
+def test_clean_removes_the_planned_items(run: Any, bridge: FakeBridgeNode) -> None:
     bridge.state = NodeState(rules=(dnat("10.1.0.32"),))
     code, out, _ = run("azure-vnet plan CONFIG")
     assert (code, "no pod here has this MAC any more" in out, len(bridge.state.rules)) == (2, True, 1)
@@ -124,7 +124,7 @@ def test_clean_removes_what_plan_lists(run: Any, bridge: FakeBridgeNode) -> None
 
 
 @pytest.mark.parametrize("word", ["plan", "clean"])
-def test_without_bounds_nothing_is_looked_at(run: Any, bridge: FakeBridgeNode, word: str) -> None:
+def test_without_cidrs_no_node_is_read(run: Any, bridge: FakeBridgeNode, word: str) -> None:
     code, _, err = run(f"azure-vnet {word} CONFIG", {})
     assert (code, bridge.calls) == (78, [])
     assert "hostNetworking.staleAzureVnet: is missing; name the CIDRs of the pods" in err
@@ -142,7 +142,7 @@ OF_TABLE, MEDDLED = (
     f"nftables table ip6 {TABLE}",
     render_ruleset("eth0").replace("\t\tiifname", "\t\tdrop\n\t\tiifname"),
 )
-# What changes the node in the back of the installation, and what is found.
+# Changes of the node behind the installation's back, and the findings.
 PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "nothing": (lambda *_: None, []),
     "flush": (lambda probe, _: probe.tables.clear(), [("probes-differ", OF_TABLE, "broken")]),
@@ -160,7 +160,7 @@ PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
 
 
 @pytest.mark.parametrize(("plant", "wanted"), PLANTED.values(), ids=PLANTED)
-def test_the_doctor_finds_what_differs(
+def test_the_doctor_finds_differences(
     run: Any, probe: FakeProbeNode, host: Host, plant: Any, wanted: list[tuple[str, str, str]]
 ) -> None:
     run("lb-probe apply CONFIG")

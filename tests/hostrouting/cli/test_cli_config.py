@@ -1,4 +1,4 @@
-"""``hostrouting config set``: our keys in a file of other components, whose own bytes, mode and owner stay."""
+"""``hostrouting config set``: our keys in another component's file, whose other bytes, mode and owner stay."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
-    """The file that an agent keeps its token in."""
+    """Return the file in which an agent keeps its token."""
     path = tmp_path / "config.json"
     path.write_text(AGENT)
     path.chmod(0o600)
     return path
 
 
-def test_the_bytes_of_others_stay(run: Run, agents: Path, config: Path) -> None:
+def test_other_components_bytes_stay(run: Run, agents: Path, config: Path) -> None:
     assert run("config", "set", agents, "--from", config) == (0, f"replaced  {agents}\n", "")
     text = agents.read_text()
     assert text.startswith(AGENT.partition('{"waitSeconds"')[0])
@@ -73,13 +73,13 @@ def test_a_second_run_writes_nothing(run: Run, agents: Path, config: Path) -> No
     assert agents.stat() == before
 
 
-def test_a_key_that_config_lacks_stays(run: Run, agents: Path, config: Path) -> None:
+def test_a_key_missing_from_config_stays(run: Run, agents: Path, config: Path) -> None:
     config.write_text(json.dumps({"hostNetworking": OURS["hostNetworking"], "other": 1}))
     assert run("config", "set", agents, "--from", config)[0] == 0
     assert json.loads(agents.read_text()) == json.loads(AGENT) | {"hostNetworking": OURS["hostNetworking"]}
 
 
-def test_a_file_that_is_not_there_is_made_for_its_owner_alone(run: Run, config: Path, tmp_path: Path) -> None:
+def test_a_new_file_is_readable_by_its_owner_alone(run: Run, config: Path, tmp_path: Path) -> None:
     """Other components may add their secrets to it."""
     path = tmp_path / "new/config.json"
     assert run("config", "set", path, "--from", config)[:2] == (0, f"added     {path}\n")
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_there_is_made_for_its_owner_alone(run: Run, config: 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_its_json_has_what_was_changed(run: Run, agents: Path, config: Path) -> None:
+def test_its_json_lists_the_changes(run: Run, agents: Path, config: Path) -> None:
     words = ("config", "set", agents, "--from", config, "--output", "json")
     done, again = (json.loads(run(*words)[1]) for _ in range(2))
     assert (done["changed"], done["files"]) == (True, [{"path": str(agents), "change": "replaced"}])
@@ -98,7 +98,7 @@ def test_its_json_has_what_was_changed(run: Run, agents: Path, config: Path) -> 
     "text",
     ["", "{", "[]", "[1]", '"hostRouting"', '{"hostRouting": {}, "hostRouting": {"waitSeconds": 1}}', '{"a": 1} x'],
 )
-def test_a_file_that_can_not_take_them_is_refused_and_stays(run: Run, agents: Path, config: Path, text: str) -> None:
+def test_an_unsuitable_file_is_refused_and_stays(run: Run, agents: Path, config: Path, text: str) -> None:
     agents.write_text(text)
     code, out, err = run("config", "set", agents, "--from", config)
     assert (code, out, agents.read_text()) == (78, "", text)
@@ -135,7 +135,7 @@ VALUES = st.recursive(
     indent=st.sampled_from([None, 0, 1, 4]),
     is_ascii=st.booleans(),
 )
-def test_whatever_others_have_written_means_the_same(
+def test_other_components_keys_keep_their_meaning(
     tmp_path_factory: pytest.TempPathFactory,
     others: dict[str, Any],
     ours: dict[str, Any],

@@ -1,4 +1,4 @@
-"""``hostrouting fix``, and the ways of ``check`` that lead to it: documents, exit codes and words."""
+"""``hostrouting fix``, and the hints of ``check`` that lead to it: documents, exit codes and words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def static(*entries: dict[str, Any]) -> dict[str, Any]:
 # --- the document ------------------------------------------------------------------------------------------------
 
 
-def test_the_proposal_comes_after_the_configs_routes(run: Run, write: Any, kernel: FakeKernel) -> None:
+def test_proposed_routes_follow_the_configs_routes(run: Run, write: Any, kernel: FakeKernel) -> None:
     own = [{"metric": 0, "destination": "172.16.9.0/24", "dev": "eth0"}, {"destination": "192.168.0.0/24"}]
     document = {
         "agent": {"z": 1, "a": [1.5, None, "ü"]},
@@ -63,14 +63,14 @@ def test_the_proposal_comes_after_the_configs_routes(run: Run, write: Any, kerne
 
 
 @pytest.mark.parametrize("routes", [None, {}, {"enabled": False}, {"enabled": None, "routes": None}, static()])
-def test_a_config_without_routes_of_its_own_gets_them_enabled(run: Run, write: Any, routes: object) -> None:
+def test_a_config_without_routes_gets_them_enabled(run: Run, write: Any, routes: object) -> None:
     code, out, _ = run("fix", write(expecting(EXPECTED, staticRoutes=routes)))
     assert code == 0
     assert json.loads(out)["hostRouting"]["staticRoutes"] == static(*HALVES)
     assert Config.from_mapping(json.loads(out)).static_routes.enabled
 
 
-def test_routes_that_the_config_no_longer_names_are_not_counted_on(run: Run, write: Any, tmp_path: Path) -> None:
+def test_routes_missing_from_the_config_are_not_relied_on(run: Run, write: Any, tmp_path: Path) -> None:
     entry = {"destination": "172.16.0.0/24"}
     assert run("apply", "--routes-only", write(expecting("172.16.0.0/23", staticRoutes=static(entry))))[0] == 0
     code, out, _ = run("fix", write(expecting("172.16.0.0/23")))
@@ -84,7 +84,7 @@ def test_routes_that_the_config_no_longer_names_are_not_counted_on(run: Run, wri
     assert run("check", fixed)[0] == 0
 
 
-def test_cidrs_beside_a_config_are_fixed_and_expected_too(run: Run, write: Any) -> None:
+def test_cidrs_next_to_a_config_are_fixed_and_expected_too(run: Run, write: Any) -> None:
     document = expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.2.0/24"}))
     code, out, _ = run("fix", write(document), "--cidr", "172.16.2.0/23")
     entries = ({"destination": f"172.16.{number}.0/24"} for number in (2, 1, 3))
@@ -95,7 +95,7 @@ def test_cidrs_beside_a_config_are_fixed_and_expected_too(run: Run, write: Any) 
     assert json.loads(out)["hostRouting"]["routeOverlap"]["expectedCidrs"][2:] == ["10.96.0.0/12"]
 
 
-def test_the_config_of_the_layout_is_fixed_if_none_is_named(run: Run, host: Host) -> None:
+def test_the_layouts_config_is_fixed_by_default(run: Run, host: Host) -> None:
     host.layout.config.parent.mkdir(parents=True, exist_ok=True)
     host.layout.config.write_text(json.dumps(expecting("172.16.1.0/24")))
     wanted = static({"destination": "172.16.1.0/24"})
@@ -114,7 +114,7 @@ def test_the_config_of_the_layout_is_fixed_if_none_is_named(run: Run, host: Host
         expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.1.0/24"})),
     ],
 )
-def test_where_nothing_fails_the_config_is_printed_as_it_is(run: Run, write: Any, document: object) -> None:
+def test_without_a_failure_the_config_is_printed_unchanged(run: Run, write: Any, document: object) -> None:
     code, out, err = run("fix", write(document))
     assert (code, out) == (0, json.dumps(document, indent=2) + "\n")
     is_asked = bool(document.get("hostRouting", {}).get("routeOverlap", {}).get("expectedCidrs"))  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def test_where_nothing_fails_the_config_is_printed_as_it_is(run: Run, write: Any
     assert ("has no key hostRouting: it asks for nothing" in err) == ("hostRouting" not in document)  # type: ignore[operator]
 
 
-def test_where_nothing_fails_of_cidrs_alone_no_route_is_proposed(run: Run) -> None:
+def test_without_a_failure_cidrs_get_no_route(run: Run) -> None:
     code, out, err = run("fix", "--cidr", "10.96.0.0/12")
     overlap = {"expectedCidrs": ["10.96.0.0/12"]}
     assert (code, json.loads(out)) == (0, {"hostRouting": {"staticRoutes": static(), "routeOverlap": overlap}})
@@ -176,16 +176,16 @@ def test_each_format_has_the_same_routes_with_their_next_hops(run: Run, write: A
         assert err.startswith("mind: ")
 
 
-def test_a_format_has_the_proposal_alone_not_the_routes_of_the_config(run: Run, write: Any) -> None:
+def test_other_formats_have_only_the_proposed_routes(run: Run, write: Any) -> None:
     own = {"destination": "172.16.2.0/24"}
     _, out, _ = run("fix", write(expecting("172.16.2.0/23", staticRoutes=static(own))), "--format", "ip")
     assert [line.split()[4] for line in out.splitlines() if not line.startswith("#")] == ["172.16.3.0/24"]
 
 
-# --- what can't be fixed, and what can't be judged --------------------------------------------------------------
+# --- unfixable failures, and unknown verdicts -------------------------------------------------------------------
 
 
-def test_what_no_route_fixes_is_named_and_is_1_and_the_rest_is_printed(run: Run, kernel: FakeKernel) -> None:
+def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: FakeKernel) -> None:
     lost = Route(IPv4Network("172.16.5.5/32"), (NextHop("ib0"),), protocol=Protocol.STATIC)
     assert kernel.add([lost]) == ()
     code, out, err = run("fix", "--cidr", "172.16.5.0/24")
@@ -213,14 +213,14 @@ def test_docker_is_advised_to_move_and_gets_no_routes(run: Run, kernel: FakeKern
     assert json.loads(run("fix", write(expecting("172.17.0.0/16")))[1]) == expecting("172.17.0.0/16")
 
 
-def test_without_a_default_route_nothing_is_printed_and_it_is_2(run: Run, kernel: FakeKernel, write: Any) -> None:
+def test_without_a_default_route_it_is_2_and_prints_nothing(run: Run, kernel: FakeKernel, write: Any) -> None:
     lose_default_route(kernel)
     code, out, err = run("fix", write(expecting(EXPECTED)))
     assert (code, out) == (2, "")
     assert err.startswith("the check couldn't judge anything: no-default-route: ")
 
 
-def test_routes_that_miss_something_are_2(run: Run, kernel: FakeKernel, write: Any) -> None:
+def test_routes_with_something_missing_are_2(run: Run, kernel: FakeKernel, write: Any) -> None:
     entry = {"destination": "172.16.9.0/24", "gateway": "10.9.0.1", "dev": "eth9"}
     code, out, err = run("fix", write(expecting(EXPECTED, staticRoutes=static(entry))))
     assert (code, out) == (2, "")
@@ -228,13 +228,13 @@ def test_routes_that_miss_something_are_2(run: Run, kernel: FakeKernel, write: A
     assert "eth9" in err
 
 
-def test_beside_a_route_of_the_config_that_is_refused_it_is_2_and_says_why(run: Run, write: Any) -> None:
+def test_a_refused_route_of_the_config_is_2_with_the_reason(run: Run, write: Any) -> None:
     code, out, err = run("fix", write(expecting(EXPECTED, staticRoutes=static({"destination": EXPECTED}))))
     assert (code, out) == (2, "")
     assert "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17" in err
 
 
-# --- where CONFIG is ---------------------------------------------------------------------------------------------
+# --- the file of CONFIG ------------------------------------------------------------------------------------------
 
 
 OWN = """{ "agent":{"z": 1e2,"a":[1.50, null,"ü"] },
@@ -260,7 +260,7 @@ def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None
     assert path.read_text() == text
 
 
-def test_in_place_writes_nothing_where_nothing_is_proposed(run: Run, write: Any, kernel: FakeKernel) -> None:
+def test_in_place_writes_nothing_without_a_proposal(run: Run, write: Any, kernel: FakeKernel) -> None:
     path = write(expecting("10.96.0.0/12"))
     before = path.read_text(), path.stat().st_ino
     assert run("fix", "--in-place", path)[:2] == (0, "nothing to change\n")
@@ -269,7 +269,7 @@ def test_in_place_writes_nothing_where_nothing_is_proposed(run: Run, write: Any,
     assert (path.read_text(), path.stat().st_ino) == before
 
 
-def test_a_change_meanwhile_is_not_lost(run: Run, write: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_concurrent_change_is_not_lost(run: Run, write: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = write(expecting(EXPECTED))
     theirs = json.dumps(expecting(EXPECTED, "10.96.0.0/12"))
 
@@ -284,7 +284,7 @@ def test_a_change_meanwhile_is_not_lost(run: Run, write: Any, monkeypatch: pytes
     assert path.read_text() == theirs
 
 
-def test_what_is_only_printed_is_said_not_to_be_in_the_config(run: Run, write: Any) -> None:
+def test_a_printed_fix_is_said_not_to_be_in_the_config(run: Run, write: Any) -> None:
     path = write(expecting(EXPECTED))
     assert f"{path} isn't changed; --in-place writes it there" in run("fix", path)[2]
     assert "isn't changed" not in run("fix", "--in-place", path)[2]
@@ -292,7 +292,7 @@ def test_what_is_only_printed_is_said_not_to_be_in_the_config(run: Run, write: A
     assert "isn't changed" not in run("fix", "--cidr", EXPECTED)[2]
 
 
-def test_its_json_has_what_was_found_proposed_and_changed(run: Run, write: Any, kernel: FakeKernel) -> None:
+def test_its_json_has_findings_proposal_and_changes(run: Run, write: Any, kernel: FakeKernel) -> None:
     path = write(expecting(EXPECTED))
     fixed = json.loads(run("fix", path)[1])
     code, out, _ = run("fix", path, "--output", "json")
@@ -310,7 +310,7 @@ def test_its_json_has_what_was_found_proposed_and_changed(run: Run, write: Any, 
     assert (code, json.loads(out)["overlap"]["verdict"], json.loads(out)["proposal"]) == (2, "unknown", None)
 
 
-# --- nameservers, and recorded hosts -----------------------------------------------------------------------------
+# --- nameservers, and snapshots ----------------------------------------------------------------------------------
 
 
 DNS_CHANGES = "mind: the node then reaches the DNS server 172.16.1.53 of resolv.conf by eth0, not ib0"
@@ -328,13 +328,15 @@ DNS_CHANGES = "mind: the node then reaches the DNS server 172.16.1.53 of resolv.
         (EXPECTED, "nameserver 172.16.0.10\n", []),  # this host's own
     ],
 )
-def test_a_nameserver_that_moves_is_told(run: Run, host: Host, cidr: str, text: str, told: list[str]) -> None:
+def test_a_nameserver_whose_route_changes_is_reported(
+    run: Run, host: Host, cidr: str, text: str, told: list[str]
+) -> None:
     host.layout.resolv_conf.write_text(text)
     assert [line for line in run("fix", "--cidr", cidr)[2].splitlines() if "DNS" in line] == told
 
 
 @pytest.mark.parametrize("format_", ["config", *FORMATS])
-def test_a_recorded_host(run: Run, elsewhere: Run, host: Host, write: Any, tmp_path: Path, format_: str) -> None:
+def test_a_fix_for_a_snapshot(run: Run, elsewhere: Run, host: Host, write: Any, tmp_path: Path, format_: str) -> None:
     host.layout.resolv_conf.write_text("nameserver 172.16.1.53\n")
     path = tmp_path / "node.json"
     path.write_text(run("snapshot")[1])
@@ -344,7 +346,7 @@ def test_a_recorded_host(run: Run, elsewhere: Run, host: Host, write: Any, tmp_p
         assert DNS_CHANGES in here[2].splitlines()
 
 
-# --- check: what leads to it -------------------------------------------------------------------------------------
+# --- check: the hints --------------------------------------------------------------------------------------------
 
 
 def test_a_picture_has_the_checks_exit_code(run: Run, kernel: FakeKernel, write: Any) -> None:

@@ -1,4 +1,4 @@
-"""``--output json``: one document on standard output, whatever the exit code."""
+"""``--output json``: one document on standard output, with any exit code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNMENDED = section(SHADOWED, cidrs=["172.16.2.0/24"])
 
 @pytest.fixture
 def config(host: Host) -> Callable[[object], Path]:
-    """Writes a section where the commands look for it."""
+    """Return a function that writes a section where the commands look for it."""
     (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
 
     def write(section: object) -> Path:
@@ -51,7 +51,7 @@ def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_names_the_host_and_what_changes_things_says_what(run: Run, config: Any, command: str) -> None:
+def test_it_names_the_host_and_the_changes(run: Run, config: Any, command: str) -> None:
     config(SECTION)
     code, document = run(command)
     assert code in (0, 1, 2)
@@ -68,7 +68,7 @@ def test_a_missing_config_is_a_document(run: Run, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "remove"])
-def test_each_problem_of_a_config_is_in_it_with_its_path(run: Run, config: Any, command: str) -> None:
+def test_each_problem_of_a_config_has_its_path(run: Run, config: Any, command: str) -> None:
     config(SECTION | {"waitSeconds": -1, "consumer": "x"})
     code, document = run(command)
     assert code == 78
@@ -88,7 +88,7 @@ def test_wrong_usage_is_a_document(run: Run, command: str) -> None:
     assert not document["changed"]
 
 
-def test_a_strict_failure_has_what_was_installed_and_what_was_found(run: Run, config: Any) -> None:
+def test_a_strict_failure_has_changes_and_findings(run: Run, config: Any) -> None:
     config(UNMENDED)
     code, document = run("apply")
     assert (code, document["changed"]) == (1, True)
@@ -101,7 +101,7 @@ def test_a_strict_failure_has_what_was_installed_and_what_was_found(run: Run, co
     assert (code, again["changed"], again["routes"], again["overlap"]["verdict"]) == (1, False, [], "overlap")
 
 
-def test_what_the_kernel_does_not_permit_is_77(run: Run, config: Any, host: Host) -> None:
+def test_a_refused_permission_is_77(run: Run, config: Any, host: Host) -> None:
     config(SECTION)
     on = Host(FailingBackend(host.routes, {"add": {1: errno.EPERM}}), host.units, host.layout)
     code, document = run("apply", on=on)
@@ -110,7 +110,7 @@ def test_what_the_kernel_does_not_permit_is_77(run: Run, config: Any, host: Host
     assert document["hint"] == "run as root (CAP_NET_ADMIN)"
 
 
-def test_people_are_told_the_same(config: Any, host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_has_the_same_facts(config: Any, host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     def told(section: object, code: int) -> list[str]:
         config(section)
         assert cli.main(["apply"], host=host) == code
@@ -130,8 +130,8 @@ def test_people_are_told_the_same(config: Any, host: Host, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_only_one_form_is_made(output: str, config: Any, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of routes the other would take as long as to install them."""
+def test_only_one_form_is_rendered(output: str, config: Any, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of routes the other form would take as long as installing them."""
     config(SECTION)
     made: list[str] = []
 

@@ -1,4 +1,4 @@
-"""``hostrouting completion``: each shell, given what is printed, completes our words."""
+"""``hostrouting completion``: each shell completes our words with the printed script."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 def complete(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Complete:
-    """What a shell proposes at the end of a line."""
+    """Return a function that returns a shell's proposals at the end of a line."""
     script = printed(request.param, tmp_path, capsys)
     monkeypatch.chdir(tmp_path)
     commands = {
@@ -70,13 +70,13 @@ def test_all_commands_are_proposed(complete: Complete) -> None:
     assert complete("hostrouting lb-probe ") == ["apply", "plan", "remove"]
 
 
-def test_options_and_their_words_are_proposed(complete: Complete) -> None:
+def test_options_and_their_values_are_proposed(complete: Complete) -> None:
     assert {"--cidr", "--output", "--snapshot"} <= set(complete("hostrouting check --"))
     assert complete("hostrouting fix --format n") == ["netplan", "networkd"]
     assert complete("hostrouting completion z") == ["zsh"]
 
 
-def test_files_and_folders_are_proposed_where_they_are_meant(complete: Complete, tmp_path: Path) -> None:
+def test_files_and_folders_are_proposed_as_arguments(complete: Complete, tmp_path: Path) -> None:
     (tmp_path / "node.json").touch()
     (tmp_path / "nodes").mkdir()
     assert "node.json" in complete("hostrouting check no")
@@ -93,7 +93,7 @@ PS1='ready>'
 """
 
 
-def test_zsh_completes_what_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zsh_completes_typed_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed("zsh", tmp_path, capsys)
     (tmp_path / ".zshrc").write_text(ZSHRC)
     (tmp_path / "node.json").touch()

@@ -1,4 +1,4 @@
-"""``hostrouting explain``: the way of an address, for people and for programs."""
+"""``hostrouting explain``: the lookups of an address, for people and for programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address)
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    """A node that answers by a second interface what has the address of its first one."""
+    """Return a node that answers by a second interface if the source is the first interface's address."""
     made = FakeKernel()
     for dev, address, gateway, table in (("eth0", "10.1.0.4", "10.1.0.1", 254), ("eth1", "10.2.0.4", "10.2.0.1", 100)):
         made.add_link(dev)
@@ -47,7 +47,7 @@ def told(host: Host, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return document
 
 
-def test_a_connection_is_told_of_with_the_source_that_it_gets(
+def test_a_connection_is_explained_with_its_source(
     host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     live = told(host, capsys, ADDRESS)
@@ -82,7 +82,7 @@ def test_the_page(run: Any) -> None:
     assert run("explain", ADDRESS) == (1, PAGE, "")
 
 
-def test_without_a_default_route_the_look_ups_are_told_all_the_same(
+def test_without_a_default_route_lookups_are_still_shown(
     host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kernel.delete(kernel.default_routes())
@@ -118,7 +118,7 @@ def test_a_lookup_that_only_chooses_the_source_goes_wrong_nowhere(
     assert check(Config(route_overlap=RouteOverlap([f"{ADDRESS}/32"])), host=host).verdict == "ok"
 
 
-def test_what_a_config_expects_counts(host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_configs_expectation_counts(host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     cidrs = ["172.16.0.0/16", {"cidr": "172.16.3.0/24", "devs": ["eth[01]"]}, "10.96.0.0/12"]
     overlap: dict[str, Any] = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"]}
@@ -141,7 +141,7 @@ def test_what_a_config_expects_counts(host: Host, capsys: pytest.CaptureFixture[
         (Rule(7, RuleAction.PROHIBIT), None),
     ],
 )
-def test_why_a_rule_is_passed(
+def test_the_reason_for_passing_a_rule(
     host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], rule: Rule, passed: str | None
 ) -> None:
     kernel.add([Route(IPv4Network("172.16.0.0/16"), type=RouteType.THROW, table=8)])

@@ -1,4 +1,4 @@
-"""The page of many hosts in a real browser: it needs nothing from elsewhere, filters and copies, and runs no names."""
+"""The page of many hosts in a real browser: it is self-contained, filters and copies, and executes no names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def browser() -> Iterator[Chrome]:
 
 @pytest.fixture
 def page(browser: Chrome, tmp_path: Path) -> Chrome:
-    """Of ten thousand hosts, a sixth of them in each group."""
+    """Return a page of ten thousand hosts, with a sixth of them in each group."""
     browser.get(write_page(tmp_path, 10_000).as_uri())
     return browser
 
@@ -56,7 +56,7 @@ def run(page: Chrome, expression: str) -> Any:
 
 
 def shown(page: Chrome, selector: str) -> list[str]:
-    """The texts of the elements that scrolling shows."""
+    """Return the texts of the elements that scrolling shows."""
     every = f"[...document.querySelectorAll({json.dumps(selector)})]"
     texts: list[str] = run(page, f"{every}.filter(each => each.checkVisibility()).map(each => each.textContent.trim())")
     return texts
@@ -66,7 +66,7 @@ def element(page: Chrome, selector: str) -> WebElement:
     return page.find_element(By.CSS_SELECTOR, selector)
 
 
-def test_it_shows_every_group_and_the_hosts_of_those_that_are_not_fine(page: Chrome) -> None:
+def test_it_shows_every_group_and_the_hosts_of_failing_ones(page: Chrome) -> None:
     assert page.title == "10,000 snapshots: 1,667 ok, 5,001 overlap, 3,332 unknown"
     titles = shown(page, "h2")
     assert titles[:4] == [
@@ -81,20 +81,20 @@ def test_it_shows_every_group_and_the_hosts_of_those_that_are_not_fine(page: Chr
     assert len(shown(page, "li")) == 10_000
 
 
-def test_each_failing_group_has_a_strip_and_what_no_route_fixes_is_said(page: Chrome) -> None:
+def test_each_failing_group_has_a_bar_and_its_unfixable_parts(page: Chrome) -> None:
     pictures = run(page, "[...document.images].map(each => each.complete && each.naturalWidth > 0)")
     assert pictures == [True] * 3
     (said,) = (text for text in shown(page, "section p") if "no route fixes" in text)
     assert "ip rule add to 10.100.0.0/16 lookup main pref 99" in said
 
 
-def test_it_loads_nothing_from_elsewhere(page: Chrome) -> None:
+def test_it_loads_no_other_resource(page: Chrome) -> None:
     loaded = run(page, "performance.getEntriesByType('resource').map(each => each.name)")
     assert all(name.startswith("data:") for name in loaded)
     assert run(page, "fetch('https://example.org').then(() => 'reached', () => 'refused')") == "refused"
 
 
-def test_a_filter_leaves_the_hosts_that_it_names_and_their_groups(page: Chrome) -> None:
+def test_a_filter_keeps_matching_hosts_and_their_groups(page: Chrome) -> None:
     element(page, "#filter").send_keys("H200-0000")
     assert shown(page, "li") == [f"aks-h200-0000{number}" for number in (0, 6, 1, 7, 2, 8, 3, 9, 4, 5)]
     assert shown(page, ".count") == ["2", "2", "2", "2", "1", "1"]
@@ -105,15 +105,15 @@ def test_a_filter_leaves_the_hosts_that_it_names_and_their_groups(page: Chrome) 
     assert len(shown(page, "li")) == 10_000
 
 
-def test_the_fix_is_copied_as_it_is_pasted_into_a_config(page: Chrome) -> None:
+def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
     element(page, "section:nth-of-type(3) button").click()
     element(page, "#filter").send_keys(Keys.CONTROL, "v")
     text = run(page, "document.querySelector('#filter').value")
     assert json.loads(f"[{text}]") == [{"destination": "10.96.0.0/13"}, {"destination": "10.104.0.0/13"}]
 
 
-def test_names_are_text_whatever_is_in_them(browser: Chrome, tmp_path: Path) -> None:
-    dev, fine = "<svg>{{7*7}}", node(0)  # the kernel allows no longer one
+def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> None:
+    dev, fine = "<svg>{{7*7}}", node(0)  # the kernel allows no longer name
     shadow = Route(IPv4Network("10.96.0.0/16"), (NextHop(dev),), protocol=Protocol.STATIC)
     document = attrs.evolve(fine, host=EVIL, routes=(*fine.routes, shadow)).to_document()
     missing = tmp_path / f"{EVIL.replace('/', '')}.json"

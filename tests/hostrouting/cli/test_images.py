@@ -1,4 +1,4 @@
-"""An image is planned, examined and undone by ``--root``, without a look out of it."""
+"""An image is planned, examined and cleaned with ``--root``; nothing outside it is read."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TEMPLATE = "systemd-nspawn@.service"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """This machine, of which nothing may be read or changed."""
+    """Return this machine, of which nothing may be read or changed."""
     return Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path / "builder"))
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """The folder of an image with all that the gate needs, and its config."""
+    """Return the folder of an image with its config and everything that the gate needs."""
     if shutil.which("systemctl") is None:
         pytest.skip("no systemctl on this machine")
     root = tmp_path / "image"
@@ -76,7 +76,7 @@ def findings(run: Any, image: Path) -> dict[str, str]:
     return {each["kind"]: each["subject"] for each in document["findings"]}
 
 
-def test_an_image_is_planned_installed_examined_and_undone(run: Any, image: Path) -> None:
+def test_an_image_is_planned_installed_examined_and_cleaned(run: Any, image: Path) -> None:
     before = tree(image)
     code, out, _ = run("plan", "--root", image)
     assert (code, tree(image)) == (2, before)
@@ -98,7 +98,7 @@ def test_an_image_is_planned_installed_examined_and_undone(run: Any, image: Path
     assert tree(image) == before
 
 
-def test_only_what_files_tell_is_examined(run: Any, image: Path) -> None:
+def test_only_files_are_examined(run: Any, image: Path) -> None:
     run("apply", "--root", image)
     document = json.loads(run("doctor", "--root", image, "--output", "json")[1])
     assert [each["name"] for each in document["checks"]] == [each.name for each in CHECKS if each.is_of_images]
@@ -118,7 +118,7 @@ def test_only_what_files_tell_is_examined(run: Any, image: Path) -> None:
         ("usr/lib/systemd/system/aks-flex-node-agent.service", "", "another-agent"),
     ],
 )
-def test_what_opens_the_gate_of_an_image_is_found(run: Any, image: Path, name: str, text: str, kind: str) -> None:
+def test_a_setting_that_opens_an_images_gate_is_found(run: Any, image: Path, name: str, text: str, kind: str) -> None:
     run("apply", "--root", image)
     write(image, name, text)
     found = findings(run, image)
@@ -140,7 +140,7 @@ def test_a_fix_names_the_image(run: Any, image: Path) -> None:
 
 
 def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) -> None:
-    """Links of the image lead to what the image has, as they will when it runs."""
+    """Links of the image lead to files of the image, as they will when it runs."""
     (image / "etc/alternatives/awk").unlink()
     link(image, "etc/alternatives/awk", shutil.which("sh") or "")
     link(image, "etc/alternatives/loop", "loop")
@@ -192,13 +192,13 @@ def test_an_image_may_be_reached_by_a_link(run: Any, image: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("command", ["plan", "doctor", "remove"])
-def test_what_is_no_image_is_refused(run: Any, tmp_path: Path, command: str) -> None:
+def test_a_folder_that_is_not_an_image_is_refused(run: Any, tmp_path: Path, command: str) -> None:
     assert run(command, "--root", tmp_path)[0] == 78
     assert run(command, "--root", "/")[0] == 78
     assert run(command, "--root", tmp_path / "none")[0] == 78
 
 
-def test_a_recording_is_no_image(run: Any, image: Path) -> None:
+def test_a_snapshot_is_not_an_image(run: Any, image: Path) -> None:
     assert run("plan", "--root", image, "--snapshot", "node.json")[0] == 64
 
 
@@ -207,7 +207,7 @@ def test_links_are_followed_inside_the_root(image: Path, path: str) -> None:
     assert Layout(image).followed(path) == image / "usr/bin/mawk"
 
 
-def test_links_that_go_in_circles_end(tmp_path: Path) -> None:
+def test_circular_links_are_an_error(tmp_path: Path) -> None:
     link(tmp_path, "a", "/b")
     link(tmp_path, "b", "a")
     assert Layout(tmp_path).followed("/a/c").is_relative_to(tmp_path)

@@ -1,4 +1,4 @@
-"""``hostrouting judge``: many snapshots in one page or document; the page for a browser is test_fleet_page.py's."""
+"""``hostrouting judge``: many snapshots in one page or document; test_fleet_page.py tests the page for a browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def judge(folder: Path, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, str, str]]:
-    """Judges the snapshots of some kinds; the exit code, and what is on standard output and error."""
+    """Return a function that judges snapshots of some kinds, and returns exit code, output and errors."""
 
     def run(kinds: list[str], *words: object) -> tuple[int, str, str]:
         host = Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))
@@ -71,7 +71,7 @@ def test_the_page_has_a_row_for_each_group_with_the_fix_and_the_hosts(judge: Any
     )
 
 
-def test_one_recording_is_one(judge: Any, folder: Path) -> None:
+def test_one_snapshot_is_one_host(judge: Any, folder: Path) -> None:
     assert judge([], folder / "node-00000.json")[1].startswith("1 snapshot: 1 ok, ")
 
 
@@ -81,13 +81,13 @@ def why_not_json(path: Path) -> str:
     return str(caught.value)
 
 
-def test_for_programs_it_is_one_document(judge: Any) -> None:
+def test_json_output_is_one_document(judge: Any) -> None:
     told = json.loads(judge(ORDER, "--output", "json")[1])
     assert told["counts"] == {"ok": 2, "overlap": 6, "unknown": 4}
     assert [len(group["hosts"]) for group in told["groups"]] == [2] * 6
 
 
-def test_a_library_that_is_missing_is_named_before_the_work(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_before_the_work(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     code, out, err = judge(["fixed"], "--output", "html")
     assert (code, out) == (2, "")
@@ -97,13 +97,13 @@ def test_a_library_that_is_missing_is_named_before_the_work(judge: Any, monkeypa
     )
 
 
-def test_each_groups_report_is_one_of_a_checks_form(judge: Any) -> None:
+def test_each_groups_report_has_a_checks_form(judge: Any) -> None:
     schema = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
     for group in json.loads(judge(ORDER, "--output", "json")[1])["groups"]:
         assert list(Draft202012Validator(schema).iter_errors(group["report"])) == []
 
 
-def test_a_larger_file_is_read_if_that_is_asked_for(judge: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_larger_file_is_read_if_allowed(judge: Any, folder: Path, tmp_path: Path) -> None:
     large = tmp_path / "large.json"
     large.write_text((folder / "node-00000.json").read_text() + " " * (1 << 20))
     assert [judge([], large, "--max-mib", mib)[0] for mib in (1, 2)] == [2, 0]

@@ -1,4 +1,4 @@
-"""A check as a plugin: exit codes and one line as the Monitoring Plugins' guidelines have them."""
+"""A check as a plugin: exit codes and one line, as the Monitoring Plugins' guidelines want them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE = re.compile(r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)( \| f
 
 @pytest.fixture
 def plugin(run: Any) -> Callable[..., tuple[int, tuple[str | None, ...]]]:
-    """Runs the plugin; its exit code and the parts of its line, which must be all that it says."""
+    """Return a function that runs the plugin, and returns the exit code and the parts of its only line."""
 
     def call(*words: object) -> tuple[int, tuple[str | None, ...]]:
         code, out, _ = run("check", "--output", "nagios", *words)
@@ -40,7 +40,7 @@ def config(tmp_path: Path, mode: str, *cidrs: str) -> Path:
     return path
 
 
-def test_all_well_is_0(plugin: Any) -> None:
+def test_a_healthy_host_is_0(plugin: Any) -> None:
     code, (word, said, _, failing, _, _, count) = plugin("--cidr", "10.96.0.0/12", "--cidr", "10.1.2.0/24")
     assert (code, word, failing, count) == (0, "OK", "0", "2")
     assert said == "2 expected CIDRs leave by eth0"
@@ -73,7 +73,7 @@ def test_without_a_default_route_it_is_3_at_once(plugin: Any, kernel: FakeKernel
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
-def test_everything_else_is_3_too(plugin: Any, words: list[str], why: str) -> None:
+def test_other_errors_are_3_too(plugin: Any, words: list[str], why: str) -> None:
     code, (word, said, perfdata, *_) = plugin(*words)
     assert (code, word, perfdata) == (3, "UNKNOWN", None)
     assert why in said
@@ -83,7 +83,7 @@ def test_nothing_expected_is_3(plugin: Any, tmp_path: Path) -> None:
     assert plugin(config(tmp_path, "STRICT"))[0] == 3
 
 
-def test_a_name_from_outside_can_not_end_the_line_or_begin_performance_data(plugin: Any, kernel: FakeKernel) -> None:
+def test_a_hostile_name_can_not_forge_performance_data(plugin: Any, kernel: FakeKernel) -> None:
     kernel.add_link("a|b=1\n")
     kernel.add_address("a|b=1\n", "192.168.7.1/24")
     code, (_, said, *_) = plugin("--cidr", "192.168.7.0/24")
@@ -91,7 +91,7 @@ def test_a_name_from_outside_can_not_end_the_line_or_begin_performance_data(plug
     assert "a/b=1" in said
 
 
-def test_a_long_line_is_cut_before_its_performance_data(plugin: Any, kernel: FakeKernel) -> None:
+def test_a_long_line_is_truncated_before_its_performance_data(plugin: Any, kernel: FakeKernel) -> None:
     for number in range(0, 256, 2):
         route = Route(IPv4Network(f"192.168.{number}.0/24"), (NextHop("ib0"),))
         assert not kernel.add([route])

@@ -1,4 +1,4 @@
-"""Where no CIDR is expected: nobody is held back, nothing is installed for the check, and no command says ok."""
+"""Without an expected CIDR no node is held, nothing is installed for the check, and no command says ok."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(request: Any, host: Host) -> Path:
     return path
 
 
-# The words of a command, its exit code, and whether it was asked for a verdict.
+# A command's words, its exit code, and whether it was asked for a verdict.
 COMMANDS = [
     (("check",), 2, True),
     (("check", "--output", "nagios"), 3, True),
@@ -45,7 +45,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("words", "code", "is_asked"), COMMANDS, ids=[" ".join(words) for words, *_ in COMMANDS])
-def test_commands_know_nothing(run: Any, config: Path, words: tuple[str, ...], code: int, is_asked: bool) -> None:
+def test_no_command_gives_a_verdict(run: Any, config: Path, words: tuple[str, ...], code: int, is_asked: bool) -> None:
     got, out, err = run(*words)
     assert got == code, err
     assert not out.startswith("ok ")
@@ -56,7 +56,7 @@ def test_commands_know_nothing(run: Any, config: Path, words: tuple[str, ...], c
     assert "hostrouting_cidr_verdict" not in out
 
 
-def test_it_is_unknown_to_a_program_and_never_raised(host: Host, config: Path) -> None:
+def test_the_verdict_is_unknown_and_never_raised(host: Host, config: Path) -> None:
     report: ConfigureReport = phases.run(Configure(Config.load(config), host=host))
     assert (report.overlap.verdict, report.overlap.reason_kind) == (Verdict.UNKNOWN, UnknownReason.NOTHING_EXPECTED)
     assert not host.layout.script(CHECK).exists()
@@ -70,7 +70,7 @@ def test_the_plan_lets_the_next_start_through(run: Any, config: Path) -> None:
     assert "no CIDR is expected" in next_start["reason"]
 
 
-def test_a_recorded_host_is_not_judged(run: Any, config: Path, tmp_path: Path) -> None:
+def test_a_snapshot_gets_no_verdict(run: Any, config: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "node.json"
     snapshot.write_text(run("snapshot")[1])
     code, out, _ = run("judge", config, snapshot, "--output", "json")

@@ -1,4 +1,4 @@
-"""The picture of a check stands by itself."""
+"""The picture of a check is self-contained."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SHADOWED = bar(
 
 
 def words(picture: str) -> list[str]:
-    """The lines of a picture; its words, and parts of other colours, are one space apart."""
+    """Return the lines of a picture; words, and parts of other colours, are one space apart."""
     lines: dict[str, list[str]] = {}
     for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
         lines.setdefault(text.attrib["y"], []).append(text.text or "")
     return [" ".join(" ".join(parts).split()) for parts in lines.values()]
 
 
-def test_a_picture_says_what_fails_where_and_what_fixes_it() -> None:
+def test_a_picture_shows_failures_and_their_fix() -> None:
     routes = (StaticRoute("172.16.0.0/17", "10.1.0.1", "eth0"), StaticRoute("172.16.128.0/17", "10.1.0.1", "eth0"))
     left = Unfixable((IPv4Network("172.24.7.9/32"),), (), Obstacle("its blackhole is a /32, too: remove it"))
     fix = Fix(routes, (left,), ("peers of ib0 change sides",))
@@ -50,7 +50,7 @@ def test_a_picture_says_what_fails_where_and_what_fixes_it() -> None:
     assert "mind: peers of ib0 change sides" in said
 
 
-def test_a_picture_needs_nothing_from_elsewhere() -> None:
+def test_a_picture_needs_no_other_resource() -> None:
     picture = overlap_picture(report(SHADOWED))
     assert not re.search(r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture)
 
@@ -64,7 +64,7 @@ def test_a_hostile_interface_is_text_in_a_picture() -> None:
     assert 'note: LOCAL: <a"&??' in said
 
 
-def test_nothing_judged_is_a_picture_too() -> None:
+def test_an_empty_report_is_a_picture_too() -> None:
     why = UnknownReason.NO_DEFAULT_ROUTE
     unknown = attrs.evolve(report(SHADOWED), verdict=Verdict.UNKNOWN, reason_kind=why, findings=())
     assert words(overlap_picture(unknown))[1:] == [
@@ -74,7 +74,7 @@ def test_nothing_judged_is_a_picture_too() -> None:
     assert words(overlap_picture(report()))[1] == "ok on node-7: no CIDRs are expected; mode STRICT"
 
 
-def test_a_picture_of_many_routes_counts_those_it_leaves_out() -> None:
+def test_a_picture_counts_the_routes_that_it_omits() -> None:
     routes = tuple(StaticRoute(f"10.0.{number}.0/24") for number in range(100))
     said = words(overlap_picture(attrs.evolve(report(SHADOWED), fix=Fix(routes))))
     assert '{"destination": "10.0.49.0/24"} and 50 more; hostrouting fix prints all' in said

@@ -1,7 +1,7 @@
 """``doctor --output preflight`` keeps the contract of AKSFlexNode's and unbounded's preflight.
 
-That is pkg/agent/preflight/preflight.go of unbounded: an ignored error is a warning, names are compared without case and
-may stand in one word with commas, and no message or target includes a configured value.
+The contract is pkg/agent/preflight/preflight.go of unbounded: an ignored error is a warning, names are compared without
+case and may be separated by commas in one word, and no message or target includes a configured value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SCHEMA = {
 }
 
 MACHINE = "systemd-nspawn@kube1.service"
-# Each value of this config is one of a kind.
+# Each value of this config is unique.
 CANARIES = {
     "hostRouting": {
         "staticRoutes": {
@@ -86,7 +86,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def report(*severities: Severity | None) -> DoctorReport:
-    """One of checks named a, b, …, each of which has found this."""
+    """Return a report of checks named a, b, …, each with one finding."""
     found: dict[DoctorCheck, tuple[DoctorFinding, ...]] = {}
     for name, severity in zip("abcdef", severities, strict=False):
         fault = () if severity is None else (DoctorFinding("kind", "subject", "message", "fix", severity),)
@@ -108,7 +108,7 @@ def report(*severities: Severity | None) -> DoctorReport:
         ((Severity.BROKEN,), {"ignored": ["all"], "fails_on_warnings": True}, "failed", (0, 1, 0)),
     ],
 )
-def test_errors_warnings_and_what_is_ignored_are_counted(
+def test_errors_warnings_and_ignored_checks_are_counted(
     severities: tuple[Severity | None, ...], more: dict[str, Any], status: str, counts: tuple[int, ...]
 ) -> None:
     document = preflight(report(*severities), **more)
@@ -119,7 +119,7 @@ def test_errors_warnings_and_what_is_ignored_are_counted(
     assert not any(check["ignored"] and check["severity"] != "warning" for check in document["checks"])
 
 
-def test_no_value_of_the_config_or_the_host_is_told(run: Any, host: Host, tmp_path: Path) -> None:
+def test_no_value_of_config_or_host_is_printed(run: Any, host: Host, tmp_path: Path) -> None:
     path = tmp_path / "given.json"
     path.write_text(json.dumps(CANARIES))
     with pytest.raises(RouteOverlapError):
@@ -146,7 +146,7 @@ def test_errors_can_be_ignored_and_warnings_fail(run: Any, host: Host, tmp_path:
     assert (run(*ignored)[0], run(*ignored, "--fail-on-warnings")[0]) == (0, 1)
 
 
-def test_a_config_that_is_wrong_fails_the_preflight_without_a_value(run: Any, host: Host, tmp_path: Path) -> None:
+def test_a_wrong_config_fails_the_preflight_without_its_values(run: Any, host: Host, tmp_path: Path) -> None:
     path = tmp_path / "given.json"
     path.write_text('{"hostRouting": {"canary": "10.1.0.78"}}')
     code, out, err = run("doctor", path, "--output", "preflight")
@@ -161,5 +161,5 @@ def test_a_config_that_is_wrong_fails_the_preflight_without_a_value(run: Any, ho
 
 
 @pytest.mark.parametrize("option", [["--fail-on-warnings"], ["--ignore-preflight-errors", "all"]])
-def test_its_options_are_for_a_preflight(run: Any, host: Host, option: list[str]) -> None:
+def test_its_options_need_the_preflight_output(run: Any, host: Host, option: list[str]) -> None:
     assert run("doctor", *option)[0] == 64

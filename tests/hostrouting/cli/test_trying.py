@@ -1,4 +1,4 @@
-"""``apply --try`` and ``confirm`` as they are typed: what they say, for programs and on a terminal, and their exit codes."""
+"""``apply --try`` and ``confirm`` on the command line: output for people, programs and terminals, and exit codes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def config(write: Any) -> Path:
     return path
 
 
-def test_without_a_terminal_it_says_until_when_and_how_to_keep_them(run: Any, host: Host, config: Path) -> None:
+def test_without_a_terminal_it_prints_the_deadline_and_the_confirm_command(run: Any, host: Host, config: Path) -> None:
     code, out, err = run("apply", "--try", "60", config)
     assert (code, err) == (0, "")
     assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
@@ -61,7 +61,7 @@ def test_without_a_terminal_it_says_until_when_and_how_to_keep_them(run: Any, ho
     assert "nothing to confirm" in err
 
 
-def test_programs_are_told_the_same(run: Any, host: Host, config: Path) -> None:
+def test_json_output_has_the_same_facts(run: Any, host: Host, config: Path) -> None:
     code, out, _ = run("apply", "--try", "60", "--output", "json", config)
     said = json.loads(out)
     assert code == 0
@@ -72,7 +72,7 @@ def test_programs_are_told_the_same(run: Any, host: Host, config: Path) -> None:
     assert (code, json.loads(out)["overlap"]["verdict"]) == (0, "ok")
 
 
-def test_a_strict_check_that_fails_is_1_with_its_failures(run: Any, kernel: FakeKernel, config: Path) -> None:
+def test_a_failed_strict_check_is_1_with_its_failures(run: Any, kernel: FakeKernel, config: Path) -> None:
     config.write_text(json.dumps(CONFIG).replace("172.16.1.0/24", "172.16.2.0/24", 1))
     code, _, err = run("apply", "--try", "60", config)
     assert code == 1
@@ -107,7 +107,7 @@ def test_on_a_terminal_enter_decides(
     controller, terminal = pty.openpty()
 
     def watch() -> None:
-        """Once the question is there, do something; read on until the terminal is closed."""
+        """Act once the question is shown; read on until the terminal is closed."""
         shown, is_done = b"", False
         with suppress(OSError):
             while True:
@@ -123,23 +123,23 @@ def test_on_a_terminal_enter_decides(
                     os.kill(os.getpid(), act)
 
     monkeypatch.setenv("TERM", "xterm")
-    somebody = threading.Thread(target=watch, daemon=True)
+    user = threading.Thread(target=watch, daemon=True)
     with open(os.dup(terminal), "w") as out, open(terminal) as entered:
         monkeypatch.setattr(sys, "stdin", entered)
         monkeypatch.setattr(sys, "stderr", out)
-        somebody.start()
+        user.start()
         assert cli.main(["apply", "--try", "60", str(config)], host=host) == code
         monkeypatch.undo()
-    somebody.join()
+    user.join()
     os.close(controller)
     assert standing(host.layout.trial) is None
     assert [str(route.destination) for route in ours(kernel)] == (["172.16.1.0/24"] if is_kept else [])
     assert host.layout.manifest.exists() == is_kept
 
 
-# --- on a terminal that nobody reads, by a process of its own ------------------------------------------------------
+# --- a separate process on a terminal that no program reads --------------------------------------------------------
 
-# An argument spoils something: by "hanging" systemd never ends the trial.
+# An argument spoils a part: with "hanging", systemd never ends the trial.
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
@@ -191,7 +191,9 @@ STALLS = [
 
 
 @pytest.mark.parametrize(("shows", "how", "number"), STALLS if IS_NIGHTLY else [STALLS[-1]])
-def test_a_signal_puts_back(terminal: Terminal, config: Path, shows: bytes, how: str, number: signal.Signals) -> None:
+def test_a_signal_rolls_the_trial_back(
+    terminal: Terminal, config: Path, shows: bytes, how: str, number: signal.Signals
+) -> None:
     if not shows:
         terminal.stall(how)
     with trying(terminal, config) as process:
@@ -205,8 +207,8 @@ def test_a_signal_puts_back(terminal: Terminal, config: Path, shows: bytes, how:
     assert config.with_name("end").read_text() == "None 0"
 
 
-def test_a_signal_that_is_sent_twice_is_one(terminal: Terminal, config: Path) -> None:
-    """As timeout(1) does."""
+def test_a_signal_sent_twice_counts_once(terminal: Terminal, config: Path) -> None:
+    """timeout(1) does so."""
     with trying(terminal, config) as process:
         terminal.read_until(b"Enter keeps the routes")
         process.send_signal(signal.SIGTERM)
@@ -216,12 +218,14 @@ def test_a_signal_that_is_sent_twice_is_one(terminal: Terminal, config: Path) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] if IS_NIGHTLY else [signal.SIGINT])
-def test_a_second_signal_ends_at_once_what_hangs(terminal: Terminal, config: Path, number: signal.Signals) -> None:
+def test_a_second_signal_ends_a_hanging_rollback_at_once(
+    terminal: Terminal, config: Path, number: signal.Signals
+) -> None:
     with trying(terminal, config, "hanging") as process:
         terminal.read_until(b"Enter keeps the routes")
         process.send_signal(signal.SIGTERM)
         await_file(config.with_name("hangs"), process)
-        for _ in range(100):  # one within half a second is the same
+        for _ in range(100):  # a second signal within half a second counts as the same
             process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
                 assert process.wait(0.2) == -number

@@ -1,4 +1,4 @@
-"""The config: every problem at once, each with its path; the constructors keep the same rules."""
+"""The config: all problems at once, each with its path; the constructors apply the same rules."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ROUTE = {"destination": "172.16.1.0/24"}
 
 
 def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
-    """Return a config with a value at a place, and its path; below ``routes[0]`` and ``expectedCidrs[0]`` in a list."""
+    """Return a config with a value at a place, and its path; ``routes[0]`` and ``expectedCidrs[0]`` are in lists."""
     section, _, key = place.rpartition(".")
     path = f"hostRouting.{place}"
     if section == "staticRoutes.routes[0]":
@@ -139,7 +139,7 @@ def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
     return {"hostRouting": {section: opted_in | {key: value}} if section else {key: value}}, path
 
 
-# Where values stand, and such as are refused there by what is said of them.
+# Places of values, and refused values of each with a part of the message.
 REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticRoutes.routes[0].destination": {
         "host bits set; did you mean 172.16.1.0/24?": ["172.16.1.5/24"],
@@ -207,8 +207,8 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     ("place", "value", "words"),
     [(place, value, words) for place, rows in REFUSED.items() for words, row in rows.items() for value in row],
 )
-def test_a_value_is_refused_with_its_path_and_the_reason(place: str, value: Any, words: str) -> None:
-    """The reference lets host bits pass, and the kernel refuses the route at boot."""
+def test_a_bad_value_is_refused_with_path_and_reason(place: str, value: Any, words: str) -> None:
+    """The reference accepts host bits, and the kernel then refuses the route at boot."""
     document, path = at(place, value)
     where, message = only_problem(document)
     assert where == path
@@ -238,7 +238,7 @@ def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
         *((key, seconds) for key in ("waitSeconds", "routeOverlap.settleSeconds") for seconds in (0, 600)),
     ],
 )
-def test_a_value_is_taken_as_it_is(place: str, value: Any) -> None:
+def test_a_good_value_is_kept_unchanged(place: str, value: Any) -> None:
     document, _ = at(place, value)
     config = Config.from_mapping(document)
     (route,) = config.static_routes.routes or (StaticRoute("10.0.0.0/8"),)
@@ -259,7 +259,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize(("name", "key"), NUMBERS)
-def test_the_bounds_of_a_number_in_the_schema_are_the_codes(name: str, key: str) -> None:
+def test_the_schemas_bounds_of_numbers_are_the_codes(name: str, key: str) -> None:
     first, last = NUMBERS[name, key]
     for value in (first, last, first - 1, last + 1):
         document, path = at(f"{PLACES[name]}{key}", value)
@@ -272,7 +272,7 @@ def test_the_bounds_of_a_number_in_the_schema_are_the_codes(name: str, key: str)
 
 
 @pytest.mark.parametrize("gateway", [None, ""])
-def test_an_empty_gateway_is_left_to_run_time(gateway: str | None) -> None:
+def test_an_empty_gateway_is_resolved_at_run_time(gateway: str | None) -> None:
     assert StaticRoute("172.16.1.0/24", gateway).gateway is None
 
 
@@ -282,7 +282,7 @@ def test_a_document_is_an_object(value: Any) -> None:
         assert "expected an object" in only_problem(document)[1]
 
 
-def test_the_same_destination_and_metric_twice_is_refused_and_the_first_is_named() -> None:
+def test_a_duplicate_route_is_refused_and_names_the_first() -> None:
     twin = {"destination": "172.16.1.0/24", "dev": "eth1"}
     path, message = only_problem(routes({"destination": "172.16.1.0/24"}, {"destination": "10.0.0.0/8"}, twin))
     assert path == "hostRouting.staticRoutes.routes[2]"
@@ -291,7 +291,7 @@ def test_the_same_destination_and_metric_twice_is_refused_and_the_first_is_named
 
 
 @pytest.mark.parametrize("enabled", [{"enabled": False}, {"enabled": None}, {}])
-def test_the_missing_opt_in_and_twins_are_reported_beside_other_problems(enabled: dict[str, Any]) -> None:
+def test_a_missing_opt_in_and_duplicates_are_reported_with_other_problems(enabled: dict[str, Any]) -> None:
     assert only_problem(section(staticRoutes=enabled | {"routes": [ROUTE]}))[0] == "hostRouting.staticRoutes.enabled"
     entries = [{"destination": "10.0.0.0/8"}, {"destination": "x"}, {"destination": "10.0.0.0/8"}]
     found = problems_of(section(staticRoutes=enabled | {"routes": entries}))
@@ -305,17 +305,17 @@ def test_the_missing_opt_in_and_twins_are_reported_beside_other_problems(enabled
     ["hostrouting", "HostRouting", "HOSTROUTING", "host_routing", "host-routing", "Host_Routing", "hostRoutng",
      "hostRoutingg", "hostRoutlng", "hostRoutnig"],
 )  # fmt: skip
-def test_a_section_in_the_wrong_case_or_with_a_slip_is_not_somebody_elses(key: str) -> None:
+def test_a_misspelt_section_is_an_error(key: str) -> None:
     assert only_problem({key: {}}) == (key, "unknown key; did you mean hostRouting?")
     assert Config.from_mapping({key: {}, "hostRouting": {}}) == Config()
 
 
 @pytest.mark.parametrize("key", ["hostNetworking", "hostRoutes", "routing", "ghostRouters"])
-def test_a_key_that_is_merely_alike_is_somebody_elses(key: str) -> None:
+def test_a_similar_key_belongs_to_another_program(key: str) -> None:
     assert Config.from_mapping({key: {}}) == Config()
 
 
-def test_what_belongs_into_the_section_is_refused_beside_it() -> None:
+def test_keys_of_the_section_are_refused_outside_it() -> None:
     document: dict[str, object] = {"staticRoutes": {}, "routeOverlap": {}}
     assert problems_of(document) == [(key, "belongs into hostRouting") for key in document]
     assert Config.from_mapping(document | {"hostRouting": {}}) == Config()
@@ -333,11 +333,11 @@ def test_expected_cidrs_are_masked_and_may_repeat_and_nest() -> None:
     ("mode", "expected"),
     [("", "WARN"), ("warn", "WARN"), ("WARN", "WARN"), ("strict", "STRICT"), ("Strict", "STRICT"), (None, "WARN")],
 )
-def test_the_mode_is_read_in_any_case_and_empty_warns(mode: str | None, expected: str) -> None:
+def test_the_mode_ignores_case_and_empty_means_warn(mode: str | None, expected: str) -> None:
     assert Config.from_mapping(overlap(mode=mode)).route_overlap.mode is OverlapMode(expected)
 
 
-def test_device_patterns_replace_the_default_and_hold_only_the_shells_alphabet() -> None:
+def test_device_patterns_replace_the_default_and_are_globs() -> None:
     config = Config.from_mapping(overlap(containerDevs=["pod[0-9]*"], allowedDevs=["wg?", "ens1f0.100"]))
     assert config.route_overlap.container_devs == ("pod[0-9]*",)
     assert config.route_overlap.allowed_devs == ("wg?", "ens1f0.100")
@@ -348,7 +348,7 @@ def test_device_patterns_replace_the_default_and_hold_only_the_shells_alphabet()
     ]
 
 
-def test_no_wait_is_not_the_default_one() -> None:
+def test_a_wait_of_zero_is_not_the_default() -> None:
     """In STRICT mode the check waits for InfiniBand unless it is told not to."""
     default, never = (Config.from_mapping(overlap(mode="STRICT", **more)) for more in ({}, {"settleSeconds": 0}))
     assert default != never
@@ -358,7 +358,7 @@ def test_no_wait_is_not_the_default_one() -> None:
     assert RouteOverlap(["10.0.0.0/8"], settle_seconds=None) == RouteOverlap(["10.0.0.0/8"])
 
 
-def test_an_expected_cidr_may_name_the_interfaces_that_alone_may_carry_it() -> None:
+def test_an_expected_cidr_may_name_its_only_interfaces() -> None:
     cidrs = ["10.0.0.1/8", {"cidr": "10.1.0.0/16", "devs": ["eth*", "bond0"]}, {"cidr": "10.2.0.0/16"}]
     document = overlap(expectedCidrs=cidrs)
     config = Config.from_mapping(document)
@@ -387,7 +387,7 @@ def test_each_problem_of_an_expected_cidr_has_its_path() -> None:
     ]
 
 
-def test_the_watcher_is_asked_for_explicitly_and_writes_metrics_where_it_is_told() -> None:
+def test_the_watcher_needs_an_opt_in_and_has_a_textfile() -> None:
     assert Config().watch == Watch(enabled=False, textfile=None)
     assert Config.from_mapping(section(watch={"enabled": True})).watch == Watch(enabled=True)
     path = "/var/lib/node_exporter/a b/hostrouting.prom"
@@ -400,7 +400,7 @@ LONGEST = "/" + "/".join(["a" * 254] * 15) + f"/{'b' * 100}/{'c' * 141}.prom"
 
 
 @pytest.mark.parametrize("path", [f"/{'a' * 255}/{'b' * 228}.prom", f"/{'é' * 127}/{'é' * 114}.prom", LONGEST])
-def test_a_textfile_has_room_for_what_is_written_first(path: str, tmp_path: Path) -> None:
+def test_a_textfiles_name_leaves_room_for_the_temporary_file(path: str, tmp_path: Path) -> None:
     longer = path.replace(".prom", "x.prom")
     assert Watch(textfile=path).textfile == path
     where, message = only_problem(section(watch={"textfile": longer}))
@@ -420,7 +420,7 @@ def test_a_hostile_key_can_not_forge_a_line_of_the_report() -> None:
 
 
 @pytest.mark.parametrize("hostile", ["a\nb", "a\x1b[31m", "\x00", "\ud800", "'; rm -rf /; '", "${HOME}", "A" * 100_000])
-def test_hostile_text_in_any_field_is_one_line_of_a_config_error(hostile: str) -> None:
+def test_hostile_text_stays_on_one_line_of_a_config_error(hostile: str) -> None:
     document = section(
         staticRoutes={
             "enabled": hostile,
@@ -436,7 +436,7 @@ def test_hostile_text_in_any_field_is_one_line_of_a_config_error(hostile: str) -
         waitSeconds=hostile,
     )
     found = problems_of(document)
-    assert len(found) == (9 if hostile.isalnum() else 11)  # a word is a fine pattern
+    assert len(found) == (9 if hostile.isalnum() else 11)  # a word is a valid pattern
     assert all(message.isprintable() and len(message) < 250 for _, message in found)
 
 
@@ -452,7 +452,7 @@ def test_constructors_apply_the_same_rules_and_report_all_fields() -> None:
         Config(route_overlap={"mode": "x"})
 
 
-def test_typed_values_are_taken_as_they_are() -> None:
+def test_typed_values_are_kept_unchanged() -> None:
     route = StaticRoute(IPv4Network("10.0.0.0/8"), IPv4Address("10.1.0.1"))
     assert route == StaticRoute("10.0.0.0/8", "10.1.0.1")
     assert RouteOverlap([IPv4Network("10.0.0.0/8")], OverlapMode.STRICT) == RouteOverlap(["10.0.0.0/8"], "strict")
@@ -487,7 +487,7 @@ def test_a_file_loads_like_its_mapping(tmp_path: Path) -> None:
     assert load(tmp_path, json.dumps(REFERENCE)) == Config.from_mapping(REFERENCE)
 
 
-def test_duplicate_keys_inside_the_section_are_errors_and_outside_are_not_ours(tmp_path: Path) -> None:
+def test_duplicate_keys_are_errors_only_inside_the_section(tmp_path: Path) -> None:
     load(tmp_path, '{"other": {"a": 1, "a": 2}, "other": 3}')
     with pytest.raises(ConfigError) as caught:
         load(
@@ -514,12 +514,12 @@ def test_duplicate_keys_inside_the_section_are_errors_and_outside_are_not_ours(t
         ("null", "expected an object"),
     ],
 )
-def test_a_file_that_is_no_json_object_is_a_config_error(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_a_file_without_a_json_object_is_a_config_error(tmp_path: Path, text: str | bytes, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load(tmp_path, text)
 
 
-def test_a_missing_file_and_a_directory_are_config_errors_that_name_the_path(tmp_path: Path) -> None:
+def test_missing_files_and_directories_are_named_config_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"{tmp_path}/none\.json: there is no such file"):
         Config.load(tmp_path / "none.json")
     with pytest.raises(ConfigError, match="is a directory"):
@@ -528,7 +528,7 @@ def test_a_missing_file_and_a_directory_are_config_errors_that_name_the_path(tmp
         Config.load("a\0b")
 
 
-def test_what_could_be_waited_for_for_ever_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_file_that_could_block_for_ever_is_refused_at_once(tmp_path: Path) -> None:
     fifo = tmp_path / "config.json"
     os.mkfifo(fifo)
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""The doctor finds each planted finding, names its hint, changes nothing, and is silent on a healthy host."""
+"""The doctor finds each planted fault, names its hint, changes nothing, and is silent on a healthy host."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def config(*destinations: str, mode: str = "STRICT", **more: Any) -> Config:
 
 @attrs.frozen
 class Node:
-    """A host on which findings are planted."""
+    """A host on which faults are planted."""
 
     kernel: FakeKernel
     units: FakeSystemd
@@ -92,7 +92,7 @@ class Node:
         assert not self.kernel.delete([route for route in self.kernel.routes() if route.is_ours])
 
     def manage(self, service: str, folder: str, text: str) -> None:
-        """A network service runs and manages every interface."""
+        """Start a network service that manages every interface."""
         self.units.restart(service)
         for link in self.kernel.links():
             self.write(f"{folder}/{link.index}", text)
@@ -100,7 +100,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Node:
-    """A host with everything installed, of which each test gets a copy."""
+    """Return a host with everything installed, of which each test gets a copy."""
     kernel = shadowed_kernel()
     layout = Layout(tmp_path_factory.mktemp("healthy"))
     layout.units.mkdir(parents=True)
@@ -157,7 +157,7 @@ def forget_to_reload(node: Node) -> None:
 
 
 def has(setting: str, section: str = "Service", *, name: str = "x", reload: bool = True) -> Callable[[Node], None]:
-    """Make what an operator sets in a drop-in of the machine."""
+    """Return a function that plants a setting in a drop-in of the machine."""
 
     def plant(node: Node) -> None:
         node.write(f"{UNITS}/{MACHINE}.d/{name}.conf", f"[{section}]\n{setting}\n")
@@ -232,7 +232,7 @@ def add_a_default(node: Node) -> None:
 
 
 def put_the_scripts_behind_a_link(node: Node) -> None:
-    """Whoever may write /srv/open can put another folder in the place of the one that the link names."""
+    """Any user who may write /srv/open can replace the folder that the link names."""
     folder = node.layout.of("/srv/open")
     folder.mkdir(parents=True)
     folder.chmod(0o777)
@@ -240,7 +240,7 @@ def put_the_scripts_behind_a_link(node: Node) -> None:
     node.link(CONFIG_DIR, "../srv/open/config")
 
 
-# A finding: what plants it, the finding's kind, a part of its subject, and of its hint.
+# For each: the function that plants it, the finding's kind, a part of its subject, and of its hint.
 FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
     "script that always admits": (writes(CHECK, "exit 0\n", 0o755), "file-differs", CHECK, "hostrouting apply"),
@@ -359,7 +359,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
 }
 
-# By kind or by finding; what isn't here is broken now.
+# Severities by kind or by finding; all others are broken now.
 RISKS = {
     *("another-agent", "cloud-init-hotplug", "contested", "masked", "network-manager-flushes", "networkd-flushes"),
     *("no-restart", "not-enabled", "not-held", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
@@ -386,17 +386,17 @@ def test_each_planted_fault_is_found_with_its_fix_and_nothing_is_changed(node: N
 @pytest.mark.parametrize(
     "other", [config("172.16.2.0/24"), config(consumer="kubelet.service"), config(routeOverlap={})]
 )
-def test_another_config_is_told_from_an_edited_script(node: Node, other: Config) -> None:
+def test_another_config_is_not_reported_as_an_edited_script(node: Node, other: Config) -> None:
     assert "another-config" in kinds(examine(other, host=node.host))
     edit_a_script(node)
     (edited,) = [each for each in examine(config(), host=node.host).findings if each.kind == "file-differs"]
     assert "edited" in edited.message
 
 
-def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: Node) -> None:
+def test_without_an_installation_only_that_is_found(node: Node) -> None:
     manifest = f"{STATE_DIR}/installed.json"
     text = node.read(manifest)
-    node.remove(manifest)  # as the reference leaves its files
+    node.remove(manifest)  # the reference leaves such files
     assert {"stale-file", "stale-gate"} <= set(kinds(examine(host=node.host)))
     node.write(manifest, text)
     phases.run(RemoveHostRouting(host=node.host))
@@ -405,7 +405,7 @@ def test_nothing_installed_is_a_finding_and_only_what_can_be_is_examined(node: N
     assert "gate" not in [each.name for each in report.found]
 
 
-def test_a_watcher_that_no_installation_knows_of_is_found(node: Node) -> None:
+def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     watched = attrs.evolve(config(), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     node.layout.manifest.unlink()
@@ -423,7 +423,7 @@ def test_an_event_that_leads_elsewhere_for_good_is_a_risk(node: Node) -> None:
     assert [(each.subject, each.severity) for each in found] == [("eth0", Severity.RISK)]
 
 
-def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> None:
+def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:
     watched = config(watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     unit = "hostrouting-watch.service"
@@ -443,7 +443,7 @@ def test_the_watcher_may_run_by_another_python_but_it_must_run(node: Node) -> No
     assert "file-differs" in kinds(examine(watched, host=node.host))
 
 
-def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node: Node) -> None:
+def test_unwritable_metrics_are_found_with_their_folder(node: Node) -> None:
     watched = config(watch={"enabled": True, "textfile": "/var/lib/metrics/hostrouting.prom"})
     phases.run(Configure(watched, host=node.host))
 
@@ -459,13 +459,13 @@ def test_metrics_that_can_not_be_written_are_found_and_the_folder_is_named(node:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("path", [CHECK, CONFIG_DIR, "run/aks-flex-node", f"{UNITS}/{TEMPLATE}.d", "etc"])
-def test_a_file_or_folder_of_somebody_else_is_found(node: Node, path: str) -> None:
+def test_a_file_or_folder_of_another_owner_is_found(node: Node, path: str) -> None:
     os.chown(node.layout.of(path), 65534, -1)
     (finding,) = examine(host=node.host).findings
     assert (finding.kind, finding.subject, finding.hint) == ("file-owner", f"/{path}", f"chown root:root /{path}")
 
 
-def test_a_lock_that_somebody_keeps_is_found_and_one_that_is_let_go_is_not(node: Node) -> None:
+def test_only_a_held_lock_is_found(node: Node) -> None:
     def found() -> list[str]:
         return kinds(examine(host=node.host, scope=CancelScope(clock=FakeClock())))
 
@@ -474,8 +474,8 @@ def test_a_lock_that_somebody_keeps_is_found_and_one_that_is_let_go_is_not(node:
     assert found() == []
 
 
-def test_a_requirement_says_what_it_costs_and_where_to_look_for_it(node: Node) -> None:
-    """Apply doesn't fail for it."""
+def test_a_requirement_is_found_with_its_cost_and_file(node: Node) -> None:
+    """Apply doesn't fail because of it."""
     phases.run(Configure(config(mode="WARN"), host=node.host))
     node.units.properties[MACHINE] = {"Requires": "static-routes.service"}
     (finding,) = examine(host=node.host).findings
@@ -487,7 +487,7 @@ def test_a_requirement_says_what_it_costs_and_where_to_look_for_it(node: Node) -
 
 
 def mask_another_drop_in(node: Node) -> None:
-    """Neither that nor one that is masked itself needs a reload."""
+    """Neither a masked drop-in nor one that is itself masked needs a reload."""
     node.link(f"{UNITS}/{MACHINE}.d/50-nothing.conf", "/dev/null")
     node.write(f"/usr/lib/systemd/system/{TEMPLATE}.d/{GATE}", OVERRIDE)
 
@@ -528,7 +528,7 @@ QUIET = {
 
 
 @pytest.mark.parametrize("plant", QUIET.values(), ids=QUIET)
-def test_what_hurts_nothing_is_no_finding(node: Node, plant: Callable[[Node], None]) -> None:
+def test_harmless_changes_are_not_found(node: Node, plant: Callable[[Node], None]) -> None:
     plant(node)
     assert kinds(examine(host=node.host)) == []
 
@@ -553,7 +553,7 @@ class Refusing(FakeSystemd):
         raise UnitError("`systemctl show` failed: Connection timed out")
 
 
-def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(node: Node) -> None:
+def test_a_failing_check_is_a_finding_and_the_others_go_on(node: Node) -> None:
     host = Host(routes=node.kernel, units=Refusing(node.layout, running=[MACHINE]), layout=node.layout)
     report = examine(host=host)
     assert report.worst is Severity.UNKNOWN
@@ -567,7 +567,7 @@ def test_an_examination_that_can_not_be_made_is_a_finding_and_the_others_go_on(n
 # --- the command ---------------------------------------------------------------------------------------------------
 
 
-def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) -> None:
+def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) -> None:
     assert cli.main(["doctor"], host=node.host) == 0
     assert "✓ gate " in capsys.readouterr().out
     node.write(f"{STATE_DIR}/gate.off", "")
@@ -605,7 +605,7 @@ def test_the_command_exits_with_0_or_1_and_speaks_json(node: Node, capsys: Any) 
     ],
 )
 def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node], None], told: str) -> None:
-    """It comes first, and says the same as the check of the gate."""
+    """The verdict comes first, and agrees with the gate's check."""
     node.delete_ours()
     plant(node)
     (finding,) = (each for each in examine(host=node.host).findings if each.kind == "shadowed")
@@ -615,8 +615,8 @@ def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_an_edited_drop_in_has_one_remedy(node: Node, is_read: bool) -> None:
-    """A reload alone would have systemd read what somebody has taken out of it."""
+def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
+    """A reload alone would make systemd read the drop-in without the lines that were removed from it."""
     name = f"{UNITS}/{TEMPLATE}.d/zz-hostrouting.conf"
     node.write(name, "[Service]\n")
     if is_read:
@@ -628,7 +628,7 @@ def test_an_edited_drop_in_has_one_remedy(node: Node, is_read: bool) -> None:
     }
 
 
-def test_a_start_that_is_held_right_now_is_told_with_its_time(node: Node) -> None:
+def test_a_held_start_is_reported_with_its_time(node: Node) -> None:
     for began, is_told in (("1", True), (str(10**18), False)):
         node.units.properties[MACHINE] = {"SubState": "condition", "InactiveExitTimestampMonotonic": began}
         found = [each for each in examine(host=node.host).findings if each.kind == "held"]
@@ -642,7 +642,7 @@ def bare(tmp_path: Path) -> Host:
     return Host(routes=shadowed_kernel(), units=FakeSystemd(layout), layout=layout)
 
 
-def test_where_nothing_is_asked_for_and_nothing_installed_no_gate_holds(bare: Host) -> None:
+def test_without_config_and_installation_no_gate_holds(bare: Host) -> None:
     report = examine(Config(), host=bare)
     assert report.is_broken
     (finding,) = report.findings
@@ -650,22 +650,22 @@ def test_where_nothing_is_asked_for_and_nothing_installed_no_gate_holds(bare: Ho
     assert finding.message == "nothing is asked for, and nothing installed: no node is held back"
 
 
-def test_a_trial_that_stands_is_told_also_where_nothing_is_installed(bare: Host) -> None:
+def test_a_running_trial_is_reported_without_an_installation_too(bare: Host) -> None:
     phases.run(TryRoutes(config(), 600, host=bare))
     found = {each.kind: each for each in examine(host=bare).findings}
     assert found.keys() == {"trial-stands", "not-installed"}
     assert "hostrouting remove" in found["trial-stands"].hint
 
 
-def test_during_a_trial_no_verdict_is_given_on_the_next_start(node: Node) -> None:
-    """That start ends the trial first."""
+def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
+    """The start ends the trial first."""
     phases.run(TryRoutes(config(), 600, host=node.host))
     (finding,) = (each for each in examine(host=node.host).findings if each.kind in ("unjudged", "shadowed"))
     assert (finding.kind, finding.severity) == ("unjudged", Severity.UNKNOWN)
     assert "a start ends the trial of routes first" in finding.message
 
 
-def test_what_only_may_break_later_is_listed_and_counts_with_strict_alone(node: Node, capsys: Any) -> None:
+def test_risks_are_listed_and_count_with_strict_only(node: Node, capsys: Any) -> None:
     never_restart(node)
     assert cli.main(["doctor"], host=node.host) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing is broken; 1 may break it later"
@@ -674,7 +674,7 @@ def test_what_only_may_break_later_is_listed_and_counts_with_strict_alone(node: 
     assert cli.main(["doctor"], host=node.host) == 1
 
 
-def test_a_named_config_must_be_there(node: Node, capsys: Any) -> None:
+def test_a_named_config_must_exist(node: Node, capsys: Any) -> None:
     node.write(f"{CONFIG_DIR}/config.json", json.dumps(config("172.16.9.0/24").to_mapping()))
     assert cli.main(["doctor"], host=node.host) == 1
     out = capsys.readouterr().out
@@ -687,7 +687,7 @@ def test_a_named_config_must_be_there(node: Node, capsys: Any) -> None:
     assert cli.main(["doctor", str(node.layout.of("/none.json"))], host=node.host) == 78
 
 
-def test_a_template_is_named_itself_and_no_instance_that_nobody_has(node: Node) -> None:
+def test_a_finding_names_the_template_and_no_missing_instance(node: Node) -> None:
     prefix, suffix = TEMPLATE.split("@")
     bare = FakeSystemd(node.layout, running=[f"{prefix}@hostrouting-probe{suffix}", MACHINE])
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
@@ -703,7 +703,7 @@ def test_a_template_is_named_itself_and_no_instance_that_nobody_has(node: Node) 
 # --- cycles --------------------------------------------------------------------------------------------------------
 
 
-def test_a_shortest_cycle_through_what_matters_is_found_and_no_other() -> None:
+def test_only_a_shortest_cycle_through_the_units_is_found() -> None:
     after = {"a": ["b", "x"], "b": ["c"], "c": ["a"], "x": ["a"], "p": ["q"], "q": ["p"]}
     assert find_cycle(after, ["a"]) == ("a", "x")
     assert find_cycle(after, ["b"]) == ("b", "c", "a")

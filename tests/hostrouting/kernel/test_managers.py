@@ -1,4 +1,4 @@
-"""Which network manager claims an interface, by the files that managers keep."""
+"""Network managers and the interfaces that they claim, by the managers' own files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def note(root: Path, path: str, text: str) -> None:
         ("run/systemd/netif/links/3", "ADMIN_STATE=configured\n", None),
     ],
 )
-def test_a_manager_claims_by_its_file(tmp_path: Path, path: str, text: str, managed_by: str | None) -> None:
+def test_a_managers_file_claims_an_interface(tmp_path: Path, path: str, text: str, managed_by: str | None) -> None:
     note(tmp_path, path, text)
     managers = {manager for manager in (NETWORKD, NETWORK_MANAGER) if is_managed(tmp_path, manager, 2)}
     assert managers == ({managed_by} if managed_by else set())
     assert (managed_by or "no network manager") in who_manages(tmp_path, "eth0", 2)
 
 
-def test_a_file_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_in_the_files_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / NETWORKDS).mkdir(parents=True)
     with pytest.raises(FileError, match="netif/links/2"):
         who_manages(tmp_path, "eth0", 2)

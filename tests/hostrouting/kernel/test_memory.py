@@ -1,4 +1,4 @@
-"""What tests/kernel/test_facts.py doesn't hold the kernel in memory to; the conformance machine holds it to Linux."""
+"""The kernel in memory, where tests/kernel/test_facts.py has no row; the conformance machine compares it with Linux."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_it_starts_like_a_fresh_namespace_with_lo_up() -> None:
     assert [(rule.preference, rule.table) for rule in kernel.rules()] == [(0, 255), (32766, 254), (32767, 253)]
 
 
-def test_a_local_default_route_is_shown_as_what_the_packet_is(kernel: FakeKernel) -> None:
-    """Found by the conformance machine."""
+def test_a_local_default_route_has_the_packets_type(kernel: FakeKernel) -> None:
+    """The conformance machine has found it."""
     kernel.add_rule(Rule(0, table=100))
     put(kernel, to("0.0.0.0/0", NextHop("v0"), type=RouteType.LOCAL, scope=Scope.HOST))
     for address, kind in (("224.0.0.1", RouteType.MULTICAST), ("255.255.255.255", RouteType.BROADCAST)):
@@ -112,7 +112,7 @@ def test_rules_for_an_unmarked_packet(kernel: FakeKernel, rule: Rule, expected: 
     )
 
 
-def test_two_rules_that_differ_by_inversion_or_by_one_selector_too_few_are_the_same(kernel: FakeKernel) -> None:
+def test_a_rule_without_a_selector_or_inverted_counts_as_existing(kernel: FakeKernel) -> None:
     kernel.add_rule(Rule(10, table=100, source=IPv4Network("10.0.0.0/8")))
     for same in (Rule(10, table=100), Rule(10, table=100, is_inverted=True)):
         with pytest.raises(RouteError) as caught:
@@ -130,14 +130,14 @@ def test_two_rules_that_differ_by_inversion_or_by_one_selector_too_few_are_the_s
         (Rule(10, tos=0xE0), errno.EINVAL),
     ],
 )
-def test_rules_that_can_not_be(kernel: FakeKernel, rule: Rule, expected: int) -> None:
+def test_impossible_rules_are_refused(kernel: FakeKernel, rule: Rule, expected: int) -> None:
     with pytest.raises(RouteError) as caught:
         kernel.add_rule(rule)
     assert caught.value.errno == expected
 
 
 def test_deleting_a_rule_of_an_impossible_tos_finds_none(kernel: FakeKernel) -> None:
-    """Found by the conformance machine: the tos is judged only on the way in."""
+    """The conformance machine has found it: the tos is validated only when a rule is added."""
     with pytest.raises(RouteError) as caught:
         kernel.del_rule(Rule(0, table=100, tos=0xE0))
     assert caught.value.errno == errno.ENOENT
@@ -159,12 +159,12 @@ def test_deleting_a_rule_of_an_impossible_tos_finds_none(kernel: FakeKernel) -> 
     ],
     ids=str,
 )
-def test_what_add_refuses_and_takes(kernel: FakeKernel, route: Route, expected: int) -> None:
+def test_add_refuses_impossible_routes(kernel: FakeKernel, route: Route, expected: int) -> None:
     kernel.add_link("down0", up=False)
     assert sum(failure.errno for failure in kernel.add([route])) == expected
 
 
-def test_of_two_connected_routes_replace_takes_the_first_and_refuses_the_second(kernel: FakeKernel) -> None:
+def test_replace_accepts_only_the_first_of_two_connected_routes(kernel: FakeKernel) -> None:
     kernel.add_address("v1", "10.0.0.2/24")
     first, second = (route for route in kernel.routes(Table.MAIN) if str(route.destination) == "10.0.0.0/24")
     assert devs(kernel, "10.0.0.9") == first.devs == ("v0",)
@@ -173,7 +173,7 @@ def test_of_two_connected_routes_replace_takes_the_first_and_refuses_the_second(
     assert failure.errno == errno.EEXIST
 
 
-def test_entries_come_by_address_then_longest_prefix_then_tos_then_metric() -> None:
+def test_entries_are_sorted_as_in_the_kernel() -> None:
     kernel = FakeKernel()
     kernel.add_link("v0")
     unordered = [
@@ -191,7 +191,7 @@ def test_entries_come_by_address_then_longest_prefix_then_tos_then_metric() -> N
     ]
 
 
-def test_a_deleted_address_takes_its_users_as_a_source_but_not_its_gateways_routes(kernel: FakeKernel) -> None:
+def test_a_deleted_address_removes_routes_with_it_as_source(kernel: FakeKernel) -> None:
     kernel.add_address("v0", "10.0.2.1/24")
     by_gateway = to("172.16.0.0/16", NextHop(None, IPv4Address("10.0.2.9")))
     by_source = to("172.17.0.0/16", *VIA, source=IPv4Address("10.0.2.1"))
@@ -202,7 +202,7 @@ def test_a_deleted_address_takes_its_users_as_a_source_but_not_its_gateways_rout
     assert [route.table for route in kernel.routes() if route.protocol == 217] == [100, 254]
 
 
-def test_the_last_address_takes_everything_on_the_device(kernel: FakeKernel) -> None:
+def test_the_last_address_removes_all_routes_of_the_device(kernel: FakeKernel) -> None:
     put(kernel, to("172.16.0.0/16", *VIA), to("172.17.0.0/16", NextHop("v0"), NextHop("v1"), table=100))
     kernel.del_address("v0", "10.0.0.1/24")
     (left,) = [route for route in kernel.routes() if route.protocol == 217]
@@ -212,7 +212,7 @@ def test_the_last_address_takes_everything_on_the_device(kernel: FakeKernel) -> 
     assert left.devs == ("v0", "v1")
 
 
-def test_a_route_by_an_ipv6_gateway_does_not_notice_that_there_is_no_carrier(kernel: FakeKernel) -> None:
+def test_a_route_by_an_ipv6_gateway_ignores_a_lost_carrier(kernel: FakeKernel) -> None:
     kernel.set_link("v0", carrier=False)
     put(kernel, to("172.16.0.0/16", NextHop("v0", IPv6Address("fe80::1"))))
     route = answer(kernel, "172.16.0.1")
@@ -221,15 +221,15 @@ def test_a_route_by_an_ipv6_gateway_does_not_notice_that_there_is_no_carrier(ker
 
 
 @pytest.mark.parametrize("left", ["10.0.0.2/24", "127.0.0.2/8", "127.0.0.1/8", "127.0.0.1/16"])
-def test_lo_gets_its_address_whenever_it_comes_up_without(left: str) -> None:
-    """Found by a campaign: not only where it has no address at all, as older kernels did."""
+def test_lo_gets_its_address_when_it_comes_up(left: str) -> None:
+    """A random run has found it; older kernels add the address only if lo has none at all."""
     kernel = FakeKernel()
     kernel.del_address("lo", "127.0.0.1/8")
     kernel.add_address("lo", left)
     kernel.set_link("lo", up=False)
     kernel.set_link("lo", up=True)
     addresses = [f"{address.local}/{address.prefix_length}" for address in kernel.addresses()]
-    blocked = left.endswith("/8")  # EEXIST, or EINVAL: the automatic one has scope host
+    blocked = left.endswith("/8")  # EEXIST, or EINVAL: the automatic address has scope host
     assert addresses == ([left] if blocked else ["127.0.0.1/8", left])
 
 
@@ -248,13 +248,13 @@ def test_lo_gets_its_address_whenever_it_comes_up_without(left: str) -> None:
         (lambda kernel: kernel.del_rule(Rule(7)), errno.ENOENT),
     ],
 )
-def test_refusals_of_changes_say_what_was_attempted(kernel: FakeKernel, act: object, expected: int) -> None:
+def test_a_refused_change_names_the_attempt(kernel: FakeKernel, act: object, expected: int) -> None:
     with pytest.raises(RouteError, match=r"can't (add|set|delete) the ") as caught:
         act(kernel)  # type: ignore[operator]
     assert caught.value.errno == expected
 
 
-def test_a_link_is_what_it_was_made(kernel: FakeKernel) -> None:
+def test_a_link_keeps_its_properties(kernel: FakeKernel) -> None:
     kernel.add_link("br0", kind="bridge")
     kernel.add_link("ib0", kind=None, hardware=Hardware.INFINIBAND, master="br0", up=False)
     link = kernel.links()[-1]
@@ -263,7 +263,7 @@ def test_a_link_is_what_it_was_made(kernel: FakeKernel) -> None:
     assert kernel.links()[-1].master is None
 
 
-def test_the_first_wait_of_a_thread_returns_at_once_and_later_ones_wait_for_a_change(kernel: FakeKernel) -> None:
+def test_only_a_threads_first_wait_returns_at_once(kernel: FakeKernel) -> None:
     scope = phases.CancelScope(timeout=30)
     kernel.wait_for_change(scope)
     with pytest.raises(phases.TimedOut):
@@ -276,7 +276,7 @@ def test_the_first_wait_of_a_thread_returns_at_once_and_later_ones_wait_for_a_ch
     kernel.wait_for_change(scope)
 
 
-def test_what_changes_nothing_wakes_nobody(kernel: FakeKernel) -> None:
+def test_a_write_without_a_change_wakes_no_thread(kernel: FakeKernel) -> None:
     route = to("172.16.0.0/16", *VIA)
     put(kernel, route)
     kernel.wait_for_change(phases.CancelScope())

@@ -1,4 +1,4 @@
-"""Documents of recorded hosts: what is read from ip's words, and what is refused with its path."""
+"""Snapshot documents: what is read from ip's output, and what is refused with its path."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def problems(document: Any) -> dict[str, str]:
     return dict(caught.value.problems)
 
 
-# --- what ip prints ------------------------------------------------------------------------------------------------
+# --- ip's output ---------------------------------------------------------------------------------------------------
 
 
-def test_names_are_read_like_numbers_and_what_ip_leaves_out_is_the_usual() -> None:
+def test_names_are_read_like_numbers_and_missing_fields_have_defaults() -> None:
     in_words = {"type": "broadcast", "dst": "10.1.0.255", "dev": "eth0", "table": "local", "protocol": "kernel"}
     in_numbers = {"type": "3", "dst": "10.1.0.255", "dev": "eth0", "table": "255", "protocol": "2", "scope": 253}
     default = {"dst": "default", "gateway": "10.1.0.1", "dev": "eth0", "flags": []}
@@ -138,7 +138,7 @@ def test_links_and_addresses_as_ip_words_them() -> None:
     )
 
 
-def test_hops_come_from_nexthop_objects_where_a_route_shows_none() -> None:
+def test_hidden_hops_come_from_nexthop_objects() -> None:
     first, second = NextHop("eth0", IPv4Address("10.1.0.1")), NextHop("eth0", IPv6Address("fe80::1"))
     objects = (
         NexthopObject(5, first),
@@ -163,10 +163,10 @@ def test_hops_come_from_nexthop_objects_where_a_route_shows_none() -> None:
     ]
 
 
-# --- what is no snapshot -------------------------------------------------------------------------------------------
+# --- documents that are no snapshot --------------------------------------------------------------------------------
 
 
-def test_all_problems_are_told_at_once_with_their_paths() -> None:
+def test_all_problems_are_reported_at_once_with_their_paths() -> None:
     document = {
         "schema": 2,
         "host": "a\n✓ 1 b",
@@ -205,7 +205,7 @@ NAMES = ["ib0\nok", "a b", "\t", "", 7, "x" * 16, "é" * 8, "\udcff" * 16, "a/b"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_no_interface_has_is_refused(name: object) -> None:
+def test_an_impossible_interface_name_is_refused(name: object) -> None:
     for lists in (
         {"links": [LINK | {"ifname": name}]},
         {"links": [LINK | {"master": name}]},
@@ -220,7 +220,7 @@ def test_a_name_that_no_interface_has_is_refused(name: object) -> None:
         assert "is not " in problem
 
 
-def test_a_name_that_the_kernel_allows_is_read(tmp_path: Path) -> None:
+def test_an_unusual_interface_name_is_read(tmp_path: Path) -> None:
     for name in ("x" * 15, "é" * 7, "\udcff" * 15, "$(reboot)", "...", "-"):
         assert read(routes=[{"dst": "10.0.0.0/8", "dev": name}]).routes[0].devs == (name,)
     path = tmp_path / "node.json"
@@ -229,7 +229,7 @@ def test_a_name_that_the_kernel_allows_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", '{"links":\n[]\n, "routes":\n\n}', "{}]", "\0", '{"links": [' * 100_000])
-def test_a_file_that_is_not_json_is_told_as_one(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_json_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "node.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match="not JSON|nested too deeply|is empty"):
@@ -245,7 +245,7 @@ def test_a_file_that_is_not_json_is_told_as_one(tmp_path: Path, text: str) -> No
         ({}, "a\n✓ b.json", "a?✓ b"),
     ],
 )
-def test_an_unnamed_host_goes_by_the_file(tmp_path: Path, told: dict[str, str], file: str, host: str) -> None:
+def test_an_unnamed_host_gets_the_files_name(tmp_path: Path, told: dict[str, str], file: str, host: str) -> None:
     path = tmp_path / file
     path.write_text(json.dumps(EMPTY | told))
     assert Snapshot.load(path).host == host
@@ -261,8 +261,8 @@ def backend() -> SnapshotBackend:
     return SnapshotBackend(read(links=[LINK], rules=rules, routes=[route, {"dst": "10.0.0.0/8", "table": "7"}]))
 
 
-def test_a_recorded_host_answers_and_is_never_changed(backend: SnapshotBackend) -> None:
-    """So only the scope ends a wait for a change."""
+def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
+    """Only the scope ends a wait for a change."""
     assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [backend.routes(Table.MAIN)[0]]
     assert len(backend.routes()) == 2
     assert [route.table for route in backend.routes(7)] == [7]
@@ -282,7 +282,7 @@ def test_a_recorded_host_answers_and_is_never_changed(backend: SnapshotBackend) 
 # --- nameservers ---------------------------------------------------------------------------------------------------
 
 
-def test_nameservers_are_those_of_resolv_conf_or_those_behind_the_stub(tmp_path: Path) -> None:
+def test_nameservers_come_from_resolv_conf_or_behind_the_stub(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     assert nameservers(layout) == ()
     layout.resolv_conf.parent.mkdir()
@@ -302,7 +302,7 @@ def test_nameservers_are_those_of_resolv_conf_or_those_behind_the_stub(tmp_path:
         nameservers(layout)
 
 
-def test_a_recording_names_its_host_its_time_its_kernel_and_its_nameservers() -> None:
+def test_a_snapshot_names_host_time_kernel_and_nameservers() -> None:
     snapshot = take_snapshot(FakeKernel(), nameservers=(IPv4Address("10.0.0.10"),))
     assert snapshot.nameservers == (IPv4Address("10.0.0.10"),)
     assert (snapshot.host, snapshot.kernel) == (os.uname().nodename, f"Linux {os.uname().release}")
@@ -326,7 +326,7 @@ def test_a_recording_names_its_host_its_time_its_kernel_and_its_nameservers() ->
         ({"kernel": "unknown", "ip": "ip utility, iproute2-6.16.0"}, False),
     ],
 )
-def test_an_ip_older_than_the_kernel_may_leave_selectors_out(told: dict[str, Any], is_known: bool) -> None:
+def test_an_ip_older_than_the_kernel_may_omit_selectors(told: dict[str, Any], is_known: bool) -> None:
     rules = [{"priority": 5, "table": "100"}, {"priority": 32766, "table": "254", "protocol": "2"}]
     document = {"links": [], "addresses": [], "rules": rules, "routes": []}
     found = Snapshot.from_document(document | told).rules

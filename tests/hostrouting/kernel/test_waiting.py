@@ -1,4 +1,4 @@
-"""Waiting for the kernel: by a clock that needs no time."""
+"""Waits for the kernel, with a clock that takes no time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LOOK_TAKES_SECONDS, WAIT_SECONDS = 0.1, 10.0
 
 
 class RestlessKernel(FakeKernel):
-    """Something changes all the time."""
+    """A kernel that changes all the time."""
 
     def wait_for_change(self, scope: CancelScope) -> None:
         scope.check()
 
 
-def test_a_flood_of_changes_gets_half_of_the_time_at_most() -> None:
+def test_a_flood_of_changes_gets_at_most_half_of_the_time() -> None:
     clock, looks = FakeClock(), 0
 
     def find_missing() -> str:

@@ -1,4 +1,4 @@
-"""Addresses and prefixes are read strictly."""
+"""Addresses and prefixes are parsed strictly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostrouting.model.parsing import parse_any_address, parse_any_prefix, reser
     ("network", "is_reserved"),
     [("0.0.0.0/7", False), ("0.0.0.0/8", True), ("239.1.2.3/32", True), ("224.0.0.0/3", True), ("192.0.0.0/2", False)],
 )
-def test_only_what_lies_wholly_in_a_special_block_is_reserved(network: str, is_reserved: bool) -> None:
+def test_only_a_prefix_inside_a_special_block_is_reserved(network: str, is_reserved: bool) -> None:
     assert (reserved_block(IPv4Network(network)) is not None) == is_reserved
 
 

@@ -1,4 +1,4 @@
-"""Prefix arithmetic against a naive reading of the same words."""
+"""Prefix arithmetic against a naive implementation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = st.builds(
 
 
 @given(st.sets(SMALL, max_size=12))
-def test_own_addresses_are_the_first_that_no_longer_prefix_covers(prefixes: set[IPv4Network]) -> None:
+def test_uncovered_addresses_are_the_first_outside_longer_prefixes(prefixes: set[IPv4Network]) -> None:
     def naive(prefix: IPv4Network) -> int | None:
         longer = [other for other in prefixes if other.prefixlen > prefix.prefixlen]
         return next((int(a) for a in prefix if not any(a in other for other in longer)), None)
@@ -25,6 +25,6 @@ def test_own_addresses_are_the_first_that_no_longer_prefix_covers(prefixes: set[
     assert uncovered_addresses(map(numbers, prefixes)) == {numbers(prefix): naive(prefix) for prefix in prefixes}
 
 
-def test_own_addresses_of_the_whole_space_and_its_ends() -> None:
+def test_uncovered_addresses_of_the_whole_space_and_its_ends() -> None:
     whole, last = (0, 0), (0xFFFFFFFF, 32)
     assert uncovered_addresses([whole, last]) == {whole: 0, last: 0xFFFFFFFF}

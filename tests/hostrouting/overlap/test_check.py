@@ -1,4 +1,4 @@
-"""The check: how it sorts answers, what it says of running nodes, and what it does while a host changes."""
+"""The check: how it classifies answers, its reports on running nodes, and what it does while a host changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.prefixes import Prefix
 
-# --- how answers are sorted ------------------------------------------------------------------------------------------
+# --- classification of answers ---------------------------------------------------------------------------------------
 
 CIDR = IPv4Network("172.16.0.0/16")
 PROBE = CIDR.network_address
@@ -123,14 +123,14 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
         *((by(dev), {}, NoteKind.CONTAINER, (dev,)) for dev in CONTAINERS),
         *((by(dev), {}, OVERLAP, (dev,)) for dev in SHADOWS),
         (by("ib1", "ib0", "ib1"), {}, OVERLAP, ("ib0", "ib1")),
-        # Given patterns replace the default ones.
+        # Given patterns replace the defaults.
         (SHADOW, {"overlap": GIVEN}, NoteKind.ALLOWED, ("ib0",)),
         (by("pod1"), {"overlap": GIVEN}, NoteKind.CONTAINER, ("pod1",)),
         (by("veth1"), {"overlap": GIVEN}, OVERLAP, ("veth1",)),
-        # The default interface is never a container one.
+        # The default interface never counts as a container's.
         (by("ib0"), {"default": VETH0}, OVERLAP, ("ib0",)),
         (by("veth0"), {"default": VETH0}, None, ()),
-        # The live hops must be a subset of the default's.
+        # The live hops must be a subset of the default route's.
         (by("eth1"), {"default": BOTH}, None, ()),
         (by("eth1", "ib0"), {"default": BOTH}, OVERLAP, ("eth1", "ib0")),
         (by("eth1", "ib0", dead=("ib0",)), {"default": BOTH}, None, ()),
@@ -138,7 +138,7 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
         (errnos.ENETUNREACH, {}, NO_ROUTE, ()),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(protocol=Protocol.BIRD))}, NoteKind.CNI_DISCARD, ()),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(protocol=80))}, NoteKind.CNI_DISCARD, ()),
-        # A blackhole that holds a route to a container, in its own table.
+        # A blackhole that contains a route to a container, in its own table.
         (errnos.EINVAL, {"routes": (DEFAULT, discard(), POD)}, NoteKind.CNI_DISCARD, ()),
         (
             errnos.EINVAL,
@@ -147,7 +147,7 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
             (),
         ),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(), attrs.evolve(POD, table=100))}, BLACKHOLE, ()),
-        # A discarded default is no CNI's block.
+        # A discarded default route isn't a CNI's block.
         (
             errnos.EINVAL,
             {
@@ -163,7 +163,7 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
         ),
     ],
 )
-def test_an_answer_is_a_failure_a_note_or_fine(
+def test_an_answer_is_classified(
     answer: Route | int, changes: dict[str, Any], kind: FindingKind | NoteKind | None, devs: tuple[str, ...]
 ) -> None:
     findings, notes = sorted_into(answer, **changes)
@@ -200,7 +200,7 @@ def test_an_answer_is_a_failure_a_note_or_fine(
         ),
     ],
 )
-def test_a_failure_is_told_in_the_fixed_words(answer: Route | int, routes: tuple[Route, ...], said: str) -> None:
+def test_a_failure_is_worded_as_specified(answer: Route | int, routes: tuple[Route, ...], said: str) -> None:
     found = finding(answer, routes=routes)
     assert found.message == said
     assert (found.cidr, found.probe, found.expected_devs) == (CIDR, PROBE, ("eth0",))
@@ -214,7 +214,7 @@ def test_a_rule_that_discards_is_named_as_such() -> None:
 
 @pytest.mark.parametrize("kind", [RouteType.LOCAL, RouteType.BROADCAST])
 @pytest.mark.parametrize("dev", ["ib0", "eth0"])
-def test_own_and_broadcast_addresses_are_notes_since_no_route_can_change_them(kind: RouteType, dev: str) -> None:
+def test_local_and_broadcast_addresses_are_notes(kind: RouteType, dev: str) -> None:
     answer = attrs.evolve(OWN_ENTRY, hops=(NextHop(dev),), type=kind)
     found = note(answer, routes=(DEFAULT, answer))
     assert (found.kind, found.devs) == (NoteKind[kind.name], (dev,))
@@ -222,8 +222,8 @@ def test_own_and_broadcast_addresses_are_notes_since_no_route_can_change_them(ki
 
 
 @pytest.mark.parametrize(("length", "is_named"), [(12, True), (16, False), (24, True), (32, True)])
-def test_an_own_address_where_pods_or_services_may_be_is_named_as_a_conflict(length: int, is_named: bool) -> None:
-    """Not where the CIDR is the node's own subnet, nor where the config names the interfaces, as for nodes."""
+def test_a_local_address_in_a_range_of_pods_is_a_conflict(length: int, is_named: bool) -> None:
+    """It is none if the CIDR is the node's own subnet, or if the config names the interfaces, as for nodes."""
     for overlap, is_said in ((None, is_named), (RouteOverlap([{"cidr": CIDR, "devs": ["eth0"]}]), False)):
         own = Address("eth0", PROBE, length)
         found = note(OWN_ENTRY, overlap, routes=(DEFAULT, OWN_ENTRY), addresses=(own,))
@@ -235,14 +235,12 @@ def test_an_own_address_where_pods_or_services_may_be_is_named_as_a_conflict(len
     ("own", "taken", "is_named"),
     [
         ("eth0 172.16.0.4", "172.16.7.0/24", True),
-        ("eth0 172.16.0.4", "172.16.7.9/32", False),  # a pod here
+        ("eth0 172.16.0.4", "172.16.7.9/32", False),  # a pod on this node
         ("eth0 10.1.0.4", "172.16.7.0/24", False),
         ("cbr0 172.16.7.1", "172.16.7.0/24", False),
     ],
 )
-def test_a_bridge_of_containers_that_takes_a_part_of_the_nodes_is_named_as_a_conflict(
-    own: str, taken: str, is_named: bool
-) -> None:
+def test_a_container_bridge_in_a_range_of_nodes_is_a_conflict(own: str, taken: str, is_named: bool) -> None:
     dev, address = own.split()
     bridge = Route(IPv4Network(taken), (NextHop("cbr0"),), protocol=Protocol.KERNEL, scope=Scope.LINK)
     found = note(bridge, addresses=(Address(dev, IPv4Address(address), 24),))
@@ -273,14 +271,14 @@ def test_an_infiniband_interface_without_an_address_is_pending() -> None:
         {"has_ports": True},
     ],
 )
-def test_rules_about_other_packets_are_one_note(selector: dict[str, Any]) -> None:
+def test_rules_for_other_packets_are_one_note(selector: dict[str, Any]) -> None:
     rules = (Rule(100, table=100, **selector), Rule(101, table=101, **selector), *STANDARD_RULES)
     found = note(DEFAULT, rules=rules)
     assert found.kind is NoteKind.RULE
     assert "100, 101" in found.message
 
 
-def test_rules_that_the_kernel_judged_are_no_note() -> None:
+def test_rules_that_the_lookups_cover_are_no_note() -> None:
     rules = (
         Rule(100, table=52, destination=CIDR),
         Rule(101, iif="lo", suppress_prefix_length=0),
@@ -318,8 +316,8 @@ def test_the_json_of_findings_and_notes_is_as_documented() -> None:
     }
 
 
-def test_a_route_whose_way_out_is_not_known_is_asked_about() -> None:
-    """So the kernel shows one by a nexthop object where net.ipv4.nexthop_compat_mode is 0."""
+def test_a_route_with_hidden_hops_is_looked_up() -> None:
+    """The kernel hides the hops of a nexthop object's route if net.ipv4.nexthop_compat_mode is 0."""
     hidden = Route(IPv4Network("172.16.4.0/24"), nexthop_id=7, scope=Scope.UNIVERSE)
     intervals = Coverage([numbers(CIDR)], ["eth0"], STANDARD_RULES, ()).intervals([DEFAULT, hidden])
     assert {interval.probed for interval in intervals} == {
@@ -328,17 +326,17 @@ def test_a_route_whose_way_out_is_not_known_is_asked_about() -> None:
     }
 
 
-# --- running nodes: CNIs, Docker, VPNs and own addresses -------------------------------------------------------------
+# --- running nodes: CNIs, Docker, VPNs and local addresses -----------------------------------------------------------
 
 
 @attrs.frozen
 class Node:
-    """What is on a node with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0 (172.16.0.10/16).
+    """A node with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0 (172.16.0.10/16).
 
     Args:
-        has: commands of a scenario.
-        cidrs: the expected ones.
-        told: a line for each failure, note, entry of the fix and part without one.
+        has: a scenario's commands.
+        cidrs: the expected CIDRs.
+        told: a line for each failure, note, entry of the fix and unfixable part.
         overlap: more keys of ``routeOverlap``.
     """
 
@@ -523,13 +521,13 @@ NODES = {
 
 @pytest.fixture
 def node(each_kernel: Kernel) -> Kernel:
-    """eth0 with 10.1.0.4/24 and the default route, eth1 with 10.2.0.4/24, ib0 with 172.16.0.10/16."""
+    """Return a kernel with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0 (172.16.0.10/16)."""
     build_node(each_kernel)
     return each_kernel
 
 
 @pytest.mark.parametrize("case", NODES.values(), ids=NODES)
-def test_running_nodes_are_sorted_and_fixed(case: Node, node: Kernel, tmp_path: Path) -> None:
+def test_running_nodes_are_classified_and_fixed(case: Node, node: Kernel, tmp_path: Path) -> None:
     play(node, case.has)
     report = checked_as(node, case.cidrs, case.overlap)[1]
     assert lines_of(report) == [*case.told]
@@ -547,10 +545,10 @@ def checked_as(kernel: Kernel, cidrs: Sequence[str], overlap: dict[str, Any]) ->
 
 
 def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
-    """Hold the check around all that it tells of to brute force."""
+    """Compare the check with brute force around every address range that it reports."""
     ranges = [finding.ranges for finding in report.findings] + [note.ranges for note in report.notes]
     near = {IPv4Network((part[0], 24), strict=False) for parts in ranges for part in parts}
-    # Where all is as expected nothing is told of, and any part of it will do.
+    # If all is as expected nothing is reported, and any part of the CIDR will do.
     around = sorted(near)[:4] or [IPv4Network(case.cidrs[0])]
     config, closer = checked_as(kernel, [*map(str, around)], case.overlap)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
@@ -558,7 +556,7 @@ def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
 
 
 def lines_of(report: OverlapReport) -> list[str]:
-    """A line a failure or note: kind, interfaces, addresses."""
+    """Return a line for each failure or note: kind, interfaces, addresses."""
     told = [
         (str(item.kind), ",".join(item.devs), _span(item.ranges)) for item in items_of(report.findings, report.notes)
     ]
@@ -573,14 +571,14 @@ def _span(ranges: tuple[IPv4Network, ...]) -> str:
     return f"{sum(part.num_addresses for part in ranges)} of {ranges[0][0]}-{ranges[-1][-1]}"
 
 
-# --- hosts that change while they are looked at ----------------------------------------------------------------------
+# --- hosts that change during the check ------------------------------------------------------------------------------
 
 SHADOWED = RouteOverlap(["172.20.0.0/16"])
 SHADOW_172_20 = Route(IPv4Network("172.20.4.0/24"), (NextHop("ib0"),))
 
 
 class Restless:
-    """A kernel to which something is done right before each of the first lookups."""
+    """A kernel that is changed right before each of the first lookups."""
 
     def __init__(self, inner: Kernel, *steps: Callable[[Kernel], object]) -> None:
         self._inner, self._steps, self.lookups = inner, list(steps), 0
@@ -612,8 +610,8 @@ def flap(kernel: Kernel) -> None:
         kernel.delete([SHADOW_172_20])
 
 
-def test_the_way_of_a_check_in_production_runs_on_the_kernel_in_memory() -> None:
-    """The reads that pass over what can't matter, under a listener: the same calls as on ``NetlinkBackend``."""
+def test_the_production_reads_run_on_the_kernel_in_memory() -> None:
+    """The filtered reads run under a listener, with the same calls as on ``NetlinkBackend``."""
     asked: list[tuple[str, int]] = []
 
     class Asked(FakeKernel):
@@ -640,24 +638,24 @@ def test_the_way_of_a_check_in_production_runs_on_the_kernel_in_memory() -> None
     assert all(0 < count < len(plain) for _, count in reads)
 
 
-def test_a_route_that_comes_between_the_tables_and_the_answers_is_seen(node: Kernel) -> None:
+def test_a_route_added_between_dump_and_lookups_is_seen(node: Kernel) -> None:
     restless = Restless(node, lambda kernel: kernel.add([SHADOW_172_20]))
     assert [finding.ranges for finding in look(restless).findings] == [(SHADOW_172_20.destination,)]
     assert restless.lookups == 2
 
 
-def test_a_default_route_that_moves_meanwhile_is_the_one_that_counts(node: Kernel) -> None:
+def test_a_default_route_that_moves_meanwhile_counts(node: Kernel) -> None:
     moved = default_route(NextHop("eth1", SECOND_GATEWAY))
     report = look(Restless(node, lambda kernel: [kernel.delete([default_route()]), kernel.add([moved])]))
     assert (report.verdict, report.default_devs) == ("ok", ("eth1",))
 
 
-def test_a_default_route_that_goes_meanwhile_is_missed(node: Kernel) -> None:
+def test_a_default_route_removed_meanwhile_is_missing(node: Kernel) -> None:
     report = look(Restless(node, lambda kernel: kernel.delete([default_route()])))
     assert (report.verdict, report.reason_kind) == ("unknown", "no-default-route")
 
 
-def test_routes_elsewhere_are_no_reason_to_look_again(node: Kernel) -> None:
+def test_routes_elsewhere_cause_no_second_look(node: Kernel) -> None:
     adding = [lambda kernel, n=n: kernel.add([by_ib0(f"172.21.{n}.0/24")]) for n in range(9)]
     restless = Restless(node, *adding)
     assert (look(restless).verdict, restless.lookups) == ("ok", 1)
@@ -679,20 +677,20 @@ CHANGES: dict[str, Callable[[Kernel], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_matters_is_a_reason_to_look_again(change: Callable[[Kernel], object]) -> None:
+def test_a_relevant_change_causes_a_second_look(change: Callable[[Kernel], object]) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     restless = Restless(kernel, change)
     assert (look(restless).verdict, restless.lookups) == ("ok", 2)
 
 
-def test_tables_that_never_rest_can_not_be_judged(node: Kernel) -> None:
+def test_tables_that_change_all_the_time_get_no_verdict(node: Kernel) -> None:
     report = look(Restless(node, *[flap] * 99))
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
 
 
-def test_large_tables_that_never_rest_are_read_for_seconds_only() -> None:
-    """A reading takes a second, and none is begun that would end after five."""
+def test_large_changing_tables_are_read_for_seconds_only() -> None:
+    """A read takes a second, and none is begun that would end after five."""
     kernel, clock, looks = FakeKernel(), FakeClock(), []
     build_node(kernel)
 
@@ -705,7 +703,7 @@ def test_large_tables_that_never_rest_are_read_for_seconds_only() -> None:
     assert (report.verdict, looks) == ("unknown", [1, 2, 3, 4, 5])
 
 
-def test_a_cancel_ends_the_looking() -> None:
+def test_a_cancel_ends_the_check() -> None:
     scope, kernel = phases.CancelScope(), FakeKernel()
     build_node(kernel)
     scope.cancel("enough")
@@ -719,7 +717,7 @@ PLAIN = [by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(
 
 
 @pytest.mark.kernel
-def test_of_a_large_table_only_what_may_decide_is_read() -> None:
+def test_only_routes_that_may_decide_are_read_from_a_large_table() -> None:
     kernel = on_linux()
     build_node(kernel)
     kernel.add([*PLAIN, by_eth0("172.16.5.0/24"), by_ib0("20.1.0.0/25")])
@@ -732,8 +730,8 @@ def test_of_a_large_table_only_what_may_decide_is_read() -> None:
 
 
 @pytest.mark.kernel
-def test_of_a_large_table_the_ways_to_gateways_are_read_too() -> None:
-    """The default route is passed over by the rules, the subnet of its gateway isn't."""
+def test_routes_to_gateways_are_read_from_a_large_table_too() -> None:
+    """The rules skip the default route, but not the subnet of its gateway."""
     kernel = on_linux()
     build_node(kernel)
     kernel.add(PLAIN)
@@ -765,7 +763,7 @@ def test_connected_shadows_are_read_in_one_pass_and_others_in_two(monkeypatch: p
 
 
 def tables(count: int) -> tuple[Snapshot, RouteOverlap]:
-    """Record a host with policy rules that lead to a table each, with an entry for a part of the CIDR."""
+    """Return a snapshot with policy rules, each for a table with an entry for a part of the CIDR."""
     recorded, overlap = HOSTS["rules"][1](count)
     parts = [rule.destination for rule in recorded.rules if rule.destination is not None]
     rules = [Rule(number, table=1000 + number) for number in range(1, count + 1)]
@@ -788,15 +786,15 @@ def calls_of_a_check(name: str, size: int) -> int:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_check_of_a_host_of_twice_the_size_makes_twice_the_calls(name: str) -> None:
-    """Nothing is walked through for each of many."""
-    calls_of_a_check(name, 1)  # what is made once, however large the host
+def test_a_check_of_twice_the_host_makes_twice_the_calls(name: str) -> None:
+    """No list is walked through once for each of many items."""
+    calls_of_a_check(name, 1)  # what is made only once, for a host of any size
     size = by_day(40, by_night=160)
     assert calls_of_a_check(name, 2 * size) < 2.04 * calls_of_a_check(name, size)
 
 
-def test_a_cidr_costs_the_same_however_many_there_are() -> None:
-    """Each answer is sorted once for all CIDRs that expect the same interfaces."""
+def test_the_cost_of_a_cidr_is_constant() -> None:
+    """Each answer is classified once for all CIDRs that expect the same interfaces."""
     kernel, calls = FakeKernel(), []
     build_node(kernel)
     for count in (150, 600):

@@ -1,4 +1,4 @@
-"""Many snapshots: hosts of which the same is to be said are one group, whoever does the work."""
+"""Many snapshots: hosts with the same report form one group, with any executor."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, snapshots: lis
     groups = {group.hosts[0]: group for group in report.groups}
     assert len(groups) == len(KINDS)
     for number, _ in enumerate(KINDS):
-        # Of a file that is cut off nobody knows the host's name.
+        # A truncated file has lost the host's name.
         names = [f"aks-h200-{of:05}" if number < 5 else snapshots[of].stem for of in range(number, COUNT, len(KINDS))]
         assert groups[names[0]].hosts == tuple(names)
 
 
-def test_a_group_has_what_fails_and_what_fixes_it(report: FleetReport) -> None:
+def test_a_group_has_its_failures_and_their_fix(report: FleetReport) -> None:
     found = {group.failures: group for group in report.groups}
     assert found[SHADOWED,].fix == (StaticRoute("172.16.0.0/17"), StaticRoute("172.16.128.0/17"))
     assert found[SHADOWED,].report.host == "aks-h200-00001"
@@ -74,7 +74,7 @@ def test_a_group_has_what_fails_and_what_fixes_it(report: FleetReport) -> None:
     assert past_main.report.fix.unfixable
 
 
-def test_what_is_fine_comes_first_then_what_fails_the_largest_group_first() -> None:
+def test_healthy_groups_come_first_then_failures_by_size() -> None:
     kinds = ["cut-off", "discarded", "no-default-route", "shadowed", "shadowed", "fixed"]
     documents = [document(kind) | {"links": {} if kind == "cut-off" else document(kind)["links"]} for kind in kinds]
     groups = judge(documents, CONFIG_).groups
@@ -83,19 +83,19 @@ def test_what_is_fine_comes_first_then_what_fails_the_largest_group_first() -> N
     ]
 
 
-def test_which_of_eight_that_are_alike_wins_makes_no_group_of_its_own() -> None:
+def test_the_order_of_equal_routes_makes_no_new_group() -> None:
     first = KINDS["shadowed"](node(0))
     turned = attrs.evolve(first, routes=(first.routes[0], *first.routes[:0:-1]))
     (group,) = judge([first.to_document(), turned.to_document()], CONFIG_).groups
     assert group.failures == (SHADOWED,)
 
 
-def test_all_cores_find_the_same(report: FleetReport, snapshots: list[Path]) -> None:
+def test_all_cores_give_the_same_report(report: FleetReport, snapshots: list[Path]) -> None:
     assert without_times(judge(map(str, snapshots), CONFIG_)) == without_times(report)
 
 
 @pytest.mark.ci
-def test_a_dask_cluster_of_two_workers_finds_the_same(report: FleetReport, snapshots: list[Path]) -> None:
+def test_a_dask_cluster_gives_the_same_report(report: FleetReport, snapshots: list[Path]) -> None:
     distributed = pytest.importorskip("distributed", reason="distributed isn't installed")
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -108,7 +108,7 @@ def test_a_dask_cluster_of_two_workers_finds_the_same(report: FleetReport, snaps
 # --- broken snapshots ---------------------------------------------------------------------------------------------
 
 
-def test_a_broken_file_is_a_row_and_not_the_end(tmp_path: Path, snapshots: list[Path]) -> None:
+def test_a_broken_file_is_a_row_and_the_work_goes_on(tmp_path: Path, snapshots: list[Path]) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "empty.json").touch()
     (tmp_path / "list.json").write_text("[1]")
@@ -121,7 +121,7 @@ def test_a_broken_file_is_a_row_and_not_the_end(tmp_path: Path, snapshots: list[
     assert broken.report.reason == f"no-snapshot: {tmp_path / 'missing.json'}: there is no such file"
 
 
-def test_a_recording_without_a_name_goes_by_its_files_or_its_number(tmp_path: Path) -> None:
+def test_an_unnamed_snapshot_gets_its_files_name_or_its_number(tmp_path: Path) -> None:
     unnamed = {key: value for key, value in document("fixed").items() if key != "host"}
     (tmp_path / "rack-7.json").write_text(json.dumps(unnamed))
     (group,) = judge([tmp_path / "rack-7.json", unnamed], CONFIG_).groups
@@ -130,7 +130,7 @@ def test_a_recording_without_a_name_goes_by_its_files_or_its_number(tmp_path: Pa
 
 @attrs.frozen
 class Hostile(dict[str, Any]):
-    """A snapshot that does something to the process that reads it."""
+    """A snapshot that harms the process that reads it."""
 
     harm: Callable[[], object]
 
@@ -158,8 +158,8 @@ def die() -> None:
 @pytest.mark.parametrize(
     ("harm", "why"), [(spin, "more than 0.6 s of processor time"), (take_two_gib, "more memory"), (die, "was ended")]
 )
-def test_what_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snapshots: list[Path]) -> None:
-    """Whoever is under way with it is judged all the same, and all keep their order."""
+def test_a_snapshot_that_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snapshots: list[Path]) -> None:
+    """The snapshots that other workers judge at that time get their verdicts, and all keep their order."""
     fine = snapshots[:: len(KINDS)]
     ours, broken = judge([*fine[:3], Hostile(harm), *fine[3:] * 6, Hostile(harm)], CONFIG_, max_mib=1).groups
     assert ours.hosts == tuple(f"aks-h200-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 6))
@@ -168,7 +168,7 @@ def test_what_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snap
     assert why in broken.report.reason_detail
 
 
-def test_hostile_files_leave_the_verdicts_of_the_others(tmp_path: Path, snapshots: list[Path]) -> None:
+def test_hostile_files_do_not_affect_other_verdicts(tmp_path: Path, snapshots: list[Path]) -> None:
     unnamed = document("fixed") | {"host": None}
     hostile = {
         "large": "[" + "{}," * (1 << 19) + "{}]",
@@ -195,7 +195,7 @@ def test_hostile_files_leave_the_verdicts_of_the_others(tmp_path: Path, snapshot
         assert tuple(name for name in hosts if name not in hostile) == group.hosts
 
 
-def test_a_file_of_more_than_the_limit_is_a_row_and_read_with_a_larger_one(tmp_path: Path) -> None:
+def test_a_file_above_the_limit_is_a_row_unless_the_limit_is_raised(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_text(json.dumps(document("fixed") | {"host": "vast"}) + " " * (1 << 20))
     (large,) = judge([tmp_path / "large.json"], CONFIG_, max_mib=1).groups
     assert (large.hosts, large.report.reason_kind) == (("large",), UnknownReason.NO_SNAPSHOT)
@@ -204,11 +204,11 @@ def test_a_file_of_more_than_the_limit_is_a_row_and_read_with_a_larger_one(tmp_p
     assert (read.hosts, read.verdict) == (("vast",), Verdict.OK)
 
 
-# --- as many as there are ------------------------------------------------------------------------------------------
+# --- any number of snapshots ---------------------------------------------------------------------------------------
 
 
 class Counting(Executor):
-    """Does what it is given when somebody waits for it, and notes how much that is at most."""
+    """An executor that runs a job when its result is awaited, and keeps the largest number of waiting jobs."""
 
     def __init__(self) -> None:
         self.waiting: list[Future[Any]] = []
@@ -229,7 +229,7 @@ class Counting(Executor):
         return future
 
 
-def test_no_more_is_under_way_than_workers_need(snapshots: list[Path]) -> None:
+def test_only_as_much_is_submitted_as_workers_need(snapshots: list[Path]) -> None:
     executor = Counting()
 
     def many() -> Iterator[Path]:
@@ -242,7 +242,7 @@ def test_no_more_is_under_way_than_workers_need(snapshots: list[Path]) -> None:
     assert executor.most == 64
 
 
-def test_it_ends_with_its_scope_and_takes_back_what_is_not_begun(snapshots: list[Path]) -> None:
+def test_it_ends_with_its_scope_and_cancels_pending_jobs(snapshots: list[Path]) -> None:
     executor, scope = Counting(), phases.CancelScope()
 
     def some() -> Iterator[Path]:
@@ -258,19 +258,19 @@ def test_it_ends_with_its_scope_and_takes_back_what_is_not_begun(snapshots: list
 
 
 class Endless:
-    """A snapshot that a worker doesn't come to an end with."""
+    """A snapshot that a worker never finishes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return time.sleep, (600,)
 
 
-def test_its_scope_ends_workers_in_the_midst_of_a_recording() -> None:
+def test_its_scope_ends_workers_in_the_middle_of_a_snapshot() -> None:
     with pytest.raises(phases.TimedOut):
         judge([Endless()], CONFIG_, scope=phases.CancelScope(timeout=1))  # type: ignore[list-item]
     assert multiprocessing.active_children() == []
 
 
-def test_no_worker_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+def test_no_worker_outlives_a_killed_process(tmp_path: Path) -> None:
     script = (
         "import pathlib, sys\n"
         "from hostrouting import Config, judge\n"
@@ -296,13 +296,13 @@ def test_a_worker_that_dies_is_an_error_of_ours(snapshots: list[Path]) -> None:
         judge(snapshots, CONFIG_, dying)
 
 
-def test_an_executor_that_was_given_goes_on(snapshots: list[Path]) -> None:
+def test_a_given_executor_is_not_shut_down(snapshots: list[Path]) -> None:
     with ThreadPoolExecutor(1) as executor:
         judge(snapshots[:1], CONFIG_, executor)
         assert executor.submit(threading.get_ident).result()
 
 
-def test_it_tells_how_far_it_is(snapshots: list[Path]) -> None:
+def test_it_reports_progress(snapshots: list[Path]) -> None:
     told: list[float | None] = []
 
     class Told:
@@ -317,7 +317,7 @@ def test_it_tells_how_far_it_is(snapshots: list[Path]) -> None:
     assert told == [pytest.approx(done / 40) for done in (16, 32, 40)]
 
 
-def test_of_more_groups_than_anybody_looks_at_there_are_no_pictures() -> None:
+def test_only_the_first_groups_have_pictures() -> None:
     def shadowed(number: int) -> dict[str, Any]:
         hop = NextHop(f"eth{number + 1}")
         route = Route(IPv4Network("10.96.0.0/16"), (hop,), protocol=Protocol.STATIC)

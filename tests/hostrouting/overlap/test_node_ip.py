@@ -1,4 +1,4 @@
-"""A note tells where the document's addresses of node and DNS don't fit; whatever else it holds is passed over."""
+"""A note reports node and DNS addresses of the document that don't fit; all other keys of the document are ignored."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FITS: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = {
 
 
 @pytest.mark.parametrize(("given", "told"), FITS.values(), ids=FITS)
-def test_what_does_not_fit_is_a_note_and_a_risk(
+def test_an_address_that_does_not_fit_is_a_note_and_a_risk(
     given: dict[str, Any], told: list[tuple[str, tuple[str, ...]]], host: Host
 ) -> None:
     config = Config.from_mapping(given)
@@ -65,12 +65,12 @@ def test_the_hint_names_the_uplinks_address(host: Host) -> None:
     assert finding.hint == "set it to 10.1.0.4, which eth0 has"
 
 
-def test_without_a_document_nothing_is_told(host: Host) -> None:
+def test_without_a_document_there_is_no_note(host: Host) -> None:
     report = check(Config.from_mapping(document("10.1.0.5")), host=host)
     assert NoteKind.NODE_IP not in {note.kind for note in report.notes}
 
 
-def test_without_a_default_route_nothing_is_told(host: Host) -> None:
+def test_without_a_default_route_there_is_no_note(host: Host) -> None:
     assert host.routes.delete(host.routes.default_routes()) == ()
     given = document("10.1.0.5")
     config = Config.from_mapping(given)
@@ -78,7 +78,7 @@ def test_without_a_default_route_nothing_is_told(host: Host) -> None:
     assert "node-ip" not in {finding.kind for finding in examine(config, host=host, document=given).findings}
 
 
-# --- other shapes, and where the addresses go ------------------------------------------------------------------------
+# --- other shapes of the document, and where the addresses are used --------------------------------------------------
 
 words = st.text("01.:/afé\n", max_size=4) | st.sampled_from(
     ["10.1.0.4", "10.1.0.4/24", "fd00::1", "0.0.0.0", "10.1.0.4,fd00::1"]
@@ -95,14 +95,14 @@ values = st.recursive(
 
 
 @given(values)
-def test_another_shape_is_no_error(value: object) -> None:
+def test_an_unknown_shape_is_no_error(value: object) -> None:
     for found in NodeAddresses.of(value):
         assert found is None or found == IPv4Address("10.1.0.4")
     assert NodeAddresses.of({"node": {"kubelet": {"nodeIP": value}}}).dns_service_ip is None
 
 
-def test_the_siblings_are_read_for_nothing_else(host: Host) -> None:
-    """Tokens stand beside them: config, mapping, plan and files are the same with and without."""
+def test_the_other_keys_are_used_for_nothing_else(host: Host) -> None:
+    """Tokens are next to them: config, mapping, plan and files are equal with and without the addresses."""
     secret = document("10.1.0.5", "172.20.0.10") | {"azure": {"bootstrapToken": "s3cr3t"}}
     with_them, without = Config.from_mapping(secret), Config.from_mapping({"hostRouting": SECTION})
     assert with_them == without

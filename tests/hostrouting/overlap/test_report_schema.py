@@ -1,4 +1,4 @@
-"""hostrouting/overlap/route-overlap.schema.json is what a report is, key by key."""
+"""hostrouting/overlap/route-overlap.schema.json describes a report, key by key."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVERYTHING = [
 
 
 def host_with_everything() -> FakeKernel:
-    """A host with something of every kind, but for a network namespace that isn't the host's."""
+    """Return a host with findings and notes of every kind, except for a separate network namespace."""
     kernel = FakeKernel()
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     build_links(kernel)
@@ -83,7 +83,7 @@ def problems(document: object) -> list[str]:
 
 
 def objects(value: object) -> Iterator[dict[str, Any]]:
-    """Every object of a document."""
+    """Yield every object of a document."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -93,11 +93,11 @@ def objects(value: object) -> Iterator[dict[str, Any]]:
 # --- the schema itself -------------------------------------------------------------------------------------------
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_it_describes_every_key_in_a_sentence_and_allows_no_others() -> None:
+def test_it_describes_every_key_and_allows_no_others() -> None:
     described = [each for each in objects(SCHEMA) if each.get("type") == "object"]
     assert len(described) == 6
     for each in described:
@@ -106,7 +106,7 @@ def test_it_describes_every_key_in_a_sentence_and_allows_no_others() -> None:
             assert value["description"].endswith("."), key
 
 
-def test_it_requires_every_key_but_those_that_a_config_may_leave_out() -> None:
+def test_it_requires_every_key_that_a_config_may_not_omit() -> None:
     for each in (SCHEMA, SCHEMA["$defs"]["finding"], SCHEMA["$defs"]["note"]):
         assert each["required"] == list(each["properties"])
     route = SCHEMA["$defs"]["staticRoute"]
@@ -134,10 +134,10 @@ def test_its_keys_are_those_of_a_report_in_the_same_order(report: OverlapReport)
     assert list(document["notes"][0]) == SCHEMA["$defs"]["note"]["required"]
 
 
-# --- what is a report --------------------------------------------------------------------------------------------
+# --- valid reports -----------------------------------------------------------------------------------------------
 
 
-def test_a_report_with_everything_in_it_is_one(report: OverlapReport) -> None:
+def test_a_report_with_everything_is_valid(report: OverlapReport) -> None:
     assert {finding.kind for finding in report.findings} == {*FindingKind}
     assert {note.kind for note in report.notes} == {*NoteKind} - {NoteKind.NETNS}
     assert any(finding.fix for finding in report.findings)
@@ -146,21 +146,21 @@ def test_a_report_with_everything_in_it_is_one(report: OverlapReport) -> None:
         assert problems(attrs.evolve(report, mode=mode).to_json()) == []
 
 
-def test_a_report_of_a_node_as_it_should_be_is_one(kernel: FakeKernel, tmp_path: Path) -> None:
+def test_a_report_of_a_healthy_node_is_valid(kernel: FakeKernel, tmp_path: Path) -> None:
     for cidrs, verdict in (([], Verdict.UNKNOWN), (["192.0.2.0/24"], Verdict.OK)):
         report = checked(kernel, tmp_path, cidrs)
         assert report.verdict is verdict
         assert problems(report.to_json()) == []
 
 
-def test_a_report_of_what_could_not_be_judged_is_one(tmp_path: Path) -> None:
+def test_a_report_with_an_unknown_verdict_is_valid(tmp_path: Path) -> None:
     report = checked(FakeKernel(), tmp_path, EVERYTHING)
     assert (report.verdict, report.default_devs) == (Verdict.UNKNOWN, ())
     assert problems(report.to_json()) == []
 
 
 @pytest.mark.parametrize("kind", NoteKind)
-def test_a_note_of_every_kind_may_be_about_everything_or_a_part(report: OverlapReport, kind: NoteKind) -> None:
+def test_a_note_of_any_kind_may_have_ranges_or_none(report: OverlapReport, kind: NoteKind) -> None:
     cidr = IPv4Network("10.0.0.0/8")
     notes = (Note(kind, "said"), Note(kind, "said", cidr, ("eth0", "eth1"), (IPv4Network("10.0.0.0/32"),)))
     assert problems(attrs.evolve(report, notes=notes).to_json()) == []
@@ -172,10 +172,10 @@ def test_a_fix_may_hold_whatever_a_static_route_may(report: OverlapReport) -> No
     assert problems(attrs.evolve(report, findings=(finding,)).to_json()) == []
 
 
-# --- what is none ------------------------------------------------------------------------------------------------
+# --- invalid reports ---------------------------------------------------------------------------------------------
 
 
-def test_a_missing_key_is_noticed_wherever_it_is_missing(report: OverlapReport) -> None:
+def test_a_missing_key_is_noticed_everywhere(report: OverlapReport) -> None:
     document = report.to_json()
     for number, place in enumerate(objects(document)):
         for key in place:
@@ -184,7 +184,7 @@ def test_a_missing_key_is_noticed_wherever_it_is_missing(report: OverlapReport) 
             assert not VALIDATOR.is_valid(changed) or key == "gateway", key
 
 
-def test_an_extra_key_is_noticed_wherever_it_is(report: OverlapReport) -> None:
+def test_an_extra_key_is_noticed_everywhere(report: OverlapReport) -> None:
     document = report.to_json()
     for number, _ in enumerate(objects(document)):
         changed = copy.deepcopy(document)
@@ -214,9 +214,7 @@ def test_an_extra_key_is_noticed_wherever_it_is(report: OverlapReport) -> None:
         {"time": "2026-11-20 09:00:00Z"},
     ],
 )
-def test_a_report_that_contradicts_itself_or_has_other_words_is_none(
-    report: OverlapReport, change: dict[str, Any]
-) -> None:
+def test_a_contradictory_report_is_invalid(report: OverlapReport, change: dict[str, Any]) -> None:
     assert problems(report.to_json() | change)
 
 
@@ -244,7 +242,7 @@ def test_a_report_that_contradicts_itself_or_has_other_words_is_none(
         {"message": "said"},
     ],
 )
-def test_a_finding_with_other_words_is_none(report: OverlapReport, change: dict[str, Any]) -> None:
+def test_a_finding_with_unknown_words_is_invalid(report: OverlapReport, change: dict[str, Any]) -> None:
     document = report.to_json()
     assert problems(document) == []
     document["findings"][0] |= change

@@ -1,4 +1,4 @@
-"""A field that is added to a class of routes reaches all routes, also those that are made alike."""
+"""A field added to a route class reaches all routes, also those that are copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolved routes in the words of ip, netplan and networkd; what a format can't say is an error that says what can."""
+"""Resolved routes in the formats of ip, netplan and networkd; a route that a format can't express is an error."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_drop_ins_for_networkd_by_interface() -> None:
         """)
 
 
-def test_a_drop_in_with_ipv6_gateways_and_several_hops_stands_with_the_first() -> None:
+def test_a_route_of_several_hops_is_in_the_first_interfaces_drop_in() -> None:
     hops = (NextHop("eth0", IPv6Address("fe80::1"), weight=2), NextHop("eth1", SECOND_GATEWAY))
     text = as_networkd([route(hops[0]), route(*hops)])
     assert text.startswith("# eth0: ")
@@ -125,7 +125,7 @@ def test_a_drop_in_with_ipv6_gateways_and_several_hops_stands_with_the_first() -
         """)
 
 
-def test_comments_say_where_it_goes_and_how_it_takes_effect() -> None:
+def test_comments_name_the_file_and_the_command_to_load_it() -> None:
     assert '"File exists"' in as_ip([route()])
     netplan, networkd = as_netplan([route()]), as_networkd([route()])
     assert "/etc/netplan/90-hostrouting.yaml, mode 600" in netplan
@@ -150,14 +150,16 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("write", "refused", "why"), REFUSED)
-def test_what_a_format_cant_say(write: Callable[[Sequence[Route]], str], refused: Route, why: str) -> None:
+def test_a_route_that_a_format_can_not_express_is_an_error(
+    write: Callable[[Sequence[Route]], str], refused: Route, why: str
+) -> None:
     with pytest.raises(RouteError, match=why) as raised:
         write([route(to="10.9.0.0/16"), refused])
     assert str(raised.value).startswith(f"can't write {refused} for ")
     assert "10.9.0.0" not in str(raised.value)
 
 
-def test_every_route_that_a_format_cant_say_is_named() -> None:
+def test_every_route_that_a_format_can_not_express_is_named() -> None:
     with pytest.raises(RouteError) as raised:
         as_netplan([refused for write, refused, _ in REFUSED if write is as_netplan])
     assert len(raised.value.message.splitlines()) == 3

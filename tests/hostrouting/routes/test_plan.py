@@ -1,4 +1,4 @@
-"""Add what is missing, replace what is ours, leave alone what does already, refuse the rest."""
+"""A plan adds missing routes, replaces ours, leaves sufficient ones alone, and refuses the rest."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PLANS: dict[str, tuple[list[Route], list[Route], RoutePlan]] = {
     "a free destination": ([WANTED], [], RoutePlan(add=(WANTED,))),
     "ours, whatever the kernel says of its state": ([WANTED], [IN_PART], RoutePlan(unchanged=(IN_PART,))),
     "another metric": ([WANTED], [OLD], RoutePlan(add=(WANTED,), remove=(OLD,))),
-    "nobody wants ours": ([], [OLD, WANTED], RoutePlan(remove=(OLD, WANTED))),
-    # No config can ask for one, so somebody else uses our number; to remove it would cut the host off.
+    "our routes are unwanted": ([], [OLD, WANTED], RoutePlan(remove=(OLD, WANTED))),
+    # No config can ask for one, so another program uses our number; removing it would cut the host off.
     "a default route is never ours": ([], [DEFAULT], RoutePlan()),
-    # The reference's ``ip route replace`` takes a DHCP route over.
+    # The reference's ``ip route replace`` takes over a DHCP route.
     **{
         f"proto {protocol} does the same": ([WANTED], [there], RoutePlan(foreign=(there,)))
         for protocol in (Protocol.DHCP, Protocol.STATIC, Protocol.BOOT, Protocol.KERNEL, 99)
@@ -62,7 +62,7 @@ REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
         for there in [foreign(protocol=protocol, hops=ELSEWHERE)]
     },
     "it discards": (WANTED, foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=()), ("blackhole 172.16.1.0/24 proto bird",)),
-    # Replacing it would cut the interface off from its own network.
+    # Replacing the route would cut the interface off from its own network.
     **{
         f"connected, metric {metric}": (
             WANTED,
@@ -95,19 +95,19 @@ def test_a_refusal(wanted: Route, there: Route, words: tuple[str, ...]) -> None:
         {"nexthop_id": 4},
     ],
 )
-def test_ours_that_differs_in_anything_is_replaced(changes: dict[str, Any]) -> None:
+def test_any_difference_in_our_route_replaces_it(changes: dict[str, Any]) -> None:
     there = attrs.evolve(WANTED, **changes)
     assert plan_routes([WANTED], [there]) == RoutePlan(replace=(Replacement(there, WANTED),))
 
 
-def test_of_several_with_the_same_key_the_first_counts_as_it_does_for_the_kernels_replace() -> None:
+def test_the_first_of_several_routes_with_the_same_key_counts() -> None:
     ours, theirs = attrs.evolve(WANTED, mtu=9000), foreign(hops=(NextHop("ib0", OTHER),))
     assert plan_routes([WANTED], [ours, theirs]).replace == (Replacement(ours, WANTED),)
     with pytest.raises(RouteError):
         plan_routes([WANTED], [theirs, ours])
 
 
-def test_all_refusals_are_named_at_once() -> None:
+def test_all_refusals_are_reported_at_once() -> None:
     second = attrs.evolve(WANTED, destination=IPv4Network("172.16.2.0/24"))
     with pytest.raises(RouteError) as caught:
         plan_routes([WANTED, second], [foreign(r, hops=(NextHop("ib0"),)) for r in (WANTED, second)])

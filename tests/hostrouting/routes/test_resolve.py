@@ -1,4 +1,4 @@
-"""What a static route leaves open comes from the default route, whole."""
+"""The default route supplies all that a static route doesn't name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def whole(*hops: NextHop, **more: Any) -> Route:
     return Route(IPv4Network(TO), hops, **more)
 
 
-def test_the_default_that_counts_is_the_unicast_one_of_table_main_with_the_lowest_metric() -> None:
+def test_the_default_route_is_mains_unicast_one_of_lowest_metric() -> None:
     better = default(NextHop("eth1", IPv4Address("10.2.0.1")), metric=50)
     others = [
         default(NextHop("ib0"), table=100),
@@ -65,7 +65,7 @@ INHERITED = {"source": IPv4Address("10.1.0.4"), "mtu": 1400}
 DEAD = default(NextHop("eth0", GATEWAY, is_dead=True, is_linkdown=True), metric=100)
 RESOLVED = {
     "all is inherited": (StaticRoute(TO, metric=7), [DEFAULT], whole(BY_ETH0, metric=7, **INHERITED)),
-    # The reference prints the third word of a line and takes it for the gateway.
+    # The reference prints the third word of a line and mistakes it for the gateway.
     "no gateway": (StaticRoute(TO), [default(NextHop("eth0"))], whole(NextHop("eth0"), scope=Scope.LINK)),
     "IPv6": (StaticRoute(TO), [default(hop := NextHop("eth0", IPv6Address("fe80::1")))], whole(hop)),
     "onlink": (StaticRoute(TO), [default(ONLINK)], whole(ONLINK)),
@@ -91,11 +91,11 @@ RESOLVED = {
 
 
 @pytest.mark.parametrize(("route", "main", "expected"), RESOLVED.values(), ids=RESOLVED)
-def test_what_is_left_open_comes_from_the_default_route(route: StaticRoute, main: list[Route], expected: Route) -> None:
+def test_missing_fields_come_from_the_default_route(route: StaticRoute, main: list[Route], expected: Route) -> None:
     assert resolution_of(route, *main) == ((expected,), None)
 
 
-def test_a_gateway_picks_the_interface_of_a_multipath_default_that_reaches_it() -> None:
+def test_a_gateway_selects_the_hop_of_a_multipath_default() -> None:
     both = default(BY_ETH0, BY_ETH1)
     (route,), _ = resolution_of(StaticRoute(TO, "10.2.0.7"), both)
     assert route.devs == ("eth1",)
@@ -116,7 +116,7 @@ MISSING = {
     "a gateway behind another": (
         StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (BY_ETH1,), protocol=4)], "gateway 10.9.0.1"
     ),
-    # Otherwise this run would succeed and the next one, and the next boot, couldn't.
+    # Otherwise this run would succeed and the next run, and the next boot, would fail.
     "a gateway behind what this run removes": (
         StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (NextHop("eth1"),))], "gateway 10.9.0.1"
     ),
@@ -124,14 +124,16 @@ MISSING = {
 
 
 @pytest.mark.parametrize(("route", "main", "words"), MISSING.values(), ids=MISSING)
-def test_what_may_still_come_is_named(route: StaticRoute, main: list[Route], words: str) -> None:
+def test_devices_and_gateways_that_may_still_appear_are_named(
+    route: StaticRoute, main: list[Route], words: str
+) -> None:
     routes, missing = resolution_of(route, *main, links=[*LINKS, Link(5, "down0", is_up=False)])
     assert routes == ()
     assert words in (missing or "")
 
 
 @pytest.mark.parametrize("kind", ["bridge", "bond", "openvswitch", None, "vrf"])
-def test_a_port_is_refused_at_once_and_its_master_named(kind: str | None) -> None:
+def test_a_bridge_port_is_refused_at_once_and_names_its_master(kind: str | None) -> None:
     """An interface in a VRF may have routes."""
     links = [attrs.evolve(ETH1, master="br0"), Link(9, "br0", kind=kind)]
     route = StaticRoute(TO, "onlink", "eth1")
@@ -142,25 +144,25 @@ def test_a_port_is_refused_at_once_and_its_master_named(kind: str | None) -> Non
             resolution_of(route, links=links)
 
 
-def test_an_own_address_as_gateway_is_refused_although_the_kernel_takes_it() -> None:
+def test_a_local_address_as_gateway_is_refused() -> None:
     with pytest.raises(RouteError, match=r"10\.1\.0\.4 is an address of this host"):
         resolution_of(StaticRoute(TO, "10.1.0.4", "eth0"))
 
 
-def test_routes_that_others_need_for_their_gateway_come_first() -> None:
+def test_routes_to_gateways_of_other_routes_come_first() -> None:
     wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.1/32", "onlink", "eth1")]
     routes, _ = resolve(wanted, LINKS, ADDRESSES, [], None)
     assert [str(route.destination) for route in routes] == ["10.9.0.1/32", "172.16.1.0/24"]
 
 
-def test_an_onlink_route_without_a_device_reaches_by_the_defaults_only() -> None:
+def test_an_onlink_route_without_a_device_uses_the_default_routes_devices() -> None:
     wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.0/24", "onlink")]
     assert resolve(wanted, LINKS, ADDRESSES, [DEFAULT], None)[1]
     assert not resolve([attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DEFAULT], None)[1]
 
 
 class Counting(list[Route]):
-    """A table that counts how often it is gone through."""
+    """A table that counts how often it is iterated."""
 
     passes = 0
 
@@ -169,7 +171,7 @@ class Counting(list[Route]):
         return super().__iter__()
 
 
-def test_the_table_is_gone_through_a_constant_number_of_times_whatever_the_number_of_routes() -> None:
+def test_any_number_of_routes_iterates_the_table_equally_often() -> None:
     def passes(count: int) -> int:
         table = Counting([CONNECTED, CONNECTED_1, DEFAULT])
         wanted = [
@@ -182,7 +184,7 @@ def test_the_table_is_gone_through_a_constant_number_of_times_whatever_the_numbe
     assert passes(2) == passes(500)
 
 
-def test_all_refusals_are_named_at_once() -> None:
+def test_all_refusals_are_reported_at_once() -> None:
     links = [attrs.evolve(ETH0, master="br0"), attrs.evolve(ETH1, master="br1"), Link(8, "br0"), Link(9, "br1")]
     wanted = [StaticRoute("172.16.1.0/24", "onlink", "eth0"), StaticRoute("172.16.2.0/24", "onlink", "eth1")]
     with pytest.raises(RouteError) as caught:
@@ -191,7 +193,7 @@ def test_all_refusals_are_named_at_once() -> None:
     assert caught.value.hint == "name br0 as dev\nname br1 as dev"
 
 
-def test_many_missing_things_are_counted_not_listed() -> None:
+def test_many_missing_items_are_counted_not_listed() -> None:
     wanted = [StaticRoute(f"172.16.{n}.0/24", "onlink", f"ib{n}x") for n in range(9)]
     _, what = resolve(wanted, LINKS, ADDRESSES, (), None)
     assert what is not None

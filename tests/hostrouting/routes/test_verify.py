@@ -1,4 +1,4 @@
-"""Whether every route is seen to win, and what is said of one that isn't."""
+"""Verification that every route wins, and the error about one that doesn't."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ def kernel() -> FakeKernel:
     return kernel
 
 
-def test_a_route_that_is_gone_is_not_said_to_be_in_the_table(kernel: FakeKernel) -> None:
+def test_a_missing_route_is_not_said_to_be_in_the_table(kernel: FakeKernel) -> None:
     with pytest.raises(RouteError, match="isn't in the table any more"):
         verify_routes([WANTED], kernel)
 
 
-def test_longer_prefixes_for_a_type_of_service_take_no_packet_from_a_route(kernel: FakeKernel) -> None:
+def test_longer_prefixes_for_a_tos_do_not_cover_a_route(kernel: FakeKernel) -> None:
     kernel.add([WANTED, *(route(half, Protocol.STATIC, tos=8) for half in HALVES)])
     verify_routes([WANTED], kernel)
 
 
-def test_a_route_that_longer_ones_of_ours_cover_is_fine_whatever_else_lies_in_them(kernel: FakeKernel) -> None:
+def test_a_route_covered_by_our_longer_prefixes_is_fine(kernel: FakeKernel) -> None:
     ours = [WANTED, *map(route, HALVES)]
     kernel.add([*ours, route("172.16.0.200/32", Protocol.STATIC)])
     verify_routes(ours, kernel)
 
 
 @pytest.mark.parametrize("protocols", [(Protocol.STATIC, Protocol.STATIC), (Protocol.HOSTROUTING, Protocol.STATIC)])
-def test_a_route_that_others_cover_never_wins(kernel: FakeKernel, protocols: tuple[int, int]) -> None:
+def test_a_route_covered_by_other_routes_never_wins(kernel: FakeKernel, protocols: tuple[int, int]) -> None:
     kernel.add([WANTED, *map(route, HALVES, protocols)])
     with pytest.raises(RouteError, match=r"never wins.*for example 172\.16\.0\.\d+/25 .*proto static"):
         verify_routes([WANTED], kernel)
 
 
-def test_a_route_to_own_addresses_alone_never_wins(kernel: FakeKernel) -> None:
+def test_a_route_to_local_addresses_alone_never_wins(kernel: FakeKernel) -> None:
     kernel.add_address("ib0", "172.16.0.11/32")
     both = route("172.16.0.10/31")
     kernel.add([both])

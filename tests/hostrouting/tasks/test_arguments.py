@@ -1,4 +1,4 @@
-"""Arguments of a wrong type are refused as a task is made, with what to give instead."""
+"""Arguments of a wrong type are refused when a task is made, with a hint what to pass instead."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TASKS = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, In
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("config", [{"hostRouting": {}}, "/etc/aks-flex-node/config.json", None])
-def test_what_is_no_config_is_refused_with_how_to_make_one(task: Any, config: Any) -> None:
+def test_a_wrong_config_is_refused_with_a_hint(task: Any, config: Any) -> None:
     with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.load\(path\).*Config\.from_mapping\(mapping\)"):
         task(config)
 
 
 @pytest.mark.parametrize("host", ["/mnt/image", object(), Host])
-def test_what_is_no_host_is_refused_with_how_to_make_one(host: Any) -> None:
+def test_a_wrong_host_is_refused_with_a_hint(host: Any) -> None:
     for task in TASKS:
         with pytest.raises(TypeError, match=r"takes host=Host\(.*Host\.image\(root\), not .*leave it out"):
             task(Config(), host=host)

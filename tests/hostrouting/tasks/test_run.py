@@ -1,4 +1,4 @@
-"""A run: its two deadlines, what it asks the kernel, and a host of which somebody has removed half."""
+"""A run: its two deadlines, its requests to the kernel, and a host where half of the files were removed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ UNMENDED = config(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
 class LateKernel(FakeKernel):
-    """Changes at set times of a clock."""
+    """A kernel that changes at set times of a clock."""
 
     def __init__(self, clock: FakeClock, changes: dict[float, Callable[[FakeKernel], None]]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def add_eth1(kernel: FakeKernel) -> None:
 def run_late(
     wanted: Config, layout: Layout, changes: dict[float, Callable[[FakeKernel], None]]
 ) -> tuple[float, BaseException | object]:
-    """Return when `Configure` ended by a clock that starts at 0, and what it returned or raised."""
+    """Return when `Configure` ended, by a clock that starts at 0, and its result or exception."""
     clock = FakeClock()
     host = Host(LateKernel(clock, changes), FakeSystemd(layout, running=[MACHINE]), layout)
     try:
@@ -100,7 +100,7 @@ def waiting(*routes: dict[str, Any], cidrs: Collection[str] = (), mode: str = "W
     ],
 )
 def test_a_run_waits_once(wanted: Config, changes: dict[float, Callable[[FakeKernel], None]], layout: Layout) -> None:
-    """A host lacks a device and a default route: whatever is waited for, the run ends after `waitSeconds`."""
+    """The host may lack a device and a default route: the run still ends after `waitSeconds`."""
     ended, report = run_late(wanted, layout, changes)
     assert ended == pytest.approx(30, abs=1)
     if isinstance(report, ConfigureReport):
@@ -141,11 +141,11 @@ def test_a_run_waits_for_addresses(
     assert run_late(wanted, layout, changes)[0] == pytest.approx(ended, abs=1.5)
 
 
-# --- what is asked of the kernel -------------------------------------------------------------------------------------
+# --- requests to the kernel ------------------------------------------------------------------------------------------
 
 
 class CountingBackend(Wrapper):
-    """Counts what is asked until the first write, and after it."""
+    """A backend that counts the requests before and after the first write."""
 
     def __init__(self, inner: RouteBackend) -> None:
         super().__init__(inner)
@@ -174,7 +174,7 @@ class CountingBackend(Wrapper):
 
 
 def test_table_main_is_read_once_before_a_write_and_once_after(units: FakeSystemd, layout: Layout) -> None:
-    """The waits read links, defaults and what is around the gateways that the config names."""
+    """The waits read links, default routes and the surroundings of the gateways that the config names."""
     backend = CountingBackend(shadowed_kernel())
     named = waiting(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
     phases.run(ConfigureStaticRoutes(named, host=Host(routes=backend, units=units, layout=layout)))
@@ -184,15 +184,15 @@ def test_table_main_is_read_once_before_a_write_and_once_after(units: FakeSystem
     assert set(backend.before) == {"links", "default_routes", "lookup", "our_routes", "table 254"}
 
 
-def test_a_gateway_that_a_longer_prefix_hides_is_not_waited_for(kernel: FakeKernel, host: Host) -> None:
-    """The kernel checks a gateway against the routes of scope link, whatever a packet to it would do."""
+def test_it_does_not_wait_for_a_gateway_hidden_by_a_longer_prefix(kernel: FakeKernel, host: Host) -> None:
+    """The kernel checks a gateway against the routes of scope link, wherever a packet to it would go."""
     kernel.add_link("ib9")
     kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])
     named = config(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
     assert len(phases.run(ConfigureStaticRoutes(named, host=host)).plan.add) == 1
 
 
-# --- half of it is gone ----------------------------------------------------------------------------------------------
+# --- half of it is removed -------------------------------------------------------------------------------------------
 
 
 def tree(layout: Layout) -> dict[str, object]:
@@ -205,8 +205,8 @@ def tree(layout: Layout) -> dict[str, object]:
 
 @pytest.mark.parametrize("gone", ["etc/aks-flex-node", "etc/hostrouting", "both"])
 @pytest.mark.parametrize("then", ["the same", "nothing", "remove", "another consumer"])
-def test_what_is_left_is_put_right(gone: str, then: str, host: Host, layout: Layout) -> None:
-    """The agent's reset removes one folder, an operator the other: any run of ours puts the host right."""
+def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: Host, layout: Layout) -> None:
+    """The agent's reset removes one folder, an operator the other: any run of ours repairs the host."""
     before = tree(layout)
     phases.run(Configure(WATCHED, host=host))
     whole = {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")}
@@ -232,11 +232,11 @@ def test_what_is_left_is_put_right(gone: str, then: str, host: Host, layout: Lay
     assert not host.units.is_active("hostrouting-watch.service")
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- reports ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_report_tells_what_was_changed(host: Host) -> None:
-    """The three of `Configure` have their own parts; what the parts share is among the changes of the whole."""
+def test_each_report_has_its_changes(host: Host) -> None:
+    """Each of `Configure`'s three reports has its own changes; shared changes are in the whole report."""
     report = phases.run(Configure(WATCHED, host=host))
     files = {change.what for change in report.changes.files}
     for one, name in ((report.routes, "static-routes"), (report.watch, "hostrouting-watch"), (report.overlap, CHECK)):
@@ -248,14 +248,14 @@ def test_each_report_tells_what_was_changed(host: Host) -> None:
     assert report.to_json()["files"] == report.changes.to_json()["files"]
 
 
-def test_a_check_alone_tells_the_files_that_it_wrote(host: Host) -> None:
+def test_a_check_alone_reports_its_files(host: Host) -> None:
     report = phases.run(CheckRouteOverlap(config(cidrs=["10.96.0.0/12"]), host=host))
     assert "/etc/aks-flex-node/check-route-overlap.sh" in {change.what for change in report.changes.files}
     assert set(report.to_json()) >= {"verdict", "findings", "notes"}
     assert "changes" not in report.to_json()
 
 
-def test_an_error_has_its_hint_apart(kernel: FakeKernel, host: Host) -> None:
+def test_an_error_has_a_separate_hint(kernel: FakeKernel, host: Host) -> None:
     lose_default_route(kernel)
     with pytest.raises(RouteError) as caught:
         phases.run(ConfigureStaticRoutes(INSTALLED, host=host))
@@ -271,7 +271,7 @@ def test_parallel_tasks_plan_their_own_part(host: Host) -> None:
     assert not plan_boot(loose, host)
 
 
-def test_logs_hear_of_two_tasks_in_a_whole_run(host: Host) -> None:
+def test_a_whole_run_logs_two_tasks(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
         phases.run(Configure(UNMENDED, host=host))
     assert phases.path_of(caught.value) == "configure/check-route-overlap"
@@ -292,7 +292,7 @@ def test_a_missing_consumer_is_a_warning(kernel: FakeKernel, layout: Layout) -> 
     assert caught.value.warnings == (warning,)
 
 
-def test_a_kubelet_of_the_hosts_own_that_is_not_the_consumer_is_a_warning(host: Host, layout: Layout) -> None:
+def test_the_hosts_kubelet_as_no_consumer_is_a_warning(host: Host, layout: Layout) -> None:
     link = layout.units / "multi-user.target.wants/kubelet.service"
     link.parent.mkdir(parents=True)
     link.symlink_to("../kubelet.service")
@@ -301,7 +301,7 @@ def test_a_kubelet_of_the_hosts_own_that_is_not_the_consumer_is_a_warning(host: 
     assert plan(INSTALLED, host=host).warnings == (warning,)
 
 
-def test_a_watcher_that_has_nothing_to_do_is_a_warning(host: Host) -> None:
+def test_an_idle_watcher_is_a_warning(host: Host) -> None:
     report = phases.run(Configure(Config(watch={"enabled": True}), host=host))
     assert not report.changes
     (warning,) = report.warnings
@@ -315,7 +315,7 @@ def open_gate(layout: Layout) -> None:
 
 
 @pytest.mark.usefixtures("open_gate")
-def test_an_open_gate_lets_the_next_start_through_whatever_the_check_says(host: Host, layout: Layout) -> None:
+def test_an_open_gate_passes_the_next_start_with_any_verdict(host: Host, layout: Layout) -> None:
     next_start = plan(UNMENDED, host=host).next_start
     assert next_start.is_admitted
     assert "/etc/hostrouting/gate.off" in next_start.reason
@@ -333,15 +333,15 @@ def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, 
     assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
 
 
-def test_a_removal_lists_only_what_was_there(host: Host, layout: Layout) -> None:
+def test_a_removal_lists_only_existing_files(host: Host, layout: Layout) -> None:
     layout.run_dir.mkdir(parents=True)
     layout.marker_ok.touch()
     report = phases.run(RemoveHostRouting(host=host))
     assert [change.what for change in report.changes.files] == ["/run/aks-flex-node/route-overlap.ok"]
 
 
-def test_a_deadline_tells_what_stays(kernel: FakeKernel, layout: Layout) -> None:
-    """`TimedOut` of a scope's own deadline carries the changes as a cancel does."""
+def test_a_deadline_reports_the_remaining_changes(kernel: FakeKernel, layout: Layout) -> None:
+    """The `TimedOut` of a scope's own deadline carries the changes as a cancel does."""
     clock = FakeClock()
 
     class Slow(FakeSystemd):
@@ -357,7 +357,7 @@ def test_a_deadline_tells_what_stays(kernel: FakeKernel, layout: Layout) -> None
     assert [str(change.what) for change in caught.value.changes.routes] == [LINE]
 
 
-def test_what_stands_in_the_place_of_the_stages_goes(host: Host, layout: Layout) -> None:
+def test_a_link_in_place_of_the_staging_folder_is_removed(host: Host, layout: Layout) -> None:
     phases.run(Configure(INSTALLED, host=host))
     others = layout.root / "home/me"
     others.mkdir(parents=True)
@@ -367,7 +367,7 @@ def test_what_stands_in_the_place_of_the_stages_goes(host: Host, layout: Layout)
     assert not layout.stages.is_symlink()
 
 
-def test_drop_ins_alone_are_found_again(host: Host, layout: Layout) -> None:
+def test_drop_ins_without_a_manifest_are_found(host: Host, layout: Layout) -> None:
     phases.run(Configure(INSTALLED, host=host))
     layout.manifest.unlink()
     for name in ("static-routes", CHECK):
@@ -377,19 +377,21 @@ def test_drop_ins_alone_are_found_again(host: Host, layout: Layout) -> None:
     assert not layout.gate_script.exists()
 
 
-def test_a_link_is_put_back_as_a_link(host: Host, layout: Layout) -> None:
+def test_a_link_is_restored_as_a_link(host: Host, layout: Layout) -> None:
     layout.unit("static-routes").symlink_to("/dev/null")
     with pytest.raises(RouteError):
         phases.run(Configure(config("10.1.0.0/24", cidrs=()), host=host))
     assert str(layout.unit("static-routes").readlink()) == "/dev/null"
 
 
-# --- whose the folders are -----------------------------------------------------------------------------------------
+# --- owners of the folders -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["etc/aks-flex-node", "etc/hostrouting"])
 @pytest.mark.parametrize(("mode", "owner", "group"), [(0o777, 0, 0), (0o775, 0, 65534), (0o755, 65534, 0)])
-def test_an_open_folder_is_warned_of(host: Host, layout: Layout, name: str, mode: int, owner: int, group: int) -> None:
+def test_an_open_folder_causes_a_warning(
+    host: Host, layout: Layout, name: str, mode: int, owner: int, group: int
+) -> None:
     folder = layout.root / name
     folder.mkdir(parents=True, mode=0o755)
     assert not [line for line in plan(INSTALLED, host=host).warnings if "others" in line]

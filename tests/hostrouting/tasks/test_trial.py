@@ -1,4 +1,4 @@
-"""Routes for a while: nothing but the kernel and /run is touched, and each end leaves one whole config."""
+"""Trial routes: only the kernel and /run are touched, and each end leaves one whole config."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def units(kernel: FakeKernel, layout: Layout) -> TrialSystemd:
 
 @pytest.fixture
 def host(kernel: FakeKernel, units: TrialSystemd, layout: Layout) -> Host:
-    """On which OLD is installed."""
+    """Return a host on which OLD is installed."""
     host = Host(routes=kernel, units=units, layout=layout)
     phases.run(Configure(OLD, host=host))
     return host
@@ -67,7 +67,7 @@ def destinations(kernel: FakeKernel) -> list[str]:
     return sorted(str(route.destination) for route in ours(kernel))
 
 
-def test_a_timer_takes_back_and_no_file_is_written(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
+def test_a_timer_rolls_back_and_no_file_is_written(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
     before, files = ours(kernel), etc(host)
     report = phases.run(TryRoutes(NEW, 60, host=host))
     assert [str(route.destination) for route in report.routes.plan.add] == ["172.16.1.0/24"]
@@ -81,7 +81,7 @@ def test_a_timer_takes_back_and_no_file_is_written(host: Host, kernel: FakeKerne
     assert len(before) == 1
 
 
-def test_a_strict_check_that_fails_puts_them_back_at_once(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
+def test_a_failed_strict_check_rolls_back_at_once(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
     before = ours(kernel)
     with pytest.raises(RouteOverlapError) as caught:
         phases.run(TryRoutes(config("172.16.2.0/24"), 60, host=host))
@@ -90,14 +90,14 @@ def test_a_strict_check_that_fails_puts_them_back_at_once(host: Host, kernel: Fa
     assert (standing(host.layout.trial), units.timers) == (None, {})
 
 
-def test_in_warn_they_stand_and_the_report_tells(host: Host, kernel: FakeKernel) -> None:
+def test_warn_keeps_them_and_reports(host: Host, kernel: FakeKernel) -> None:
     report = phases.run(TryRoutes(config("172.16.2.0/24", mode="WARN"), 60, host=host))
     assert report.overlap.verdict is Verdict.OVERLAP
     assert standing(host.layout.trial) == report.until
     assert destinations(kernel) == ["172.16.2.0/24"]
 
 
-def test_what_the_kernel_refuses_leaves_no_trial(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
+def test_a_refused_route_leaves_no_trial(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
     before = ours(kernel)
     refusing = Host(FailingBackend(kernel, {"add": {1: errno.ENOMEM}}), units, host.layout)
     with pytest.raises(RouteError):
@@ -106,7 +106,7 @@ def test_what_the_kernel_refuses_leaves_no_trial(host: Host, kernel: FakeKernel,
     assert (standing(host.layout.trial), units.timers) == (None, {})
 
 
-def test_a_time_that_is_over_before_the_first_change_leaves_no_trial(host: Host, kernel: FakeKernel) -> None:
+def test_a_trial_that_expires_before_its_first_change_leaves_nothing(host: Host, kernel: FakeKernel) -> None:
     before = ours(kernel)
     with pytest.raises(RouteError, match="over before"):
         phases.run(TryRoutes(NEW, 0, host=host))
@@ -114,7 +114,7 @@ def test_a_time_that_is_over_before_the_first_change_leaves_no_trial(host: Host,
     assert standing(host.layout.trial) is None
 
 
-def test_without_a_running_systemd_nothing_is_tried(kernel: FakeKernel, tmp_path: Path) -> None:
+def test_without_a_running_systemd_there_is_no_trial(kernel: FakeKernel, tmp_path: Path) -> None:
     class NoSystemd(FakeSystemd):
         def run_later(self, *_: Any) -> None:
             raise UnitError("System has not been booted with systemd")
@@ -126,7 +126,7 @@ def test_without_a_running_systemd_nothing_is_tried(kernel: FakeKernel, tmp_path
     assert standing(host.layout.trial) is None
 
 
-def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, kernel: FakeKernel) -> None:
+def test_a_second_trial_is_refused_with_a_hint(host: Host, kernel: FakeKernel) -> None:
     until = phases.run(TryRoutes(NEW, 60, host=host)).until
     with pytest.raises(RouteError, match=f"{until}.*hostrouting confirm"):
         phases.run(TryRoutes(OLD, 60, host=host))
@@ -134,8 +134,8 @@ def test_a_second_trial_is_refused_and_told_how_to_keep_the_first(host: Host, ke
     assert standing(host.layout.trial) == until
 
 
-def test_a_trial_that_stands_is_no_failure(kernel: FakeKernel, tmp_path: Path) -> None:
-    """Whatever stands where the next confirm leaves its file."""
+def test_a_successful_trial_is_never_reported_as_a_failure(kernel: FakeKernel, tmp_path: Path) -> None:
+    """The file of the next confirm may be blocked by anything."""
 
     class Filling(TrialSystemd):
         def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
@@ -148,7 +148,9 @@ def test_a_trial_that_stands_is_no_failure(kernel: FakeKernel, tmp_path: Path) -
     assert phases.run(TryRoutes(NEW, 60, host=host)).until == standing(layout.trial)
 
 
-def test_a_confirm_installs_what_was_tried(host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path) -> None:
+def test_a_confirm_installs_the_tried_config(
+    host: Host, kernel: FakeKernel, units: TrialSystemd, tmp_path: Path
+) -> None:
     phases.run(TryRoutes(NEW, 60, host=host))
     assert phases.run(ConfirmTrial(host=host)).overlap.verdict is Verdict.OK
     assert Manifest.load(host.layout).config == NEW
@@ -162,7 +164,7 @@ def test_a_confirm_installs_what_was_tried(host: Host, kernel: FakeKernel, units
         phases.run(ConfirmTrial(host=host))
 
 
-def test_a_confirm_that_can_not_install_puts_the_routes_back(
+def test_a_failed_confirm_rolls_the_routes_back(
     host: Host, kernel: FakeKernel, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, files = ours(kernel), etc(host)
@@ -190,7 +192,7 @@ def test_a_confirm_that_can_not_install_puts_the_routes_back(
     ],
 )
 @pytest.mark.parametrize("tried", [config(SHADOWED, cidrs=()), Config()], ids=["routes", "none"])
-def test_another_run_ends_the_trial_as_it_says_what_is_wanted(
+def test_another_run_ends_the_trial_with_its_own_config(
     host: Host, kernel: FakeKernel, units: TrialSystemd, tried: Config, other: Callable[[Host], phases.Task[object]]
 ) -> None:
     phases.run(TryRoutes(tried, 60, host=host))
@@ -201,7 +203,7 @@ def test_another_run_ends_the_trial_as_it_says_what_is_wanted(
     assert ours(kernel) == after
 
 
-def test_a_run_that_fails_leaves_the_trial_as_it_is(host: Host, kernel: FakeKernel) -> None:
+def test_a_failed_run_leaves_the_trial_unchanged(host: Host, kernel: FakeKernel) -> None:
     until = phases.run(TryRoutes(NEW, 60, host=host)).until
     with pytest.raises(HostRoutingError):
         phases.run(Configure(config("10.1.0.0/24"), host=host))  # a connected network
@@ -209,7 +211,7 @@ def test_a_run_that_fails_leaves_the_trial_as_it_is(host: Host, kernel: FakeKern
     assert destinations(kernel) == ["172.16.1.0/24"]
 
 
-def test_a_confirm_that_was_killed_can_be_said_again_but_not_after_another_run(host: Host) -> None:
+def test_a_killed_confirm_can_be_repeated_until_another_run(host: Host) -> None:
     phases.run(TryRoutes(NEW, 60, host=host))
     host.layout.trial.rename(host.layout.confirmed)
     with pytest.raises(RouteError, match="hostrouting confirm"):
@@ -224,7 +226,7 @@ def test_a_confirm_that_was_killed_can_be_said_again_but_not_after_another_run(h
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "3"])
-def test_a_trial_that_somebody_has_edited_is_an_error_of_ours(host: Host, text: str) -> None:
+def test_an_edited_trial_is_one_of_our_errors(host: Host, text: str) -> None:
     host.layout.trial.parent.mkdir(parents=True, exist_ok=True)
     host.layout.trial.write_text(text)
     with pytest.raises(FileError):

@@ -1,4 +1,4 @@
-"""A run that fails half-way tells what it has changed and hasn't put back."""
+"""A run that fails half-way reports the changes that it hasn't rolled back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNMENDED = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"
 
 
 class Moody(FakeSystemd):
-    """Refuses a call for a unit."""
+    """A systemd that refuses a call for a unit."""
 
     refused = ("", "")
 
@@ -67,7 +67,7 @@ def named(changes: Changes) -> dict[str, list[str]]:
     return {kind: sorted(str(change.what) for change in of_kind) for kind, of_kind in fates.items()}
 
 
-def test_a_strict_failure_tells_what_was_installed_and_what_was_found(host: Host) -> None:
+def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
         phases.run(Configure(UNMENDED, host=host))
     told = named(caught.value.changes)
@@ -83,7 +83,7 @@ def test_a_strict_failure_tells_what_was_installed_and_what_was_found(host: Host
     assert (str(again), again.findings) == (str(caught.value), caught.value.findings)
 
 
-def test_what_is_installed_is_told_if_the_watcher_fails(host: Host, units: Moody) -> None:
+def test_installed_files_are_reported_if_the_watcher_fails(host: Host, units: Moody) -> None:
     units.refused = ("restart", "hostrouting-watch.service")
     with pytest.raises(UnitError) as caught:
         phases.run(Configure(CONFIG, host=host))
@@ -93,7 +93,7 @@ def test_what_is_installed_is_told_if_the_watcher_fails(host: Host, units: Moody
     assert {change.action for change in caught.value.changes.units} == {"enabled"}
 
 
-def test_what_was_put_back_is_not_told(host: Host, units: Moody) -> None:
+def test_rolled_back_changes_are_not_reported(host: Host, units: Moody) -> None:
     units.refused = ("enable", "static-routes.service")
     with pytest.raises(UnitError) as caught:
         phases.run(Configure(CONFIG, host=host))
@@ -105,7 +105,7 @@ def test_what_was_put_back_is_not_told(host: Host, units: Moody) -> None:
     assert refusal.value.changes == Changes()
 
 
-def test_what_can_not_be_undone_is_told(host: Host, units: Moody) -> None:
+def test_changes_that_can_not_be_undone_are_reported(host: Host, units: Moody) -> None:
     units.refused = ("restart", "hostrouting-watch.service")
     with pytest.raises(UnitError) as caught:
         phases.run(ConfigureWatch(CONFIG, host=host))
@@ -113,7 +113,7 @@ def test_what_can_not_be_undone_is_told(host: Host, units: Moody) -> None:
     assert caught.value.changes.units == (Change("hostrouting-watch.service", "enabled"),)
 
 
-def test_a_removal_that_stops_half_way_tells_what_is_gone(host: Host, units: Moody) -> None:
+def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Moody) -> None:
     phases.run(Configure(CONFIG, host=host))
     before = {path for path in host.layout.root.rglob("*") if path.is_file()}
     units.refused = ("disable", "static-routes.service")
@@ -126,7 +126,7 @@ def test_a_removal_that_stops_half_way_tells_what_is_gone(host: Host, units: Moo
         for action in ("removed", "replaced")
     }
     assert {host.layout.of(str(what)) for what in by_action["removed"]} == gone
-    # What would have gone after it lets a start through meanwhile.
+    # The part that would be removed next lets a start through meanwhile.
     assert by_action["replaced"] == {
         "/etc/aks-flex-node/static-routes.sh",
         "/etc/hostrouting/gate.list",
@@ -135,7 +135,7 @@ def test_a_removal_that_stops_half_way_tells_what_is_gone(host: Host, units: Moo
     assert named(caught.value.changes)["routes"] == [LINE]
 
 
-def test_a_run_that_is_cancelled_tells_what_it_has_changed_too(host: Host) -> None:
+def test_a_cancelled_run_reports_its_changes_too(host: Host) -> None:
     scope = phases.CancelScope()
 
     class Cancelling(FakeSystemd):
@@ -151,7 +151,7 @@ def test_a_run_that_is_cancelled_tells_what_it_has_changed_too(host: Host) -> No
     assert named(changes)["routes"] == [LINE]
 
 
-def test_a_task_alone_tells_its_own(host: Host) -> None:
+def test_a_single_task_reports_its_changes(host: Host) -> None:
     routes = phases.run(ConfigureStaticRoutes(CONFIG, host=host))
     watch = phases.run(ConfigureWatch(CONFIG, host=host)).changes
     assert "/etc/aks-flex-node/static-routes.sh" in named(routes.changes)["files"]
@@ -167,8 +167,8 @@ def test_a_task_alone_tells_its_own(host: Host) -> None:
     assert not phases.run(RemoveHostRouting(host=host)).to_json()["changed"]
 
 
-def test_a_reload_alone_is_told(host: Host) -> None:
-    """What a run that was killed before its reload has left to do."""
+def test_a_reload_alone_is_reported(host: Host) -> None:
+    """A run that was killed before its reload leaves only that to do."""
     stale = FakeSystemd(host.layout, running=["systemd-nspawn@kube1.service"])
     phases.run(ConfigureStaticRoutes(CONFIG, host=host))
     on = Host(routes=host.routes, units=stale, layout=host.layout)
@@ -176,14 +176,14 @@ def test_a_reload_alone_is_told(host: Host) -> None:
     assert told == [Changes(units=(Change("systemd-nspawn@kube1.service", "reloaded"),)), Changes()]
 
 
-def test_a_oneshot_that_is_started_is_told(host: Host, units: Moody) -> None:
+def test_a_started_oneshot_is_reported(host: Host, units: Moody) -> None:
     phases.run(ConfigureStaticRoutes(CONFIG, host=host))
     units.active.add("network-online.target")
     report = phases.run(ConfigureStaticRoutes(CONFIG, host=host))
     assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
 
 
-def test_a_link_and_markers_that_go_are_told_and_markers_that_stay_are_not(host: Host) -> None:
+def test_removed_links_and_markers_are_reported_and_kept_ones_not(host: Host) -> None:
     link = host.layout.units / "systemd-nspawn@kube1.service.requires/static-routes.service"
     link.parent.mkdir(parents=True)
     link.symlink_to("../static-routes.service")
@@ -195,7 +195,7 @@ def test_a_link_and_markers_that_go_are_told_and_markers_that_stay_are_not(host:
     assert {*map(host.layout.relative, host.layout.markers[::2])} <= {*named(removed.changes)["files"]}
 
 
-def test_a_file_that_can_not_be_removed_ends_it_with_what_is_gone(host: Host) -> None:
+def test_an_undeletable_file_ends_a_removal_with_its_changes(host: Host) -> None:
     phases.run(Configure(CONFIG, host=host))
     script = host.layout.script("static-routes")
     script.unlink()
@@ -206,7 +206,7 @@ def test_a_file_that_can_not_be_removed_ends_it_with_what_is_gone(host: Host) ->
     assert "/etc/aks-flex-node/static-routes.sh" not in named(caught.value.changes)["files"]
 
 
-def test_a_stray_refusal_of_the_system_is_an_error_of_ours(host: Host) -> None:
+def test_an_unexpected_oserror_becomes_one_of_our_errors(host: Host) -> None:
     class Broken(FakeSystemd):
         def restart(self, unit: str) -> None:
             raise OSError(24, "Too many open files", "/etc/machine-id")

@@ -1,4 +1,4 @@
-"""What systemd hears of the watcher: entries of its journal, read back as journald does, and sd_notify(3)."""
+"""The watcher's messages to systemd: journal entries, parsed as journald does, and sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVENT = Event(
 
 
 def parsed(datagram: bytes) -> list[tuple[str, str]]:
-    """As https://systemd.io/JOURNAL_NATIVE_PROTOCOL/ tells."""
+    """Parse a datagram as https://systemd.io/JOURNAL_NATIVE_PROTOCOL/ describes."""
     fields = []
     while datagram:
         line, _, rest = datagram.partition(b"\n")
@@ -46,13 +46,13 @@ def parsed(datagram: bytes) -> list[tuple[str, str]]:
 
 
 @given(st.text(), st.lists(st.text()))
-def test_whatever_the_values_hold_the_fields_read_back(message: str, routes: list[str]) -> None:
+def test_fields_with_any_values_read_back(message: str, routes: list[str]) -> None:
     fields = parsed(to_datagram(Event(EventKind.ROUTES_RESTORED, message, {"ROUTE": routes})))
     assert fields[0] == ("MESSAGE", message)
     assert [value for name, value in fields if name == "HOSTROUTING_ROUTE"] == routes
 
 
-def test_an_entry_has_its_fields_several_where_there_are_several_values() -> None:
+def test_an_entry_repeats_a_field_for_several_values() -> None:
     fields = parsed(to_datagram(EVENT))
     assert dict(fields)["MESSAGE_ID"] == EventKind.FAILURE.message_id
     assert [value for name, value in fields if name == "HOSTROUTING_DEV"] == ["ib0", "ib1"]
@@ -68,7 +68,7 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def test_it_goes_to_the_journals_socket_where_systemd_has_started_us(tmp_path: Path, listener: socket.socket) -> None:
+def test_under_systemd_it_writes_to_the_journals_socket(tmp_path: Path, listener: socket.socket) -> None:
     listener.bind(str(tmp_path / "socket"))
     write_entry(EVENT, tmp_path / "socket", print)
     assert listener.recv(65536) == to_datagram(EVENT)
@@ -89,7 +89,7 @@ def test_in_the_foreground_it_prints_plain_lines(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"{EVENT.message}\n"
 
 
-def test_each_kind_has_an_id_of_its_own_and_the_docs_list_it() -> None:
+def test_each_kind_has_a_unique_documented_id() -> None:
     docs = (Path(__file__).parents[3] / "docs/reference/watch.md").read_text()
     for kind in EventKind:
         assert re.search(rf"`{kind.name.lower().replace('_', '-')}` \| `{kind.message_id}`", docs), kind
@@ -97,15 +97,17 @@ def test_each_kind_has_an_id_of_its_own_and_the_docs_list_it() -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_each_word_is_a_datagram_to_the_named_socket(tmp_path: Path, listener: socket.socket, abstract: bool) -> None:
+def test_each_message_is_a_datagram_to_the_named_socket(
+    tmp_path: Path, listener: socket.socket, abstract: bool
+) -> None:
     name = f"@hostrouting-test-{tmp_path}" if abstract else str(tmp_path / "notify")
     listener.bind("\0" + name[1:] if abstract else name)
     notify(name, "READY=1")
     assert listener.recv(4096) == b"READY=1"
     listener.close()
-    notify(name, "STOPPING=1")  # nobody is there any more: no error
+    notify(name, "STOPPING=1")  # the socket is closed by now: no error
 
 
 @pytest.mark.parametrize("name", ["", "@", "relative", "/nowhere/at/all"])
-def test_a_socket_that_is_none_is_no_error(name: str) -> None:
+def test_a_missing_notify_socket_is_no_error(name: str) -> None:
     notify(name, "READY=1")

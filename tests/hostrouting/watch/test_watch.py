@@ -1,4 +1,4 @@
-"""The watcher on a kernel in memory, by a clock that needs no time: what it fixes, what it says, when it looks."""
+"""The watcher on a kernel in memory, with a clock that takes no time: its repairs, its messages, and its looks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def default(gateway: str = "10.1.0.1", dev: str = "eth0", metric: int = 0) -> Ro
 
 
 class World:
-    """A host, a watcher, and a clock at whose times things happen."""
+    """A host, a watcher, and a clock with actions at set times."""
 
     def __init__(self, root: Path) -> None:
         self.kernel = shadowed_kernel()
@@ -106,7 +106,7 @@ def world(tmp_path: Path) -> World:
 # --- our routes ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_route_is_put_back_and_said_once(world: World) -> None:
+def test_a_lost_route_is_restored_and_reported_once(world: World) -> None:
     world.at(5, world.lose)
     world.watch(300)
     assert [route.destination for route in world.ours()] == [WANTED]
@@ -115,7 +115,7 @@ def test_a_lost_route_is_put_back_and_said_once(world: World) -> None:
     assert event.fields["ROUTE"] == ["172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"]
 
 
-def test_a_route_that_was_never_there_is_installed_not_put_back(world: World) -> None:
+def test_a_new_route_is_installed_not_restored(world: World) -> None:
     def edit() -> None:
         world.config = config(SHADOWED, "172.16.2.0/24")
 
@@ -126,7 +126,7 @@ def test_a_route_that_was_never_there_is_installed_not_put_back(world: World) ->
     assert world.of_kind(EventKind.ROUTES_RESTORED) == []
 
 
-def test_a_route_whose_device_was_away_is_put_back(world: World) -> None:
+def test_a_route_is_restored_when_its_device_returns(world: World) -> None:
     world.config = config({"destination": str(WANTED), "gateway": "onlink", "dev": "ib0"})
     world.at(5, lambda: world.kernel.set_link("ib0", up=False))
     world.at(4000, lambda: world.kernel.set_link("ib0", up=True))
@@ -135,8 +135,8 @@ def test_a_route_whose_device_was_away_is_put_back(world: World) -> None:
     assert when >= 4000
 
 
-def test_a_trial_that_is_over_is_ended(world: World) -> None:
-    """Its timer may be lost, as at a soft reboot."""
+def test_an_expired_trial_is_ended(world: World) -> None:
+    """Its timer may be lost, for example at a soft reboot."""
     trial = world.layout.trial
     world.at(5, lambda: trial.write_text(json.dumps(times_of(-2))))
     world.at(6, world.lose)
@@ -144,7 +144,7 @@ def test_a_trial_that_is_over_is_ended(world: World) -> None:
     assert world.units.restarts == ["hostrouting-trial.service"]
 
 
-def test_while_a_trial_stands_it_leaves_the_routes_alone_and_says_so(world: World) -> None:
+def test_during_a_trial_it_leaves_the_routes_alone_and_says_so(world: World) -> None:
     trial = world.layout.trial
     world.at(5, lambda: trial.write_text(json.dumps(times_of(600))))
     world.at(5, world.lose)
@@ -160,7 +160,7 @@ def test_while_a_trial_stands_it_leaves_the_routes_alone_and_says_so(world: Worl
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
-def test_a_loss_without_an_event_is_seen_by_the_slow_timer(world: World) -> None:
+def test_the_slow_timer_sees_a_loss_without_an_event(world: World) -> None:
     world.backend = RecordingBackend(world.kernel)
     world.backend.wait_for_change = lambda scope: scope.wait(1e9)
     world.at(5, world.lose)
@@ -168,8 +168,8 @@ def test_a_loss_without_an_event_is_seen_by_the_slow_timer(world: World) -> None
     assert len(world.ours()) == 1
 
 
-def test_a_file_that_changes_is_a_reason_to_look(world: World) -> None:
-    """The kernel tells nothing of an update of the config, or of a gate that is switched off."""
+def test_a_changed_file_triggers_a_look(world: World) -> None:
+    """The kernel doesn't announce an update of the config, or that the gate was switched off."""
     files = (world.layout.manifest, world.layout.gate_off)
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def test_a_file_that_changes_is_a_reason_to_look(world: World) -> None:
     assert all(change <= when <= change + 2 for change, when in zip((0, 5, 15, 25), looks, strict=True)), looks
 
 
-def test_a_silent_kernel_is_looked_at_and_told(world: World) -> None:
+def test_a_kernel_without_events_is_polled_and_reported(world: World) -> None:
     def refuse(scope: CancelScope) -> None:
         raise RouteError("can't listen for changes of routes: no netlink socket")
 
@@ -198,7 +198,7 @@ def test_a_silent_kernel_is_looked_at_and_told(world: World) -> None:
     assert len(world.of_kind(EventKind.PROBLEM)) == 1
 
 
-def test_a_route_resolved_automatically_follows_the_default_route(world: World) -> None:
+def test_an_inherited_next_hop_follows_the_default_route(world: World) -> None:
     def renew() -> None:
         assert not world.kernel.replace([default("10.1.0.254")])
 
@@ -211,7 +211,7 @@ def test_a_route_resolved_automatically_follows_the_default_route(world: World) 
     assert EventKind.ROUTES_CONTESTED not in world.kinds()
 
 
-def test_a_route_follows_no_default_route_but_an_uplinks(world: World) -> None:
+def test_a_route_follows_only_an_uplinks_default_route(world: World) -> None:
     world.config = config(SHADOWED, uplinks=["eth*"])
     other = default("172.16.0.1", "ib0")
     world.at(5, lambda: world.kernel.replace([default(metric=100), other]))
@@ -221,7 +221,7 @@ def test_a_route_follows_no_default_route_but_an_uplinks(world: World) -> None:
     assert list(world.marker()) == ["ok"]
 
 
-def test_a_route_follows_a_default_route_that_was_away_for_a_while(world: World) -> None:
+def test_a_route_follows_a_default_route_that_was_missing(world: World) -> None:
     world.at(5, lambda: world.kernel.delete([default()]))
     world.at(20, lambda: world.kernel.add([default("10.1.0.254")]))
     world.watch(60)
@@ -230,7 +230,7 @@ def test_a_route_follows_a_default_route_that_was_away_for_a_while(world: World)
     assert EventKind.ROUTES_RESTORED not in world.kinds()
 
 
-def test_a_route_that_somebody_has_changed_is_put_right_and_counts_as_lost(world: World) -> None:
+def test_a_modified_route_is_repaired_and_counts_as_lost(world: World) -> None:
     def change() -> None:
         (route,) = world.ours()
         assert not world.kernel.replace([attrs.evolve(route, hops=(NextHop("ib0"),))])
@@ -241,7 +241,7 @@ def test_a_route_that_somebody_has_changed_is_put_right_and_counts_as_lost(world
     assert len(world.of_kind(EventKind.ROUTES_RESTORED)) == 1
 
 
-def test_what_stands_in_the_way_of_one_route_keeps_no_other_one_lost(world: World) -> None:
+def test_an_obstacle_to_one_route_does_not_keep_others_lost(world: World) -> None:
     world.config = config(SHADOWED, {"destination": "172.16.2.0/24", "gateway": "onlink", "dev": "ib9"})
     world.at(5, world.lose)
     world.watch(60)
@@ -250,7 +250,7 @@ def test_what_stands_in_the_way_of_one_route_keeps_no_other_one_lost(world: Worl
     assert "ib9" in problem.message
 
 
-def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_other_one_lost(world: World) -> None:
+def test_a_foreign_route_in_our_place_is_kept_and_reported_once(world: World) -> None:
     theirs = Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
     world.kernel.add([theirs])
     world.config = config(SHADOWED, "172.16.2.0/24")
@@ -265,7 +265,7 @@ def test_another_ones_route_in_the_way_is_left_alone_said_once_and_keeps_no_othe
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
-def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person_reads(world: World) -> None:
+def test_thousands_of_unrestorable_routes_are_one_readable_line(world: World) -> None:
     there = [IPv4Network((int(WANTED.network_address) + 256 * number, 24)) for number in range(200)]
     world.kernel.add([Route(network, (NextHop("ib0"),), protocol=Protocol.STATIC) for network in there])
     world.config = config(*map(str, there))
@@ -276,7 +276,7 @@ def test_thousands_of_routes_that_can_not_be_put_back_are_one_line_that_a_person
     assert all(len(line) < 10_000 for _, line in world.heard)
 
 
-def test_a_link_that_goes_down_and_comes_back_has_its_routes_again_and_nobody_is_blamed(world: World) -> None:
+def test_a_link_that_flaps_gets_its_routes_back_without_blame(world: World) -> None:
     def up() -> None:
         world.kernel.set_link("eth0", up=True)
         world.kernel.add([default()])
@@ -289,7 +289,7 @@ def test_a_link_that_goes_down_and_comes_back_has_its_routes_again_and_nobody_is
     assert EventKind.ROUTES_CONTESTED not in world.kinds()
 
 
-def test_while_the_default_route_is_missing_our_routes_stay(world: World) -> None:
+def test_our_routes_stay_while_the_default_route_is_missing(world: World) -> None:
     world.backend = RecordingBackend(world.kernel)
     world.at(10, lambda: world.kernel.delete([default()]))
     world.watch(200)
@@ -297,14 +297,14 @@ def test_while_the_default_route_is_missing_our_routes_stay(world: World) -> Non
     assert [call for call, _ in world.backend.written] == ["add"]
 
 
-def test_without_wanted_routes_nothing_of_the_table_is_touched(world: World) -> None:
+def test_without_wanted_routes_the_table_is_untouched(world: World) -> None:
     world.kernel.add([Route(WANTED, (NextHop("eth0", IPv4Address("10.1.0.1")),))])
     world.config = config()
     world.watch(200)
     assert len(world.ours()) == 1
 
 
-def test_a_config_that_asks_for_less_has_its_route_removed(world: World) -> None:
+def test_a_route_dropped_from_the_config_is_removed(world: World) -> None:
     world.config = config(SHADOWED, "172.16.2.0/24")
     world.at(5, lambda: setattr(world, "config", KEEPING))
     world.watch(LOOK_SECONDS * 2)
@@ -313,7 +313,7 @@ def test_a_config_that_asks_for_less_has_its_route_removed(world: World) -> None
 
 
 class Refusing(RecordingBackend):
-    """Refuses every route to one destination."""
+    """A kernel that refuses every route to one destination."""
 
     refused = IPv4Network("172.16.2.0/24")
 
@@ -324,7 +324,7 @@ class Refusing(RecordingBackend):
         return (*failures, *(RouteFailure(route, 12, "no memory") for route in bad))
 
 
-def test_a_refused_route_is_tried_ever_rarer(world: World) -> None:
+def test_a_refused_route_is_retried_with_backoff(world: World) -> None:
     world.config = config(SHADOWED, "172.16.2.0/24")
     world.backend = Refusing(world.kernel)
     world.at(400, world.lose)
@@ -338,7 +338,7 @@ def test_a_refused_route_is_tried_ever_rarer(world: World) -> None:
     assert world.of_kind(EventKind.ROUTES_CONTESTED) == []
 
 
-def test_a_repair_that_fails_as_a_whole_is_put_back_tried_ever_rarer_and_said_once(world: World) -> None:
+def test_a_failed_repair_is_rolled_back_retried_and_reported_once(world: World) -> None:
     world.config = config(SHADOWED, "172.16.2.0/24")
     world.at(5, lambda: setattr(world, "config", KEEPING))
     world.backend = RecordingBackend(FailingBackend(world.kernel, {"delete": dict.fromkeys(range(1, 100_000), 12)}))
@@ -348,7 +348,7 @@ def test_a_repair_that_fails_as_a_whole_is_put_back_tried_ever_rarer_and_said_on
     assert len(world.of_kind(EventKind.PROBLEM)) == 1
 
 
-def test_once_others_have_done_what_was_refused_it_is_idle_again(world: World) -> None:
+def test_it_is_idle_once_another_program_adds_the_refused_route(world: World) -> None:
     world.backend = FailingBackend(world.kernel, {"add": dict.fromkeys(range(1, 100_000), 12)})
     world.at(100, lambda: world.kernel.add([Route(WANTED, (NextHop("eth0", IPv4Address("10.1.0.1")),))]))
     before: list[int] = []
@@ -358,7 +358,7 @@ def test_once_others_have_done_what_was_refused_it_is_idle_again(world: World) -
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
-def test_a_kernel_that_never_shows_what_was_written_is_not_written_to_for_ever(world: World) -> None:
+def test_a_kernel_that_loses_writes_is_not_written_to_for_ever(world: World) -> None:
     class Lying(RecordingBackend):
         def __init__(self, inner: FakeKernel) -> None:
             super().__init__(inner)
@@ -367,7 +367,7 @@ def test_a_kernel_that_never_shows_what_was_written_is_not_written_to_for_ever(w
             )
 
         def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-            # FakeKernel tells of no change where a route is replaced by itself; Linux doesn't either, but here it would.
+            # FakeKernel, like Linux, announces no change if a route is replaced by itself; here it does.
             world.kernel.add_link(f"veth{len(self.written)}")
             return super().replace(routes)
 
@@ -376,10 +376,10 @@ def test_a_kernel_that_never_shows_what_was_written_is_not_written_to_for_ever(w
     assert 3 < len(world.backend.written) < 80
 
 
-# --- somebody who fights -------------------------------------------------------------------------------------------
+# --- contested routes ----------------------------------------------------------------------------------------------
 
 
-def test_who_removes_a_route_three_times_is_told_who_we_are_and_how_to_stop_us(world: World) -> None:
+def test_a_third_removal_is_reported_with_how_to_stop_us(world: World) -> None:
     for when in (10, 20, 30):
         world.at(when, world.lose)
     world.watch(60)
@@ -399,7 +399,7 @@ def test_who_removes_a_route_three_times_is_told_who_we_are_and_how_to_stop_us(w
     assert len(world.ours()) == 1
 
 
-def test_who_keeps_removing_many_routes_is_told_once_for_all_of_them(world: World) -> None:
+def test_repeated_removals_of_many_routes_are_reported_once(world: World) -> None:
     world.config = config(*(f"172.16.{number}.0/24" for number in range(100)))
     for when in (5, 10, 15):
         world.at(when, world.lose)
@@ -410,7 +410,7 @@ def test_who_keeps_removing_many_routes_is_told_once_for_all_of_them(world: Worl
     assert len(world.ours()) == 100
 
 
-def test_against_one_who_never_stops_it_backs_off_and_after_a_calm_time_it_is_quick_again(world: World) -> None:
+def test_it_backs_off_from_a_fight_and_recovers_after_a_calm_time(world: World) -> None:
     def take() -> None:
         world.kernel.delete(world.ours())
         if world.clock.monotonic() < 1000:
@@ -449,9 +449,7 @@ def test_it_names_the_interfaces_manager(world: World, path: str, text: str, wor
 # --- the check -----------------------------------------------------------------------------------------------------
 
 
-def test_an_address_that_comes_later_changes_marker_report_and_metrics_and_is_said_once_with_the_fix(
-    world: World,
-) -> None:
+def test_a_late_shadow_changes_marker_report_and_metrics(world: World) -> None:
     textfile = world.layout.root / "metrics" / "hostrouting.prom"
     world.config = config(cidrs=("192.168.0.0/16",), watch={"textfile": "/metrics/hostrouting.prom"})
     seen: dict[str, Any] = {}
@@ -479,7 +477,7 @@ def test_an_address_that_comes_later_changes_marker_report_and_metrics_and_is_sa
     assert "192.168.0.0/16" in gone.message
 
 
-def test_a_failure_that_grows_is_said_again_and_not_as_gone(world: World) -> None:
+def test_a_growing_failure_is_reported_again_and_not_as_gone(world: World) -> None:
     world.config = config(cidrs=("192.168.0.0/16",))
     world.at(10, lambda: world.kernel.add_address("ib0", "192.168.7.1/24"))
     world.at(20, lambda: world.kernel.add_address("ib0", "192.168.8.1/24"))
@@ -500,11 +498,11 @@ def test_an_unknown_verdict_repeats_no_failure(world: World) -> None:
     assert list(world.marker()) == ["detected"]
 
 
-# --- when it looks -------------------------------------------------------------------------------------------------
+# --- when the watcher looks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
-def test_a_flood_of_changes_is_a_handful_of_looks_and_the_end_is_seen(world: World, seconds: float) -> None:
+def test_a_flood_of_changes_causes_few_looks_and_the_end_is_seen(world: World, seconds: float) -> None:
     noise = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
 
     def change(number: int) -> None:
@@ -525,7 +523,7 @@ def test_an_idle_watcher_looks_once_a_minute(world: World) -> None:
     assert world.looks() == 600 / LOOK_SECONDS
 
 
-def test_the_units_watchdog_hears_of_it_three_times_in_its_time_and_systemd_hears_the_verdict(world: World) -> None:
+def test_it_pings_the_watchdog_and_sends_systemd_the_verdict(world: World) -> None:
     world.watch(600)
     unit = fill("hostrouting-watch.service", READ_WRITE_PATHS="", PYTHON="")
     watchdog_seconds = int(unit.partition("WatchdogSec=")[2].partition("\n")[0])
@@ -535,7 +533,7 @@ def test_the_units_watchdog_hears_of_it_three_times_in_its_time_and_systemd_hear
     assert lines[:2] == ["STATUS=ok: every expected CIDR leaves by eth0; static routes in place: 1", "READY=1"]
 
 
-def test_the_unit_takes_no_module_from_a_directory_that_is_not_roots() -> None:
+def test_the_unit_loads_no_module_from_another_users_folder() -> None:
     unit = fill("hostrouting-watch.service", READ_WRITE_PATHS="", PYTHON="/usr/bin/python3")
     assert "\nExecStart=/usr/bin/python3 -I -m hostrouting watch " in unit
 
@@ -551,10 +549,10 @@ def test_a_status_is_never_longer_than_systemd_reads(world: World) -> None:
     assert len(status.encode()) < 4096
 
 
-# --- what goes wrong with it ---------------------------------------------------------------------------------------
+# --- failures of the watcher ---------------------------------------------------------------------------------------
 
 
-def test_a_config_that_breaks_leaves_the_last_one_in_force_and_is_said_once(world: World) -> None:
+def test_a_broken_config_is_reported_once_and_the_last_one_stays(world: World) -> None:
     world.at(5, lambda: setattr(world, "config", ConfigError([("hostRouting", "is bad")])))
     world.at(10, world.lose)
     world.at(200, lambda: setattr(world, "config", KEEPING))
@@ -565,7 +563,7 @@ def test_a_config_that_breaks_leaves_the_last_one_in_force_and_is_said_once(worl
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
-def test_files_that_can_not_be_written_end_nothing(world: World) -> None:
+def test_unwritable_files_do_not_end_it(world: World) -> None:
     world.config = attrs.evolve(KEEPING, watch={"textfile": "/file/hostrouting.prom"})
     (world.layout.root / "file").write_text("no folder")
     world.at(5, world.lose)
@@ -575,7 +573,7 @@ def test_files_that_can_not_be_written_end_nothing(world: World) -> None:
     assert "hostrouting.prom" in problem.message
 
 
-def test_what_a_killed_watcher_has_left_is_cleared_up(world: World) -> None:
+def test_leftovers_of_a_killed_watcher_are_removed(world: World) -> None:
     world.layout.run_dir.mkdir(parents=True)
     litter = world.layout.run_dir / ".route-overlap.json.hostrouting-abc"
     litter.write_text("{")

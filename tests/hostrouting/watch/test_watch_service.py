@@ -1,4 +1,4 @@
-"""The watcher as a service: installed with what it keeps true, changed in step with it, and gone without a trace."""
+"""The watcher as a service: installed with its routes and checks, updated with them, and removed without a trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def units(layout: Layout) -> FakeSystemd:
 
 
 def tree(layout: Layout) -> dict[str, str]:
-    """Every file and folder but /run."""
+    """Return every file and folder except /run."""
     paths = [path for path in sorted(layout.root.rglob("*")) if layout.run_dir.parent not in (path, *path.parents)]
     return {str(path): path.read_text() if path.is_file() else "folder" for path in paths}
 
@@ -73,7 +73,9 @@ def test_it_is_installed_enabled_and_started(host: Host, layout: Layout, units: 
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == gate
 
 
-def test_twice_is_once_and_a_stopped_one_is_started(host: Host, layout: Layout, units: FakeSystemd) -> None:
+def test_a_second_run_changes_nothing_but_starts_a_stopped_watcher(
+    host: Host, layout: Layout, units: FakeSystemd
+) -> None:
     apply(host, WATCHED)
     before = tree(layout)
     apply(host, WATCHED)
@@ -87,7 +89,7 @@ def test_twice_is_once_and_a_stopped_one_is_started(host: Host, layout: Layout, 
 
 
 def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """A watcher that reads it there never takes back what an update has just installed."""
+    """A watcher that reads the config there never reverts what an update has just installed."""
     seen: list[tuple[bool, Config]] = []
 
     class Looking(FailingBackend):
@@ -107,8 +109,8 @@ def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layou
     assert seen == [(True, changed)]
 
 
-def test_routes_emptied_in_the_config_are_not_put_back_by_it(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """They go out of what it reads, and then out of the table, under the lock in which it would put them back."""
+def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, host: Host, layout: Layout) -> None:
+    """They leave the config first, and then the table, under the lock in which the watcher would restore them."""
     apply(host, WATCHED)
     assert layout.marker_ok.exists()
     emptied = attrs.evolve(WATCHED, static_routes={})
@@ -144,7 +146,7 @@ def test_a_failed_update_leaves_its_config(kernel: FakeKernel, host: Host, layou
 
 
 @pytest.mark.parametrize("wanted", [UNWATCHED, NOTHING])
-def test_it_goes_with_what_it_watches(host: Host, layout: Layout, units: FakeSystemd, wanted: Config) -> None:
+def test_it_is_removed_with_what_it_watches(host: Host, layout: Layout, units: FakeSystemd, wanted: Config) -> None:
     apply(host, wanted)
     without = tree(layout)
     apply(host, WATCHED)
@@ -155,7 +157,7 @@ def test_it_goes_with_what_it_watches(host: Host, layout: Layout, units: FakeSys
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
-def test_no_old_textfile_stays(host: Host, layout: Layout, units: FakeSystemd, is_removed: bool) -> None:
+def test_the_old_textfile_is_removed(host: Host, layout: Layout, units: FakeSystemd, is_removed: bool) -> None:
     textfile = layout.root / "var/lib/x/hostrouting.prom"
     textfile.parent.mkdir(parents=True)
     before = tree(layout)
@@ -170,7 +172,7 @@ def test_no_old_textfile_stays(host: Host, layout: Layout, units: FakeSystemd, i
     assert not textfile.exists()
 
 
-def test_plan_names_what_would_be_installed_and_taken_back(host: Host) -> None:
+def test_plan_names_installed_and_removed_files(host: Host) -> None:
     apply(host, UNWATCHED)
     plan = plan_boot(WATCHED, host)
     assert plan.units == (Change(UNIT, "enabled"), Change(UNIT, "restarted"))
@@ -183,7 +185,7 @@ def test_plan_names_what_would_be_installed_and_taken_back(host: Host) -> None:
 
 
 @pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])
-def test_a_python_systemd_cant_run_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_a_python_that_systemd_can_not_run_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(sys, "executable", path)
     with pytest.raises(UnitError, match=r"leave out watch\.enabled"):
         apply(host, WATCHED)
@@ -196,7 +198,7 @@ def test_it_may_write_into_the_textfiles_folder(layout: Layout, textfile: str, f
     assert f'\nReadWritePaths="-{folder}"\n' in unit
 
 
-def test_systemd_takes_the_unit_whatever_the_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_accepts_the_unit_with_any_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze")
     python = tmp_path / "a b 100% $c" / "python"
