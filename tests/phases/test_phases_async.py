@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 async def ending(run: Awaitable[object]) -> BaseException:
-    """Return what a run raises."""
+    """Return the exception of a run."""
     try:
         await run
     except BaseException as error:  # noqa: BLE001 - the test looks at it
@@ -37,7 +37,7 @@ async def ending(run: Awaitable[object]) -> BaseException:
 
 
 def cancelled(work: Task[object], started: threading.Event, scope: CancelScope | None = None) -> BaseException:
-    """Run a task, cancel the asyncio task once it has started, and return what comes out."""
+    """Run a task, cancel the asyncio task once it has started, and return the exception."""
 
     async def main() -> BaseException:
         running = asyncio.create_task(ending(run_async(work, scope=scope)))
@@ -49,7 +49,7 @@ def cancelled(work: Task[object], started: threading.Event, scope: CancelScope |
 
 
 def rolling_back(put_back: Callable[[], None]) -> tuple[Task[object], threading.Event]:
-    """Make a task that waits for a cancel, and then puts back; and the event that it has started."""
+    """Make a task that waits for a cancel and then rolls back, and an event for its start."""
     started = threading.Event()
 
     @task("change")
@@ -77,7 +77,7 @@ def test_tasks_run_in_a_thread_with_the_context() -> None:
     assert isinstance(asyncio.run(ending(run_async("no task"))), TypeError)  # type: ignore[arg-type]
 
 
-def test_a_failure_arrives_as_it_is() -> None:
+def test_a_failure_arrives_unchanged() -> None:
     error = ValueError("no")
     observer = RecordingObserver()
     caught = asyncio.run(ending(run_async(Serial(Raising("a", error)), observer=observer)))
@@ -87,7 +87,7 @@ def test_a_failure_arrives_as_it_is() -> None:
 
 
 def test_stop_iteration_ends_the_run() -> None:
-    """No coroutine can raise it, and no future of asyncio can carry it; still the run ends."""
+    """No coroutine can raise it, and no asyncio future can hold it; the run still ends."""
     error = StopIteration(3)
     caught = asyncio.run(ending(run_async(Raising("a", error))))
     assert isinstance(caught, RuntimeError)
@@ -109,8 +109,8 @@ def test_a_cancelled_scope_cancels_the_run() -> None:
     assert caught.reason == "the loop says so"
 
 
-def test_a_deadline_of_the_scope_is_timed_out() -> None:
-    """As with run: for the caller, and for the observer."""
+def test_a_deadline_of_the_scope_raises_timed_out() -> None:
+    """Caller and observer see the same as with run."""
     observer = RecordingObserver()
     scope = CancelScope(timeout=5, clock=FakeClock())
     caught = asyncio.run(ending(run_async(Blocking("b"), scope=scope, observer=observer)))
@@ -119,7 +119,7 @@ def test_a_deadline_of_the_scope_is_timed_out() -> None:
     assert observer.events[-1] == ("finished", "b", Status.TIMED_OUT)
 
 
-def test_a_cancelled_coroutine_puts_back_first() -> None:
+def test_a_cancelled_coroutine_rolls_back_first() -> None:
     put_back: list[str] = []
     caught = cancelled(*rolling_back(lambda: put_back.append("changed")))
     assert isinstance(caught, asyncio.CancelledError)
@@ -129,7 +129,7 @@ def test_a_cancelled_coroutine_puts_back_first() -> None:
 
 
 def test_a_second_cancel_waits_too() -> None:
-    """A coroutine that is cancelled again while the run puts back still ends after it."""
+    """A coroutine that is cancelled again during the rollback still ends after it."""
     putting, go = threading.Event(), threading.Event()
     put_back: list[str] = []
 
@@ -157,7 +157,7 @@ def test_a_second_cancel_waits_too() -> None:
     assert put_back == ["changed"]
 
 
-def test_a_cancel_before_the_first_wait_counts() -> None:
+def test_a_cancel_before_the_first_wait_is_not_lost() -> None:
     async def main() -> BaseException:
         current = asyncio.current_task()
         assert current is not None
@@ -167,7 +167,7 @@ def test_a_cancel_before_the_first_wait_counts() -> None:
     assert isinstance(asyncio.run(main()), asyncio.CancelledError)
 
 
-def test_siblings_in_the_scope_live_on() -> None:
+def test_siblings_in_the_scope_continue() -> None:
     scope, go = CancelScope(), threading.Event()
 
     @task("sibling")
@@ -189,7 +189,7 @@ def test_siblings_in_the_scope_live_on() -> None:
     assert not scope.is_cancelled
 
 
-def test_what_cant_be_put_back_is_not_lost() -> None:
+def test_a_failed_rollback_is_not_lost() -> None:
     def fail() -> None:
         raise OSError("disk full")
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class After:
-    """Waits for an event, whatever the scope says, and then does a task."""
+    """A task that waits for an event, even if its scope ends, and then runs another task."""
 
     event: threading.Event
     task: Task[object]
@@ -63,7 +63,7 @@ def cancelling(name: str, cancel: Callable[[], object]) -> Task[None]:
 # Serial
 
 
-def test_serial_stops_at_the_first_failure_and_lets_it_through() -> None:
+def test_serial_stops_at_the_first_failure_and_raises_it() -> None:
     calls: list[str] = []
     error = ValueError("no")
     with pytest.raises(ValueError, match="no") as caught:
@@ -85,7 +85,7 @@ def test_serial_looks_at_the_scope_between_tasks() -> None:
 
 
 def test_a_late_cancel_ends_a_serial() -> None:
-    """A cancel during the last task, which doesn't look, is raised with the path of that task."""
+    """A cancel during the last task, which doesn't look at its scope, is raised with that task's path."""
     scope = CancelScope()
     with pytest.raises(Cancelled, match="late") as caught:
         run(Serial(cancelling("a", lambda: scope.cancel("late"))), scope=scope)
@@ -100,7 +100,7 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     assert run(Parallel(*tasks)) == (1, None, None)
 
 
-def test_one_task_may_stand_in_two_places_of_a_tree() -> None:
+def test_a_task_may_occur_twice_in_a_tree() -> None:
     again = Returning("again", 7)
     own = Configure((again, again))
     tree = Serial(again, Parallel(again, Serial(again), Timeout(60, again)), own, name="tree")
@@ -136,8 +136,8 @@ def test_parallel_runs_all_tasks_at_once() -> None:
     run(Parallel(*[meet] * 5))
 
 
-def test_the_first_failure_cancels_the_others_which_is_no_failure_of_theirs() -> None:
-    """Those within its siblings too."""
+def test_the_first_failure_cancels_the_others_without_failing_them() -> None:
+    """Their nested tasks don't fail either."""
     blocking = [Blocking(f"b{number}") for number in range(3)]
     failing: Task[object] = Raising("fail", ValueError("no"))
     for each in blocking:
@@ -148,7 +148,7 @@ def test_the_first_failure_cancels_the_others_which_is_no_failure_of_theirs() ->
     assert str(caught.value) == "1 of the parallel tasks failed (1 sub-exception)"
 
 
-def test_every_failure_is_kept_in_task_order_with_the_path_of_its_task() -> None:
+def test_every_failure_is_kept_in_task_order_with_its_path() -> None:
     first = threading.Event()
 
     @task("fails-in-rollback")
@@ -169,7 +169,7 @@ def test_every_failure_is_kept_in_task_order_with_the_path_of_its_task() -> None
     assert caught.value.__notes__ == ["in task both"]
 
 
-def test_failures_during_a_cancel_from_outside_are_notes_and_not_lost() -> None:
+def test_failures_during_an_outer_cancel_become_notes() -> None:
     scope = CancelScope()
     started = threading.Event()
 
@@ -183,14 +183,14 @@ def test_failures_during_a_cancel_from_outside_are_notes_and_not_lost() -> None:
 
     with pytest.raises(Cancelled, match="SIGTERM") as caught:
         run(Parallel(stumble, After(started, cancelling("c", lambda: scope.cancel("SIGTERM")))), scope=scope)
-    # Whether the task that cancels has returned by the time it is seen decides on a note of its own.
+    # The cancelling task may or may not have returned when the cancel is seen, which decides about a separate note.
     notes = caught.value.__notes__
     assert "besides: OSError: rollback failed (in task parallel/stumble)" in notes, notes
     assert "in task parallel" in notes, notes
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("k"), SystemExit(3), Cancelled("of its own")])
-def test_what_is_no_exception_cancels_the_others_and_is_raised_as_it_is(error: BaseException) -> None:
+def test_a_base_exception_cancels_the_others_and_is_raised_unchanged(error: BaseException) -> None:
     blocking = Blocking("blocking")
     with pytest.raises(type(error)) as caught:
         run(Parallel(blocking, After(blocking.started, Raising("raise", error))))
@@ -198,7 +198,7 @@ def test_what_is_no_exception_cancels_the_others_and_is_raised_as_it_is(error: B
     assert error.__notes__ == ["in task parallel/raise"]
 
 
-def test_failures_beside_an_interrupt_are_its_notes() -> None:
+def test_failures_during_an_interrupt_are_its_notes() -> None:
     started = threading.Event()
 
     @task("fail")
@@ -216,7 +216,7 @@ def test_failures_beside_an_interrupt_are_its_notes() -> None:
 
 @pytest.mark.parametrize("_round", range(by_day(2, by_night=10)))
 @pytest.mark.parametrize("at", ["start", "work"])
-def test_a_signal_handler_that_raises_leaves_no_task_at_work(at: str, _round: int) -> None:
+def test_a_raising_signal_handler_leaves_no_task_running(at: str, _round: int) -> None:
     begun: list[str] = []
     ended: list[str] = []
     other = threading.Event()
@@ -254,7 +254,7 @@ def test_a_signal_handler_that_raises_leaves_no_task_at_work(at: str, _round: in
 
 
 def test_a_late_cancel_ends_a_parallel() -> None:
-    """It is raised though every task has returned; so is that of a task which cancels the scope that it shares."""
+    """It is raised although every task has returned; so is the cancel by a task of the scope that it shares."""
     scope = CancelScope()
     with pytest.raises(Cancelled, match="late"):
         run(Parallel(Returning("a", 1), cancelling("b", lambda: scope.cancel("late"))), scope=scope)
@@ -267,8 +267,8 @@ def test_a_late_cancel_ends_a_parallel() -> None:
         run(Parallel(give_up, Blocking("blocking")))
 
 
-def test_a_sibling_that_returns_late_is_no_failure() -> None:
-    """A task that returns after its sibling's failure is told of as cancelled, and the failure alone is raised."""
+def test_a_sibling_that_returns_late_is_not_a_failure() -> None:
+    """The observer sees the late task as cancelled, and only its sibling's failure is raised."""
     observer = RecordingObserver()
 
     @task("late")
@@ -306,7 +306,7 @@ def test_tasks_see_the_context_variables_of_the_caller() -> None:
 # Timeout
 
 
-def test_a_task_out_of_time_is_timed_out() -> None:
+def test_a_task_past_its_deadline_raises_timed_out() -> None:
     clock = FakeClock()
     with pytest.raises(TimedOut, match="30 s"):
         run(Timeout(30, Blocking("b")), scope=CancelScope(clock=clock))
@@ -317,8 +317,8 @@ def advancing(seconds: float, clock: FakeClock) -> Task[None]:
     return cancelling("work", lambda: clock.advance(seconds))
 
 
-def test_a_task_that_returns_too_late_is_timed_out() -> None:
-    """The deadline counts also for a task that never looks at its scope; below it, it is a cancel."""
+def test_a_task_that_returns_too_late_raises_timed_out() -> None:
+    """The deadline also counts for a task that never looks at its scope; the task itself counts as cancelled."""
     clock, observer = FakeClock(), RecordingObserver()
     with pytest.raises(TimedOut) as caught:
         run(Timeout(3, Serial(advancing(4, clock))), scope=CancelScope(clock=clock), observer=observer)
@@ -335,7 +335,7 @@ def test_a_late_timeout_is_a_failure_of_its_parallel() -> None:
 
 
 def test_a_task_in_a_shield_succeeds() -> None:
-    """A task that is run in a shield, as for rollback, isn't ended by the cancel; the task around it is."""
+    """A cancel doesn't end a task in a shield, as for rollback; it ends the task around it."""
     scope, results = CancelScope(), []
 
     @task("outer")
@@ -363,7 +363,7 @@ def test_of_nested_timeouts_the_earliest_wins() -> None:
         assert clock.monotonic() == seconds
 
 
-def test_a_timeout_around_a_parallel_times_out_and_one_within_is_a_failure() -> None:
+def test_a_timeout_within_a_parallel_is_a_failure() -> None:
     with pytest.raises(TimedOut):
         run(Timeout(0.05, Parallel(Blocking("a"), Blocking("b"))))
     with pytest.raises(ExceptionGroup) as caught:
@@ -372,12 +372,12 @@ def test_a_timeout_around_a_parallel_times_out_and_one_within_is_a_failure() -> 
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_a_timeout_that_is_no_time_span_is_refused(seconds: float) -> None:
+def test_a_timeout_that_is_not_a_time_span_is_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds"):
         Timeout(seconds, Returning("a", 1))
 
 
-# describe and composites of one's own
+# describe, and other composites
 
 
 @attrs.frozen

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     ("error", "words", "is_exception"),
     [(Cancelled("why"), "why", False), (TimedOut(2.5), "not done within 2.5 s", True)],
 )
-def test_errors_have_words_and_survive_pickling(error: Any, words: str, is_exception: bool) -> None:
+def test_errors_have_a_text_and_survive_pickling(error: Any, words: str, is_exception: bool) -> None:
     assert isinstance(error, Exception) is is_exception
     assert not isinstance(error, OSError)
     again = pickle.loads(pickle.dumps(error))
@@ -52,7 +52,7 @@ def failure_of(failing: Task[object]) -> Exception:
     return caught.value
 
 
-def test_path_of_gives_the_innermost_task() -> None:
+def test_path_of_returns_the_innermost_task() -> None:
     error = ValueError("no")
     assert path_of(error) is None
     tree = Serial(Serial(Raising("copy", error), name="files"), name="install")
@@ -68,7 +68,7 @@ def test_each_failure_of_a_group_has_its_path() -> None:
 
 
 def test_a_run_without_the_scope_keeps_its_path() -> None:
-    """What a run within a task raised has the path of that run, also where it wasn't given the task's scope."""
+    """A run within a task has that task's path, even if it wasn't given the task's scope."""
 
     @task("outer")
     def outer(_scope: CancelScope) -> object:
@@ -77,7 +77,7 @@ def test_a_run_without_the_scope_keeps_its_path() -> None:
     assert path_of(failure_of(outer)) == "serial/inner"
 
 
-def test_a_foreign_note_is_no_path() -> None:
+def test_a_foreign_note_is_not_a_path() -> None:
     error = ValueError("no")
     vars(error)["__notes__"] = ["in task force 7"]
     assert path_of(error) is None
@@ -122,7 +122,7 @@ class EmptyError(Exception):
 
 
 @pytest.mark.parametrize("error", [FrozenError(3), OddNotesError("x"), OddStrError("x"), EmptyError()])
-def test_an_exception_that_takes_no_note_or_has_no_text_arrives_as_it_is(error: Exception) -> None:
+def test_an_odd_exception_arrives_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         run(Serial(Returning("before", None), Raising("odd", error)))
     assert caught.value is error
@@ -134,5 +134,5 @@ def test_an_exception_that_takes_no_note_or_has_no_text_arrives_as_it_is(error: 
 def test_notes_name_the_program_that_was_cancelled() -> None:
     scope = CancelScope()
     with pytest.raises(TimedOut) as caught:
-        scope.child(timeout=0.2).run(["sleep", "1000"])  # so long that it starts
+        scope.child(timeout=0.2).run(["sleep", "1000"])  # long enough to start
     assert caught.value.__notes__ == ["while it ran sleep 1000"]

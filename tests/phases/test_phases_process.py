@@ -30,7 +30,7 @@ def scope() -> CancelScope:
 
 
 class Hotline:
-    """A fifo on which a program tells its process numbers; then something is done."""
+    """A fifo by which a program reports its pids; then a function is called."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +57,7 @@ def hotline(tmp_path: Path) -> Hotline:
 
 
 def is_gone(pid: int) -> bool:
-    """Wait for a process to exit: it has been killed, but perhaps not been scheduled since."""
+    """Wait for a process to exit: it was killed, but may not have been scheduled since."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -67,7 +67,7 @@ def is_gone(pid: int) -> bool:
 
 
 def children() -> set[int]:
-    """The processes of which this one is the parent, those too that have exited and are not reaped."""
+    """Return this process's children, including those that have exited and aren't reaped."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def is_reaped(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_run_returns_output_and_code_and_leaves_the_judgement_to_the_caller(scope: CancelScope) -> None:
+def test_run_returns_output_and_exit_code(scope: CancelScope) -> None:
     done = scope.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
     assert done.args == ["sh", "-c", "echo out; echo err >&2; exit 3"]
@@ -105,8 +105,10 @@ def test_run_moves_large_input_and_output_at_once(scope: CancelScope) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0])
-def test_no_output_is_lost_without_time(scope: CancelScope, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """As where each look at the program's output takes longer than a look may take."""
+def test_no_output_is_lost_on_a_slow_machine(
+    scope: CancelScope, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Each look at the program's output may take longer than its time limit."""
     monkeypatch.setattr("phases._process.POLL_SECONDS", seconds)
     text = "x" * 60_000
     done = scope.run(["sh", "-c", f"printf {text}; printf {text} >&2; sleep 0.05; printf !"])
@@ -120,7 +122,7 @@ def test_run_raises_the_os_error_of_a_missing_program_unchanged(scope: CancelSco
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_run_does_not_start_a_program_in_a_cancelled_scope(scope: CancelScope, tmp_path: Path) -> None:
+def test_run_starts_no_program_in_a_cancelled_scope(scope: CancelScope, tmp_path: Path) -> None:
     scope.cancel("stop")
     with pytest.raises(Cancelled):
         scope.run(["touch", str(tmp_path / "ran")])
@@ -137,7 +139,7 @@ def test_run_does_not_start_a_program_in_a_cancelled_scope(scope: CancelScope, t
     ],
     ids=["tree", "ignores SIGTERM", "writes without end", "is stopped"],
 )
-def test_a_cancel_ends_the_program_and_all_that_it_started(scope: CancelScope, hotline: Hotline, script: str) -> None:
+def test_a_cancel_ends_the_program_and_its_children(scope: CancelScope, hotline: Hotline, script: str) -> None:
     with hotline.then(lambda: scope.cancel("stop")), pytest.raises(Cancelled, match="stop"):
         scope.run(["sh", "-c", script.replace("FIFO", str(hotline.path))])
     leader, *others = hotline.numbers
@@ -145,8 +147,8 @@ def test_a_cancel_ends_the_program_and_all_that_it_started(scope: CancelScope, h
     assert all(map(is_gone, others))
 
 
-def test_a_program_gets_sigterm_and_some_time_to_tidy_up(tmp_path: Path) -> None:
-    # That time is short: on a busy machine it may be over before the program gets a turn.
+def test_a_program_gets_sigterm_and_time_to_clean_up(tmp_path: Path) -> None:
+    # The grace period is short: on a busy machine it may be over before the program gets a turn.
     for number in range(20):
         scope, hotline = CancelScope(), Hotline(tmp_path / f"fifo{number}")
         script = f"trap 'echo tidy > {tmp_path}/done; exit' TERM; echo $$ > {hotline.path}; sleep 1000 & wait"
@@ -157,7 +159,7 @@ def test_a_program_gets_sigterm_and_some_time_to_tidy_up(tmp_path: Path) -> None
     assert (tmp_path / "done").exists()
 
 
-def test_a_daemon_with_open_pipes_holds_nothing_up(scope: CancelScope, hotline: Hotline) -> None:
+def test_a_daemon_with_open_pipes_delays_nothing(scope: CancelScope, hotline: Hotline) -> None:
     daemon = f"setsid sh -c 'echo $$ > {hotline.path}; exec sleep 1000' &"
     with hotline.then(lambda: None):
         done = scope.run(["sh", "-c", f"{daemon} echo started"])
@@ -169,7 +171,7 @@ def test_a_daemon_with_open_pipes_holds_nothing_up(scope: CancelScope, hotline: 
     os.kill(hotline.numbers[1], signal.SIGKILL)
 
 
-def test_a_daemon_that_writes_without_end_does_not_hold_up_the_end(scope: CancelScope, hotline: Hotline) -> None:
+def test_a_daemon_that_writes_without_end_does_not_delay_the_end(scope: CancelScope, hotline: Hotline) -> None:
     daemon = f"setsid sh -c 'echo $$ > {hotline.path}; exec cat /dev/zero' &"
     with hotline.then(lambda: None):
         assert scope.run(["sh", "-c", f"{daemon} sleep 0.1"]).returncode == 0
@@ -186,7 +188,7 @@ def test_a_deadline_ends_the_program(hotline: Hotline) -> None:
     scope.check()
 
 
-def test_a_deadline_further_out_ends_the_program_and_is_cancelled_below(scope: CancelScope) -> None:
+def test_an_outer_deadline_ends_the_program_with_cancelled(scope: CancelScope) -> None:
     with pytest.raises(Cancelled, match=r"further out passed \(0.05 s\)"):
         scope.child(timeout=0.05).child(timeout=60).run(["sleep", "1000"])
 
@@ -197,7 +199,7 @@ def test_a_program_takes_none_of_a_fake_clocks_time() -> None:
     assert clock.monotonic() == 0
 
 
-def test_a_shielded_program_runs_though_the_scope_is_cancelled(scope: CancelScope) -> None:
+def test_a_shielded_program_runs_in_a_cancelled_scope(scope: CancelScope) -> None:
     scope.cancel("stop")
     with scope.shield() as inner:
         assert inner.run(["echo", "rolled back"]).stdout == "rolled back\n"
@@ -224,7 +226,7 @@ def test_a_signal_handler_ends_the_program(scope: CancelScope, hotline: Hotline,
 
 
 def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
-    """Python's own SIGINT, at each line of subprocess until the program is known."""
+    """Python's own SIGINT comes at each line of subprocess until the program is known."""
     before, moment, is_reached = signal.signal(signal.SIGINT, signal.default_int_handler), 0, True
     known = children()
     try:
@@ -257,8 +259,8 @@ def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
     assert moment > 50
 
 
-def test_output_is_put_together_once(scope: CancelScope, hotline: Hotline) -> None:
-    """At each look anew, it takes twice the memory, and a cancel as long as that takes."""
+def test_output_is_joined_once(scope: CancelScope, hotline: Hotline) -> None:
+    """Joining it at each look would take twice the memory, and would delay a cancel."""
     size = 32 << 20
     tracemalloc.start()
     try:
@@ -282,13 +284,13 @@ def test_no_file_stays_open_however_a_program_ends(scope: CancelScope, tmp_path:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_no_process_is_left_when_files_run_out_in_the_midst_of_its_start(scope: CancelScope) -> None:
+def test_no_process_is_left_if_files_run_out_during_its_start(scope: CancelScope) -> None:
     before, outcomes = children(), set[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
     try:
-        # The fewest last: Python 3.10's Popen leaves open what it had opened when it fails.
+        # The lowest limit last: Python 3.10's failing Popen leaves its files open.
         for limit in reversed(range(lowest, lowest + 16)):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             try:

@@ -17,7 +17,7 @@ LOGGER = logging.getLogger("phases")
 
 
 class Records(logging.Handler):
-    """Keeps the records that it gets."""
+    """A log handler that keeps its records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def data(record: logging.LogRecord) -> dict[str, Any]:
     return {key: vars(record)[key] for key in ("task", "path", "status", "duration", "error") if key in vars(record)}
 
 
-def test_each_task_has_one_record_as_it_starts_and_one_as_it_ends(records: list[logging.LogRecord]) -> None:
+def test_each_task_logs_one_record_at_start_and_end(records: list[logging.LogRecord]) -> None:
     @task("install-routes")
     def routes(scope: CancelScope) -> None:
         scope.wait(2)
@@ -70,7 +70,7 @@ def test_each_task_has_one_record_as_it_starts_and_one_as_it_ends(records: list[
         (KeyboardInterrupt(), "failed", "KeyboardInterrupt", logging.ERROR),
     ],
 )
-def test_a_record_tells_how_a_task_ended(
+def test_a_record_has_the_end_of_its_task(
     records: list[logging.LogRecord], error: BaseException, status: str, text: str, level: int
 ) -> None:
     with pytest.raises(type(error)):
@@ -81,7 +81,7 @@ def test_a_record_tells_how_a_task_ended(
     assert type(data(record)["status"]) is str
 
 
-def test_the_traceback_is_logged_once_where_the_failure_was(records: list[logging.LogRecord]) -> None:
+def test_the_traceback_is_logged_once_by_the_failing_task(records: list[logging.LogRecord]) -> None:
     with pytest.raises(ValueError, match="no"):
         run(Serial(Serial(Raising("task", ValueError("no")))))
     paths = [data(record)["path"] for record in records if record.exc_info]
@@ -95,7 +95,7 @@ def test_records_go_to_the_given_logger(caplog: pytest.LogCaptureFixture) -> Non
     assert {record.name for record in caplog.records} == {"mine"}
 
 
-def test_the_library_configures_nothing_but_its_own_null_handler() -> None:
+def test_the_library_configures_only_its_null_handler() -> None:
     run(Returning("task", 1))
     assert [type(handler) for handler in LOGGER.handlers] == [logging.NullHandler]
     assert LOGGER.level == logging.NOTSET
@@ -114,8 +114,10 @@ def test_a_run_in_a_cancelled_scope_starts_no_task_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("late", "status"), [(Cancelled, "cancelled"), (TimedOut, "timed out")], ids=["cancel", "deadline"]
 )
-def test_a_late_end_is_told_as_such(records: list[logging.LogRecord], late: type[BaseException], status: str) -> None:
-    """A task that returns after the end of its scope hasn't succeeded: neither for the caller nor in log and observer."""
+def test_a_late_end_is_reported_as_late(
+    records: list[logging.LogRecord], late: type[BaseException], status: str
+) -> None:
+    """A task that returns after its scope's end hasn't succeeded: not for the caller, and not in log and observer."""
     clock, observer = FakeClock(), RecordingObserver()
     scope = CancelScope(clock=clock, timeout=5)
 
@@ -140,7 +142,7 @@ def test_a_cancel_after_the_end_changes_nothing() -> None:
     assert run(Returning("task", 1), scope=scope, observer=Late()) == 1
 
 
-def test_a_deadline_of_the_runs_own_scope_is_timed_out_though_a_child_saw_it() -> None:
+def test_the_runs_own_deadline_raises_timed_out_from_a_child_too() -> None:
     @task("wait-in-a-child")
     def wait(scope: CancelScope) -> None:
         scope.child(timeout=60).wait(100)
@@ -160,7 +162,7 @@ def test_a_run_within_a_task_continues_its_path() -> None:
     assert inner.calls == ["outer/inner"]
 
 
-def test_an_observer_is_told_of_every_task_and_its_progress() -> None:
+def test_an_observer_sees_every_task_and_its_progress() -> None:
     @task("wait-for-route")
     def wait(scope: CancelScope) -> None:
         scope.progress("waiting for the default route")
@@ -183,7 +185,7 @@ def test_an_observer_is_told_of_every_task_and_its_progress() -> None:
     assert observer.errors == {}
 
 
-def test_an_observer_is_told_how_each_task_ended_and_by_what() -> None:
+def test_an_observer_sees_each_tasks_end_and_error() -> None:
     observer = RecordingObserver()
     clock = FakeClock()
     with pytest.raises(TimedOut):
@@ -226,7 +228,7 @@ class Broken(RecordingObserver):
 
 
 def test_an_observer_that_blocks_delays_no_other_task() -> None:
-    """A cancel ends a task while the observer is still in another one's call; that is told later."""
+    """A cancel ends a task during a blocked call of the observer, which sees the end later."""
     is_blocking, has_ended = threading.Event(), threading.Event()
 
     class Slow(RecordingObserver):
@@ -253,7 +255,7 @@ def test_an_observer_that_blocks_delays_no_other_task() -> None:
     assert observer.events[-1] == ("finished", "parallel", Status.OK)
 
 
-def test_an_observer_that_raises_disturbs_no_task_and_is_raised_at_the_end() -> None:
+def test_an_observers_error_disturbs_no_task_and_is_raised_last() -> None:
     task = Returning("task", 1)
     with pytest.raises(BrokenPipeError) as caught:
         run(Serial(task, task), observer=Broken())
@@ -261,7 +263,7 @@ def test_an_observer_that_raises_disturbs_no_task_and_is_raised_at_the_end() -> 
     assert caught.value.__notes__ == ["raised by an observer or log handler; the tasks of the run ended well"]
 
 
-def test_an_observer_that_raises_is_noted_on_the_failure_of_the_run() -> None:
+def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
     with pytest.raises(ValueError, match="no") as caught:
         run(Raising("task", ValueError("no")), observer=Broken())
     assert caught.value.__notes__ == [
@@ -270,7 +272,7 @@ def test_an_observer_that_raises_is_noted_on_the_failure_of_the_run() -> None:
     ]
 
 
-def test_a_log_handler_that_raises_keeps_nothing_from_the_observer() -> None:
+def test_a_log_handlers_error_does_not_affect_the_observer() -> None:
     class BrokenHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise OSError("disk full")

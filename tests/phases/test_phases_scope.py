@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AnnouncingClock(SystemClock):
-    """Tells when somebody is about to wait, so that a test can act in the midst of it."""
+    """A clock that announces each wait, so that a test can act during it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_a_cancel_is_seen_by_every_later_checkpoint_with_its_first_reason() -> N
             checkpoint()
 
 
-def test_is_cancelled_tells_what_check_would_raise_of() -> None:
+def test_is_cancelled_agrees_with_check() -> None:
     clock = FakeClock()
     scope = CancelScope(timeout=5, clock=clock)
     child = scope.child()
@@ -89,7 +89,7 @@ def test_is_cancelled_tells_what_check_would_raise_of() -> None:
     assert [scope.is_cancelled, child.is_cancelled] == [True, True]
 
 
-def test_a_cancel_reaches_children_made_before_and_after_it_and_no_parent() -> None:
+def test_a_cancel_reaches_all_children_and_no_parent() -> None:
     scope = CancelScope()
     before = scope.child().child()
     lone = scope.child()
@@ -110,7 +110,7 @@ def test_a_parent_keeps_no_child_alive() -> None:
     assert seen() is None
 
 
-def test_of_many_threads_that_cancel_one_gives_the_reason_and_all_waiters_see_it() -> None:
+def test_one_of_many_cancels_gives_the_reason_for_all_waiters() -> None:
     scope = CancelScope()
     children = [scope.child(), scope.child(timeout=60), scope.child().child()] * 4
     reasons: list[str] = []
@@ -136,7 +136,7 @@ def test_of_many_threads_that_cancel_one_gives_the_reason_and_all_waiters_see_it
 # deadlines
 
 
-def test_a_passed_deadline_is_timed_out_at_every_later_checkpoint() -> None:
+def test_a_passed_deadline_raises_at_every_later_checkpoint() -> None:
     clock = FakeClock()
     scope = CancelScope(timeout=5, clock=clock)
     with pytest.raises(TimedOut, match="5 s"):
@@ -176,7 +176,7 @@ def test_the_earliest_deadline_wins_and_only_its_own_scope_times_out() -> None:
     outer.check()
 
 
-def test_a_handler_of_the_inner_timeout_does_not_swallow_the_outer_deadline() -> None:
+def test_a_handler_of_an_inner_timeout_keeps_the_outer_deadline() -> None:
     outer = CancelScope(timeout=3, clock=FakeClock())
 
     def wait_with_a_handler() -> None:
@@ -202,7 +202,7 @@ def test_a_shield_sees_neither_cancel_nor_deadline_from_outside() -> None:
     assert clock.monotonic() == 10
 
 
-def test_a_shield_can_be_cancelled_itself_and_given_a_deadline() -> None:
+def test_a_shield_can_be_cancelled_and_given_a_deadline() -> None:
     with CancelScope(clock=FakeClock()).shield() as inner:
         with pytest.raises(TimedOut):
             inner.child(timeout=1).wait(2)
@@ -248,7 +248,7 @@ def test_wait_sees_what_another_thread_does() -> None:
             left.recv(1)
 
 
-def test_wait_prefers_the_end_of_the_scope_to_what_happened() -> None:
+def test_wait_prefers_the_end_of_the_scope_to_the_event() -> None:
     scope = CancelScope()
     event = threading.Event()
     event.set()
@@ -257,12 +257,12 @@ def test_wait_prefers_the_end_of_the_scope_to_what_happened() -> None:
         scope.wait(event)
 
 
-def test_wait_refuses_what_nobody_can_wait_for() -> None:
+def test_wait_refuses_other_types() -> None:
     with pytest.raises(TypeError, match="can wait for seconds, an Event or a file, not for 'soon'"):
         CancelScope().wait("soon")  # type: ignore[arg-type]
 
 
-def test_waiting_for_a_file_that_is_closed_underneath_ends_as_a_read_of_it_would() -> None:
+def test_a_wait_for_a_closed_file_ends() -> None:
     class Stale:
         def fileno(self) -> int:
             return 1_000_000
@@ -287,7 +287,7 @@ def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
         scope.cancel("now")
 
     with left, right:
-        # The best of several: a busy machine may stop any thread for longer than that.
+        # The best of several: a busy machine may stop any thread for longer.
         for _ in range(4):
             scope = CancelScope()
             timer = threading.Timer(0.05, cancel, [scope])
@@ -304,7 +304,7 @@ def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
 # signals
 
 
-def test_a_signal_handler_may_cancel_in_the_midst_of_a_wait() -> None:
+def test_a_signal_handler_may_cancel_during_a_wait() -> None:
     for what in (1000, threading.Event()):
         clock = AnnouncingClock()
         scope = CancelScope(clock=clock)
@@ -316,7 +316,7 @@ def test_a_signal_handler_may_cancel_in_the_midst_of_a_wait() -> None:
             scope.child().wait(what)
 
 
-def test_a_signal_handler_may_cancel_in_the_midst_of_any_line_of_the_scope() -> None:
+def test_a_signal_handler_may_cancel_at_any_line_of_the_scope() -> None:
     scopes: list[CancelScope] = []
     hits = 0
 
@@ -325,7 +325,7 @@ def test_a_signal_handler_may_cancel_in_the_midst_of_any_line_of_the_scope() -> 
             scope.cancel("alarm")
             scope.child().cancel("alarm")
 
-    # By this process's own time: by the wall clock a busy machine could do nothing but handle signals.
+    # By CPU time: by the wall clock a busy machine might do nothing but handle signals.
     with handler(signal.SIGVTALRM, cancel):
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005, 0.0005)
         try:
@@ -343,7 +343,7 @@ def test_a_signal_handler_may_cancel_in_the_midst_of_any_line_of_the_scope() -> 
     assert hits == 150
 
 
-def test_an_exception_of_a_signal_handler_leaves_a_wait() -> None:
+def test_a_signal_handlers_exception_ends_a_wait() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def test_without_more_threads_the_running_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_new_threads_the_running_ones_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
     started: list[threading.Thread] = []
     ended: list[str] = []
@@ -58,16 +58,16 @@ class Interrupt(BaseException):
 
 
 def is_pythons_own(frame: FrameType) -> bool:
-    """Whether an interrupt would leave a lock of threading's locked for good, or a thread half started."""
+    """Tell whether an interrupt would leave a lock of threading's locked for ever, or a thread half started."""
     return frame.f_code.co_filename == threading.__file__ and frame.f_code is not threading.Condition.wait.__code__
 
 
-# What is raised in the callback of a weak reference (threading has some) is lost, and reported as a warning.
+# An exception in a weak reference's callback (threading has some) is lost, and reported as a warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-# By a thread: SIGALRM, by which pytest would notice that it hangs, is the interrupt here.
+# Method thread: the interrupt here is SIGALRM, which pytest's timeout would use.
 @pytest.mark.timeout(120, method="thread")
-def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
-    # Python 3.11 itself may crash where an interrupt strikes the start of a thread: by day a few, by night many.
+def test_an_interrupt_at_any_moment_leaves_no_task_running() -> None:
+    # An interrupt at the start of a thread may crash Python 3.11 itself: by day a few, by night many.
     moments = range(10, 4000, 40 if IS_NIGHTLY else 200)
     running: list[str] = []
     interrupts = 0
@@ -95,7 +95,7 @@ def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
             except Interrupt:
                 interrupts += 1
             except ExceptionGroup as group:
-                # An interrupt while threading.Condition has let go of its lock ends in an error of that lock.
+                # An interrupt while threading.Condition has released its lock ends in an error of that lock.
                 (error,) = group.exceptions
                 assert isinstance(error.__context__, Interrupt)
                 interrupts += 1
@@ -103,4 +103,4 @@ def test_an_interrupt_at_any_moment_leaves_no_work_running() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-    assert interrupts >= 0.9 * len(moments)  # one in the callback of a weak reference is lost
+    assert interrupts >= 0.9 * len(moments)  # one in a weak reference's callback is lost

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def change(*steps: Callable[[], None], error: BaseException | None = None) -> None:
-    """Push some steps, and then fail or not."""
+    """Push some steps, and then fail or succeed."""
     with all_or_nothing() as undo:
         for step in steps:
             undo.push(step)
@@ -24,14 +24,14 @@ def change(*steps: Callable[[], None], error: BaseException | None = None) -> No
             raise error
 
 
-def test_what_succeeds_is_not_undone() -> None:
+def test_a_success_is_not_undone() -> None:
     taken: list[str] = []
     change(lambda: taken.append("undone"))
     assert taken == []
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), Cancelled("stop")])
-def test_what_fails_or_is_cancelled_is_undone_the_last_first(error: BaseException) -> None:
+def test_a_failure_or_cancel_undoes_the_last_step_first(error: BaseException) -> None:
     taken: list[str] = []
     with pytest.raises(type(error)) as caught:
         change(lambda: taken.append("first"), lambda: taken.append("last"), error=error)
@@ -39,7 +39,7 @@ def test_what_fails_or_is_cancelled_is_undone_the_last_first(error: BaseExceptio
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_what_cant_be_undone_is_noted_and_keeps_no_other_step() -> None:
+def test_a_failed_undo_is_noted_and_the_others_run() -> None:
     taken: list[str] = []
 
     def fail() -> None:
@@ -51,7 +51,7 @@ def test_what_cant_be_undone_is_noted_and_keeps_no_other_step() -> None:
     assert caught.value.__notes__ == ["while putting things back: disk full"]
 
 
-def test_a_step_that_is_interrupted_is_taken_once_more() -> None:
+def test_an_interrupted_step_runs_once_more() -> None:
     taken: list[str] = []
 
     def interrupted(name: str, times: int) -> None:
@@ -68,11 +68,11 @@ def test_a_step_that_is_interrupted_is_taken_once_more() -> None:
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, which would end pytest."""
+    """An interrupt like KeyboardInterrupt, which would end pytest."""
 
 
 def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
-    """Roll back, raise once at a line of Undo after the first step has begun, and return whether that was reached."""
+    """Roll back, raise at one line of Undo after the first step has begun, and return whether that line was reached."""
     lines = 0
     codes = {Undo.roll_back.__code__, Undo._take_last.__code__}
 
@@ -93,8 +93,8 @@ def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
     return lines >= moment
 
 
-def test_an_interrupt_between_steps_keeps_none() -> None:
-    """Whichever line a signal handler raises at, once a step has begun, every step is taken."""
+def test_an_interrupt_between_steps_skips_none() -> None:
+    """A signal handler may raise at any line once a step has begun: every step still runs."""
     moment, is_reached = 0, True
     while is_reached:
         moment += 1
@@ -111,7 +111,7 @@ def test_an_interrupt_between_steps_keeps_none() -> None:
 
 
 class Interrupted:
-    """Traces the lines of some functions, and has Python's own SIGINT come at one of them."""
+    """A tracer that raises Python's own SIGINT at one line of some functions."""
 
     def __init__(self, moment: int, *functions: Callable[..., object]) -> None:
         self.codes = {function.__code__ for function in functions}
@@ -146,8 +146,8 @@ BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back, Undo._take_last)
 
 @pytest.mark.usefixtures("pythons_own")
 @pytest.mark.parametrize("is_inner", [False, True])
-def test_an_interrupt_waits_until_all_is_put_back(is_inner: bool) -> None:
-    """Whichever line it comes at once the block has failed."""
+def test_an_interrupt_waits_for_the_end_of_the_rollback(is_inner: bool) -> None:
+    """The interrupt may come at any line once the block has failed."""
     moment, is_reached = 0, True
     while is_reached:
         moment += 1
@@ -166,7 +166,7 @@ def test_an_interrupt_waits_until_all_is_put_back(is_inner: bool) -> None:
 
 
 @pytest.mark.usefixtures("pythons_own")
-def test_an_interrupt_ends_the_block_and_not_the_programs_of_the_way_back() -> None:
+def test_an_interrupt_ends_the_block_and_no_program_of_the_rollback() -> None:
     ran: list[str] = []
 
     def run() -> None:
@@ -180,7 +180,7 @@ def test_an_interrupt_ends_the_block_and_not_the_programs_of_the_way_back() -> N
     assert ran == ["back\n"]
 
 
-def test_a_handler_of_the_programs_own_stays() -> None:
+def test_the_programs_own_handler_stays() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:

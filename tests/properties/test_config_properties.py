@@ -1,4 +1,4 @@
-"""Whatever comes out of a JSON parser is a config or one ConfigError, and every problem has its line."""
+"""Any output of a JSON parser is a config or one ConfigError, and every problem has its line."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_any_section_is_a_config_or_one_config_error(section: Any) -> None:
 
 
 @given(st.text())
-def test_only_canonical_prefixes_and_plain_names_get_through(text: str) -> None:
-    """What a reader accepts is exactly what it prints, so nothing else can reach a script or a netlink message."""
+def test_only_canonical_prefixes_and_plain_names_pass(text: str) -> None:
+    """A parser accepts exactly what it prints, so that no other text can reach a script or a netlink message."""
     for parse in (parse_prefix, parse_device):
         try:
             value = parse(text)
@@ -66,7 +66,7 @@ def test_an_expected_cidr_is_masked_or_lies_in_a_special_block(number: int, leng
         assert overlap.expected_cidrs == (ExpectedCidr(network),)
 
 
-# Few values each, so that entries have much in common; of those that equal each other some are wrong (True, 1.0).
+# Each field has few values, so that entries have much in common; some that compare equal are wrong (True, 1.0).
 entries = st.fixed_dictionaries(
     {},
     optional={
@@ -84,7 +84,7 @@ entries = st.fixed_dictionaries(
 @example([{"destination": "10.0.0.0/24", "metric": 1}, {"destination": "10.0.1.0/24", "metric": 1.0}])
 @example([{"destination": "10.0.0.0/24"}, {"destination": "10.0.1.0/24", "metrics": None}])
 @example([{"destination": "10.0.0.0/24"}, {"metrics": "10.0.1.0/24"}])
-def test_an_entry_of_many_is_read_as_if_it_were_alone(many: list[dict[str, Any]]) -> None:
+def test_each_of_many_entries_is_read_as_if_it_were_alone(many: list[dict[str, Any]]) -> None:
     routes: list[StaticRoute] = []
     problems: list[tuple[str, str]] = []
     for position, entry in enumerate(many):

@@ -1,4 +1,4 @@
-"""The config's JSON Schema accepts what ``Config.from_mapping`` accepts, and refuses the rest as far as a schema can."""
+"""The config's JSON Schema accepts what ``Config.from_mapping`` accepts, and refuses the rest as far as it can."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").r
 
 
 def _pattern(_validator: Any, pattern: str, value: object, _schema: object) -> Iterator[ValidationError]:
-    """As ECMA-262 has it, in which ``$`` isn't before a last newline."""
+    """Match a pattern as ECMA-262 does, where ``$`` doesn't match before a final newline."""
     if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
 VALIDATOR = extend(Draft202012Validator, {"pattern": _pattern})(SCHEMA)
 
-# What a schema can't say.
+# Rules that a schema can't express.
 UNSAYABLE = (
     "has host bits set",
     "is already routes[",
-    "is not an integer",  # 1.0 is one to a schema
+    "is not an integer",  # 1.0 is an integer to a schema
     "did you mean hostRouting?",  # one edit from it
     "did you mean hostNetworking?",
-    "isn't one interface",  # the same twice is one
+    "isn't one interface",  # the same one twice counts as one
 )
-# Addresses of both families, and how they lie.
+# Addresses of both families, and their relations.
 UNSAYABLE_PLACES = tuple(f"hostNetworking.staleAzureVnet.{key}" for key in ("cidrs[", "keep[", "uplink"))
 
 
@@ -69,7 +69,7 @@ def problems(document: object) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-# --- what is accepted ----------------------------------------------------------------------------------------------
+# --- accepted documents --------------------------------------------------------------------------------------------
 
 
 def mostly(right: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -155,7 +155,7 @@ networking = objects(
 
 @st.composite
 def documents(draw: st.DrawFn) -> Any:
-    """A config that is mostly right; in half of them one value is replaced, or a key added."""
+    """Draw a mostly valid config; half of them have one value replaced, or a key added."""
     keys = ["hostRouting"] * 8 + ["staticRoutes", "host_routing", "HOST-ROUTING", "hostRoutng", "agent"]
     document = {draw(st.sampled_from(keys)): draw(sections)}
     if draw(st.booleans()):
@@ -170,7 +170,7 @@ def documents(draw: st.DrawFn) -> Any:
 
 
 def places(value: object) -> list[Any]:
-    """Every object and list of a document that holds something."""
+    """Return every non-empty object and list of a document."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [*([value] if inner else []), *(place for each in inner for place in places(each))]
 
@@ -217,7 +217,7 @@ NO_ROUTES: dict[str, list[Any]] = {
         ("hostNetworking", {"staleAzureVnet": {"cidrs": ["10.241.0.0/16"], "bridge": ""}}),
     ],
 )
-def test_what_the_code_refuses_an_editor_marks(section: str, content: object) -> None:
+def test_an_editor_marks_what_the_code_refuses(section: str, content: object) -> None:
     assert problems({section: content})
     assert not VALIDATOR.is_valid({section: content})
 
@@ -235,7 +235,7 @@ def test_schema_and_code_agree(document: object) -> None:
 
 
 @given(sections)
-def test_what_the_code_writes_is_accepted(section: dict[str, Any]) -> None:
+def test_a_written_config_is_accepted(section: dict[str, Any]) -> None:
     try:
         config = Config.from_mapping({"hostRouting": section})
     except ConfigError:
@@ -260,13 +260,13 @@ SECTIONS: dict[type, Any] = {
 }
 
 
-def test_it_is_one_that_names_its_draft() -> None:
+def test_it_is_valid_and_names_its_draft() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
 @pytest.mark.parametrize("cls", SECTIONS)
-def test_its_keys_and_defaults_are_the_codes(cls: type) -> None:
+def test_its_keys_and_defaults_match_the_code(cls: type) -> None:
     section, fields = SECTIONS[cls], attrs.fields(cls)
     assert list(section["properties"]) == [json_key(field.name) for field in fields]
     assert section["additionalProperties"] is False
@@ -289,12 +289,12 @@ def test_its_keys_and_defaults_are_the_codes(cls: type) -> None:
         {"routeOverlap": {"expectedCidrs": ["10.0.0.0/24"], "containerDevs": [], "allowedDevs": ["eth1", "eth2"]}},
     ],
 )
-def test_lists_that_the_code_takes_an_editor_takes_too(section: object) -> None:
+def test_lists_that_the_code_accepts_are_valid(section: object) -> None:
     assert not problems({"hostRouting": section})
     assert VALIDATOR.is_valid({"hostRouting": section})
 
 
-def test_its_words_and_bounds_are_the_codes() -> None:
+def test_its_words_and_bounds_match_the_code() -> None:
     for cls, key, words in ((RouteOverlap, "mode", OverlapMode), (LoadBalancerProbe, "ipv6Detection", Ipv6Detection)):
         assert SECTIONS[cls]["properties"][key]["anyOf"][0]["enum"] == [*words, "", None]
     assert SECTIONS[Config]["properties"]["waitSeconds"]["maximum"] == WAIT_SECONDS_MAX
@@ -302,7 +302,7 @@ def test_its_words_and_bounds_are_the_codes() -> None:
 
 
 @pytest.mark.parametrize("cls", SECTIONS)
-def test_it_teaches_an_editor_every_key(cls: type) -> None:
+def test_every_key_is_described_for_an_editor(cls: type) -> None:
     for key, told in SECTIONS[cls]["properties"].items():
         assert told["title"], key
         assert told["description"].endswith("."), key

@@ -1,4 +1,4 @@
-"""The fix is the fewest routes: held to an exhaustive search, address by address, on hosts around one /27."""
+"""The fix has the fewest routes: compared with an exhaustive search, address by address, on hosts around one /27."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SETTINGS = settings(
 
 
 def smallest_cover(fixed: list[frozenset[IPv4Address]], wanted: frozenset[IPv4Address]) -> int:
-    """How many of some sets it takes to hold all addresses, by breadth: whatever it is, one of them holds the first."""
+    """Return how many of some sets cover all addresses, breadth first: one of them covers the first address."""
     count, left = 0, {wanted}
     while frozenset() not in left:
         left = {rest - some for rest in left for some in fixed if min(rest) in some}
@@ -42,16 +42,16 @@ def smallest_cover(fixed: list[frozenset[IPv4Address]], wanted: frozenset[IPv4Ad
     return count
 
 
-# --- the search alone ----------------------------------------------------------------------------------------------
+# --- the search only -----------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Puzzle:
-    """What each address of the space asks, and what can't be used.
+    """The constraints of each address of the space, and unusable prefixes.
 
     Args:
-        asks: by address, as the fields of a ``Segment``: is_target, above, most; None: it isn't to be covered.
-        taken: prefixes that can't be used.
+        asks: by address, the fields of a ``Segment``: is_target, above, most; None: it must not be covered.
+        taken: the unusable prefixes.
     """
 
     asks: tuple[tuple[bool, int, int] | None, ...]
@@ -59,7 +59,7 @@ class Puzzle:
 
     @property
     def pieces(self) -> list[Segment]:
-        """With those that are alike put together."""
+        """Return the segments of equal addresses."""
         pieces: list[Segment] = []
         for number, ask in zip(map(int, ADDRESSES), self.asks, strict=True):
             if ask is None:
@@ -75,7 +75,7 @@ class Puzzle:
         return prefix not in self.taken and all(ask is not None and prefix.prefixlen <= ask[2] for ask in asks)
 
     def covered_by(self, prefix: IPv4Network) -> frozenset[IPv4Address]:
-        """The targets for which it is long enough."""
+        """Return the targets for which a prefix is long enough."""
         return frozenset(
             address
             for address, ask in zip(ADDRESSES, self.asks, strict=True)
@@ -85,7 +85,7 @@ class Puzzle:
 
 @st.composite
 def puzzles(draw: st.DrawFn) -> Puzzle:
-    """Prefixes are painted over each other, as routes are: the longer ones last."""
+    """Draw prefixes painted over each other, as routes are: the longer ones last."""
     target = st.tuples(st.just(True), st.integers(25, 32), st.just(32))
     kept = st.tuples(st.just(False), st.just(-1), st.sampled_from((-1, 26, 27, 28, 29, 30, 31, 32)))
     strokes = draw(st.lists(st.tuples(st.sampled_from(PREFIXES), st.one_of(st.none(), target, target, kept, kept))))
@@ -160,12 +160,12 @@ def kernel_of(question: Question) -> FakeKernel:
 
 
 class Judge:
-    """Longest-prefix match over one trie, as long as there is no rule of anybody's; nothing of the product is used."""
+    """Longest-prefix match over one trie, for hosts with the default rules only; it uses no code of the product."""
 
     def __init__(self, kernel: FakeKernel, cidrs: tuple[IPv4Network, ...]) -> None:
         routes = kernel.routes()
         self._own = [a.network for a in kernel.addresses() if a.dev == "eth0" and a.network.prefixlen < 32]
-        # An entry has no metric; a connected route is refused a second one whatever its metric.
+        # An entry has no metric; a second route with a connected route's destination is refused, whatever its metric.
         main = [route for route in routes if route.table == Table.MAIN]
         self._there = {route.destination for route in main if route.metric == 0 or route.is_connected}
         self._around = {address: [route for route in routes if address in route.destination] for address in ADDRESSES}
@@ -180,19 +180,19 @@ class Judge:
         )
 
     def reach(self, prefix: IPv4Network, wanted: frozenset[IPv4Address]) -> frozenset[IPv4Address] | None:
-        """What a route for it fixes; None if it must not be, as something else gets another answer."""
+        """Return the addresses that a route would fix; None if it would change any other address."""
         if prefix in self._there or not all(address in self.before for address in prefix):
             return None
         route = entry(prefix)
         changed = frozenset(a for a in prefix if self.winner(a, (route,)) != self.before[a])
         if not changed <= wanted:
             return None
-        # On the link of eth0 the entry is a route to the link, so it has to lie in the subnet.
+        # On eth0's link the entry is a link route, so it has to be inside the subnet.
         subnets = {a: [own for own in self._own if a in own] for a in changed}
         return frozenset(a for a in changed if all(prefix.subnet_of(own) for own in subnets[a]))
 
     def optimum(self, wanted: frozenset[IPv4Address]) -> tuple[frozenset[IPv4Address], int]:
-        """What can be fixed of some failing addresses, and by how many routes."""
+        """Return the fixable ones of some failing addresses, and the smallest number of routes for them."""
         reach = [found for prefix in PREFIXES if (found := self.reach(prefix, wanted)) is not None]
         fixable: frozenset[IPv4Address] = frozenset().union(*reach)
         return fixable, smallest_cover(reach, fixable)
@@ -209,7 +209,7 @@ def is_fine(route: Route) -> bool:
 
 
 def hold(judge: Judge, wanted: frozenset[IPv4Address], entries: tuple[StaticRoute, ...]) -> frozenset[IPv4Address]:
-    """Entries fix what can be, are the fewest, and leave the rest as it is; what they can't fix."""
+    """Check that entries fix all fixable addresses, are the fewest, and change no others; return the unfixable ones."""
     more = tuple(entry(static.destination) for static in entries)
     after = {address: judge.winner(address, more) for address in judge.before}
     fixable, fewest = judge.optimum(wanted)
@@ -246,7 +246,7 @@ WITH_METRICS = host_of(
 @example(question=TWO_FINE)
 @example(question=NESTED)
 @example(question=WITH_METRICS)
-def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(question: Question) -> None:
+def test_the_fix_is_the_fewest_routes_and_changes_no_fine_address(question: Question) -> None:
     kernel = kernel_of(question)
     config = Config(
         route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs], allowed_devs=["eth1"], container_devs=[])
@@ -272,7 +272,7 @@ def test_the_fix_is_the_fewest_routes_and_changes_nothing_that_is_fine(question:
         (WITH_METRICS, ["10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28"]),
     ],
 )
-def test_an_entry_may_cover_what_a_longer_route_holds(question: Question, networks: list[str]) -> None:
+def test_an_entry_may_cover_a_longer_routes_addresses(question: Question, networks: list[str]) -> None:
     config = Config(route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs]))
     report = check_overlap(config, kernel_of(question), phases.CancelScope())
     assert [str(static.destination) for static in report.fix.routes] == networks

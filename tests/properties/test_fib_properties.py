@@ -1,4 +1,4 @@
-"""What recorded tables and rules say is what the kernel that they were read from says."""
+"""Lookups in dumped tables and rules give the answers of the kernel that they were read from."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def kernel(addresses: list[tuple[str, NewAddress]], entries: list[Route], rules:
 
 
 def substance(answer: Lookup) -> object:
-    """What a prediction is used for; a dump names another table than a lookup while local and main are one trie."""
+    """Return the relevant parts of a lookup; the table may differ while local and main are one trie."""
     route = answer.route
     return answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
 
 
-def test_a_recorded_rule_that_points_back_is_no_circle() -> None:
-    """The kernel refuses such a rule, so it stands in documents alone."""
+def test_a_snapshots_rule_that_points_back_makes_no_loop() -> None:
+    """The kernel refuses such a rule, so only documents have one."""
     default = Route(IPv4Network("0.0.0.0/0"), (NextHop("eth0"),))
     rules = (Rule(5, action=RuleAction.NOP), Rule(10, action=RuleAction.GOTO, goto=5), Rule(20))
     assert Fib(rules, (default,)).lookup(IPv4Address("10.0.0.1")).route == default
@@ -65,16 +65,16 @@ worlds = st.builds(
 
 
 @given(worlds)
-def test_what_a_dump_shows_is_all_that_the_answers_need(made: FakeKernel) -> None:
+def test_a_dump_is_enough_for_the_kernels_answers(made: FakeKernel) -> None:
     fib = Fib(made.rules(), made.routes(), made.addresses())
-    # Of so many rules not all are tried.
+    # With so many rules, only some are tried.
     with_more = attrs.evolve(fib, rules=(*EMPTY, *fib.rules))
     for answer in made.lookup(DESTINATIONS):
         assert fib.lookup(answer.address) == with_more.lookup(answer.address) == answer
 
 
 @given(worlds, st.lists(routes(), max_size=3))
-def test_planned_routes_are_foreseen_as_the_kernel_takes_them(made: FakeKernel, more: list[Route]) -> None:
+def test_planned_routes_are_predicted_as_the_kernel_uses_them(made: FakeKernel, more: list[Route]) -> None:
     before = made.routes()
     failures = made.add(more)
     added = [route for route in made.routes() if route not in before]

@@ -1,4 +1,4 @@
-"""Whatever the routes: what a shell, a YAML parser or a reader of .network files makes of the text is the routes."""
+"""A shell, a YAML parser and a parser of .network files read back the routes that were written, whatever they are."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_netplan_file_reads_back_as_the_routes(wanted: list[Route]) -> None:
 
 
 def drop_ins(text: str) -> dict[str, list[dict[str, list[str]]]]:
-    """For each interface the sections of its file, each with the values of each key."""
+    """Return the sections of each interface's file, each with the values of each key."""
     files: dict[str, list[dict[str, list[str]]]] = {}
     for line in text.splitlines():
         if name := re.match(r"# (\S+): ", line):
@@ -162,7 +162,7 @@ _SHELL = "ip() { printf '%s\\0' \"$@\"; printf '\\0'; }\n"
 
 
 def ip_words(route: Route) -> list[str]:
-    """The arguments that ip(8) is to see for a route."""
+    """Return the arguments that ip(8) must receive for a route."""
     words = ["-4", "route", "add", str(route.destination).removesuffix("/32")]
     single_hop = route.hops[0] if len(route.hops) == 1 else None
 
@@ -182,7 +182,7 @@ def ip_words(route: Route) -> list[str]:
 
 
 @given(routes(st.one_of(single, multiple)))
-def test_a_shell_reads_the_commands_as_one_addition_a_route(wanted: list[Route]) -> None:
+def test_a_shell_reads_one_command_for_each_route(wanted: list[Route]) -> None:
     done = subprocess.run(["bash", "-eu"], input=_SHELL + as_ip(wanted), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     calls = [call.split("\0") for call in done.stdout.split("\0\0")[:-1]]
@@ -199,10 +199,8 @@ hostile = st.one_of(
 
 @given(hostile)
 @pytest.mark.parametrize("write", [as_ip, as_netplan, as_networkd])
-def test_a_hostile_name_of_an_interface_never_reaches_a_text(
-    write: Callable[[Sequence[Route]], str], name: str
-) -> None:
-    """The kernel refuses only ``/``, ``:`` and white space in it, and the default route's is inherited."""
+def test_a_hostile_interface_name_never_reaches_a_text(write: Callable[[Sequence[Route]], str], name: str) -> None:
+    """The kernel refuses only ``/``, ``:`` and white space in a name, and the default route's name is inherited."""
     fine = NextHop("eth0", IPv4Address("10.1.0.1"))
     for ways in ((NextHop(name),), (fine, NextHop(name, IPv4Address("10.2.0.1")))):
         with pytest.raises(RouteError, match="is not an interface name"):

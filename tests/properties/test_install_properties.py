@@ -1,4 +1,4 @@
-"""Whatever the table and the config: all or nothing, nobody else's, and twice is once."""
+"""Any table and any config: all or nothing, only our routes, and a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ def configure(kernel: object, config: Config, root: str) -> bool:
 
 
 @given(tables, configs)
-def test_it_is_all_or_nothing_and_twice_is_once_and_removal_takes_all_of_ours(
-    table: list[Route], config: Config
-) -> None:
+def test_a_run_is_all_or_nothing_and_removal_takes_only_ours(table: list[Route], config: Config) -> None:
     kernel = node(table)
     before, others = kernel.routes(), foreign(kernel)
     with tempfile.TemporaryDirectory() as root:
@@ -120,7 +118,7 @@ def test_it_is_all_or_nothing_and_twice_is_once_and_removal_takes_all_of_ours(
 @given(tables, configs, st.sampled_from(["add", "replace", "delete"]), st.integers(1, 4))
 @example([], Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])), "add", 2)
 @example([], Config(StaticRoutes(True, [StaticRoute("172.16.0.10/32")]), wait_seconds=0), "delete", 1)
-def test_a_refusal_anywhere_puts_everything_back_or_says_what_it_could_not(
+def test_a_refusal_anywhere_is_rolled_back_or_reported(
     table: list[Route], config: Config, call: str, number: int
 ) -> None:
     kernel = node(table)
@@ -132,7 +130,7 @@ def test_a_refusal_anywhere_puts_everything_back_or_says_what_it_could_not(
         try:
             phases.run(ConfigureStaticRoutes(config, host=host))
         except HostRoutingError as error:
-            # The refusal may hit the way back itself, of a route that doesn't win; then the error says so.
+            # The refusal may hit the rollback itself, of a route that doesn't win; the error then says so.
             if not any("while putting things back" in note for note in error.__notes__):
                 assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
 
@@ -147,7 +145,7 @@ def test_a_config_reads_back_as_itself(config: Config) -> None:
 
 @attrs.frozen
 class Probe:
-    """What is asked for of the load balancer's probe; no device: that it goes."""
+    """A wish for the load balancer's probe; no device: remove it."""
 
     device: str | None
     consumer: str
@@ -182,9 +180,7 @@ asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), con
 
 @given(st.lists(st.one_of(asked_of_routing, asked_of_probe), min_size=1, max_size=5))
 @settings(max_examples=by_day(6, by_night=2500))
-def test_what_is_installed_is_asked_for_and_removal_leaves_nothing(
-    story: list[Config | Probe],
-) -> None:
+def test_only_wanted_parts_are_installed_and_removal_leaves_nothing(story: list[Config | Probe]) -> None:
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         layout.units.mkdir(parents=True)
@@ -214,9 +210,7 @@ def test_what_is_installed_is_asked_for_and_removal_leaves_nothing(
 @example([BOTH, attrs.evolve(BOTH, consumer="kubelet.service"), NOTHING])
 @example([ROUTES_ALONE, CHECK_ALONE, ROUTES_ALONE])
 @example([WATCHED, attrs.evolve(WATCHED, watch={"enabled": True, "textfile": "/var/lib/y.prom"}), BOTH])
-def test_what_a_plan_foresees_is_what_a_run_tells_and_what_became_of_files_and_units(
-    story: list[Config | Probe],
-) -> None:
+def test_plan_report_and_actual_changes_agree(story: list[Config | Probe]) -> None:
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         layout.units.mkdir(parents=True)
@@ -230,7 +224,7 @@ def test_what_a_plan_foresees_is_what_a_run_tells_and_what_became_of_files_and_u
             became = fates(before, contents(layout), {*layout.markers})
             assert {layout.of(str(path)): action for path, action, *_ in planned.files} == became
             of_files = {layout.of(str(path)): action for path, action, *_ in told.files}
-            # What a task has removed, and the next one has made again as it was.
+            # Removed by one task, and made again unchanged by the next.
             assert {action for path, action in of_files.items() if path not in became} <= {"replaced"}
             assert {path: action for path, action in of_files.items() if path in became} == became
             assert sorted(told.units) == sorted(planned.units)
@@ -246,14 +240,14 @@ def test_what_a_plan_foresees_is_what_a_run_tells_and_what_became_of_files_and_u
 
 
 def contents(layout: Layout) -> dict[Path, object]:
-    """Every file but locks and what systemd enables, with its mode."""
+    """Return every file with its mode, except locks and what systemd enables."""
     paths = (path for path in layout.root.rglob("*") if path.is_file() and not path.is_symlink())
     locks = (layout.lock, layout.run_lock)
     return {path: (path.read_bytes(), path.stat().st_mode) for path in paths if path not in locks}
 
 
 def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path]) -> dict[Path, str]:
-    """What became of each file; of what a check has found only that it is gone."""
+    """Return the change of each file; for a check's files only whether they are removed."""
     became = dict.fromkeys(before.keys() - after.keys(), "removed")
     became |= dict.fromkeys(after.keys() - before.keys() - found, "added")
     return became | {path: "replaced" for path in before.keys() & after.keys() - found if before[path] != after[path]}
@@ -272,7 +266,7 @@ def carry_out(host: Host, asked: Config | Probe) -> Changes:
 
 
 def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
-    """Have it done; what is installed then; the consumer, if it is named anew."""
+    """Carry a wish out, note the installed parts, and return the consumer, if it is named again."""
     carry_out(host, asked)
     if isinstance(asked, Config):
         wanted = {

@@ -1,4 +1,4 @@
-"""What the tables are taken to show, the kernel says too."""
+"""The kernel confirms every route that the tables show to win."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wins(kernel: FakeKernel, route: Route, address: IPv4Address) -> bool:
 
 @given(st.lists(routes, max_size=8), st.lists(rules, max_size=1), cables, cables)
 @example([Route(IPv4Network("172.16.0.0/16"), (NextHop("ib0"),))], [], set(), set())
-def test_what_the_tables_show_to_win_the_kernel_has_win(
+def test_routes_that_win_by_the_tables_win_in_the_kernel(
     table: list[Route], own_rules: list[Rule], unplugged: set[str], down: set[str]
 ) -> None:
     kernel = FakeKernel()
@@ -67,7 +67,7 @@ def test_what_the_tables_show_to_win_the_kernel_has_win(
     event(f"{len(main) - len(asked)} proven")
     if own_rules:
         assert asked == set(main)
-    # The address that a route is proven at is what the same tables without the kernel's rules are asked about.
+    # Without the rules, every route of the same tables would need a lookup: at the address that its proof covers.
     addresses = dict(unproven(main, rules=(), main=by_way, local=local))
     for route in main:
         if route not in asked:
@@ -76,7 +76,7 @@ def test_what_the_tables_show_to_win_the_kernel_has_win(
             assert wins(kernel, route, address), (str(route), address)
 
 
-def test_plain_routes_leave_nothing_to_ask() -> None:
+def test_plain_routes_need_no_lookup() -> None:
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24")
     hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
@@ -91,6 +91,6 @@ def test_plain_routes_leave_nothing_to_ask() -> None:
     assert unproven(wanted, **tables) == []  # type: ignore[arg-type]
 
 
-def test_a_route_to_half_of_all_addresses_is_not_asked_about_at_the_address_of_this_host_itself() -> None:
+def test_a_wide_route_is_never_looked_up_at_a_local_address() -> None:
     half = Route(IPv4Network("0.0.0.0/1"), (NextHop("eth0"),))
     assert unproven([half], rules=(), main=[(half, [(0, 1)])], local=()) == [(half, IPv4Address("0.0.0.1"))]

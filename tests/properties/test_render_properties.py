@@ -1,4 +1,4 @@
-"""Whatever the config: a script that bash reads, whose rows read back as the config, and nothing else in it."""
+"""For any config bash can parse the script, its rows read back as the config, and no other text is in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ unicast = st.one_of(st.integers(1 << 24, (127 << 24) - 1), st.integers(128 << 24
 
 
 def networks_of(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[IPv4Network]:
-    """Each has a unicast address, so none lies in a reserved block."""
+    """Draw networks that contain a unicast address, so that none is in a reserved block."""
     return st.builds(lambda number, length: IPv4Network((number, length), strict=False), unicast, lengths)
 
 
@@ -67,7 +67,7 @@ def asset(name: str) -> str:
 
 
 def whole_asset(name: str) -> str:
-    """With what the scripts share."""
+    """Return an asset together with the code that the scripts share."""
     text = asset(name)
     for line, shared in (("@COMMON@", "common.sh"), ("@ROUTES_AWK@", "routes.awk")):
         text = text.replace(f"{line}\n", asset(shared))
@@ -75,7 +75,7 @@ def whole_asset(name: str) -> str:
 
 
 def rows(script: str, name: str) -> list[str]:
-    """The lines that stand where the asset has its one placeholder for data."""
+    """Return the lines at the asset's only placeholder for data."""
     before, _, after = asset(name).partition("@ROUTES@" if name == "static-routes.sh" else "@CONFIG@")
     head, tail = before.splitlines()[-1], after.splitlines()[1]
     lines = script.splitlines()
@@ -102,7 +102,7 @@ def render_check(overlap: RouteOverlap, wait_seconds: int) -> str:
 
 @given(static_routes, seconds)
 @example([], 30)
-def test_any_routes_render_to_bash_whose_rows_read_back(routes: list[StaticRoute], wait_seconds: int) -> None:
+def test_any_routes_render_to_rows_that_read_back(routes: list[StaticRoute], wait_seconds: int) -> None:
     script = render_static_routes_script(routes, wait_seconds=wait_seconds)
     assert script == render_static_routes_script(routes, wait_seconds=wait_seconds)
     assert "@WAIT_SECONDS@" not in script
@@ -126,7 +126,7 @@ def test_any_routes_render_to_bash_whose_rows_read_back(routes: list[StaticRoute
 @given(overlaps, seconds)
 @example(RouteOverlap([]), 0)
 @example(RouteOverlap(["0.0.0.0/0", {"cidr": "64.0.0.0/2", "devs": ["eth*"]}]), 0)
-def test_any_check_renders_to_bash_whose_rows_read_back(overlap: RouteOverlap, wait_seconds: int) -> None:
+def test_any_check_renders_to_rows_that_read_back(overlap: RouteOverlap, wait_seconds: int) -> None:
     script = render_check(overlap, wait_seconds)
     assert script == render_check(overlap, wait_seconds)
     read: dict[str, int] = {}
@@ -148,7 +148,7 @@ def test_any_check_renders_to_bash_whose_rows_read_back(overlap: RouteOverlap, w
 
 
 def _judged(network: IPv4Network) -> int:
-    """How many of its addresses are judged."""
+    """Return how many addresses of a network are judged."""
     return network.num_addresses - sum(block.num_addresses for block in RESERVED if block.subnet_of(network))
 
 
@@ -158,7 +158,7 @@ interfaces = st.one_of(names, st.from_regex(r"[!-.0-~]{1,15}", fullmatch=True))
 @given(st.lists(patterns, min_size=1, max_size=3), st.lists(interfaces, max_size=8))
 @example(["[a-c]*", "[]x]?", "[z-a]", "a[b", "[Z-a]", "v.*"], ["b1", "]1", "z", "a[b", "^", "v.x", "vxx", "[", "x"])
 @example(["[*-z]"], ["*", "+", "\\", "^", "]", "[", "{", "|", ".", "$", "-"])
-def test_a_shell_pattern_is_rendered_to_an_expression_that_matches_alike(wanted: list[str], names: list[str]) -> None:
+def test_a_glob_is_rendered_to_an_equivalent_expression(wanted: list[str], names: list[str]) -> None:
     script = render_check_route_overlap_script(["10.0.0.0/8"], allowed_devs=wanted)
     (expression,) = [row.split()[1] for row in rows(script, "check-route-overlap.sh") if row.startswith("allowed ")]
     like = {name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)}
@@ -198,7 +198,7 @@ def test_hostile_text_in_a_check_never_reaches_a_script(field: str, text: str) -
 
 
 @pytest.mark.parametrize("value", [-1, 601, True, 1.5, "30; reboot"])
-def test_a_wait_that_is_no_number_of_seconds_never_reaches_a_script(value: Any) -> None:
+def test_an_invalid_wait_never_reaches_a_script(value: Any) -> None:
     with pytest.raises(ConfigError):
         render_static_routes_script([], wait_seconds=value)
     with pytest.raises(ConfigError):
@@ -227,8 +227,8 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_what_is_filled_in_is_this_and_nothing_else(name: str) -> None:
-    """Golden: the difference between the asset and a typical script."""
+def test_a_script_differs_from_its_asset_by_the_golden_diff(name: str) -> None:
+    """The golden file is the difference between the asset and a typical script."""
     lines = difflib.unified_diff(
         whole_asset(name).splitlines(), SAMPLES[name].splitlines(), "asset", "script", n=0, lineterm=""
     )
@@ -245,12 +245,12 @@ def test_a_filled_script_is_shellcheck_clean(name: str) -> None:
         for file in bundle(Config(route_overlap={"expectedCidrs": ["10.0.0.0/8"]}), Layout("/out"))
     }
     text = SAMPLES.get(name) or others.get(name) or render_trial([], "2026-11-21T12:00:00Z")
-    shared = "--exclude=SC2034,SC2329"  # not every script uses all that they share
+    shared = "--exclude=SC2034,SC2329"  # not every script uses all the shared code
     done = subprocess.run([program, shared, "-"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_renderers_take_strings_mappings_and_typed_values_alike() -> None:
+def test_the_renderers_accept_strings_mappings_and_typed_values() -> None:
     typed = render_static_routes_script([StaticRoute(IPv4Network("10.0.0.0/8"), IPv4Address("10.1.0.1"))])
     assert typed == render_static_routes_script([{"destination": "10.0.0.0/8", "gateway": "10.1.0.1"}])
     assert render_check_route_overlap_script([IPv4Network("10.0.0.0/8")], "warn") == render_check_route_overlap_script(
@@ -262,7 +262,7 @@ def test_the_renderers_take_strings_mappings_and_typed_values_alike() -> None:
 
 
 @given(static_routes, overlaps, seconds, uplinks)
-def test_what_was_rendered_reads_back_from_the_manifest(
+def test_a_rendered_config_reads_back_from_the_manifest(
     routes: list[StaticRoute], overlap: RouteOverlap, wait_seconds: int, uplinks: list[str] | None
 ) -> None:
     config = Config(
@@ -289,7 +289,7 @@ def test_what_was_rendered_reads_back_from_the_manifest(
 
 
 class Disguised(str):
-    """A name that passes the rules as it is, and says something else when it is printed."""
+    """A name that passes the rules, and prints as another."""
 
     __slots__ = ()
 
@@ -300,7 +300,7 @@ class Disguised(str):
         return str(self)
 
 
-def test_a_row_holds_the_name_that_passed_the_rules() -> None:
+def test_a_row_has_the_name_that_passed_the_rules() -> None:
     text = render_static_routes_script([StaticRoute("172.16.1.0/24", dev=Disguised("eth1"))])
     assert "172.16.1.0/24 * eth1 0\n" in text
     assert "reboot" not in text

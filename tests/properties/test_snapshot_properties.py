@@ -1,4 +1,4 @@
-"""Whatever a kernel can hold is the same after a way through a document."""
+"""Any state of a kernel is unchanged after it was written to a document and read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ bytes_ = st.integers(0, 255)
 ipv4 = st.integers(0, 2**32 - 1).map(IPv4Address)
 ipv6 = st.integers(0, 2**128 - 1).map(IPv6Address)
 networks = st.builds(lambda address, length: IPv4Network((address, length), strict=False), ipv4, st.integers(0, 32))
-# Any bytes but NUL, /, : and white space make a name to the kernel, as os.fsdecode shows them.
+# To the kernel any bytes except NUL, /, : and white space are a name; os.fsdecode shows them so.
 names = (
     st.binary(min_size=1, max_size=15)
     .filter(lambda raw: raw.split() == [raw] and not {*b"\0/:"} & {*raw} and raw not in (b".", b".."))
@@ -126,7 +126,7 @@ snapshots = st.builds(
 
 
 @given(snapshots)
-def test_a_snapshot_is_the_same_after_a_way_through_its_text(snapshot: Snapshot) -> None:
+def test_a_snapshot_survives_a_round_trip_through_text(snapshot: Snapshot) -> None:
     assert Snapshot.from_document(json.loads(snapshot.to_text())) == snapshot
     assert Snapshot.from_document(snapshot.to_document()) == snapshot
 
@@ -140,7 +140,7 @@ anything = st.recursive(
 
 @st.composite
 def broken(draw: st.DrawFn) -> object:
-    """A good document with anything at all in some place."""
+    """Draw a valid document with one value replaced by anything."""
     document = draw(snapshots).to_document()
     place: Any = document
     while True:
@@ -154,7 +154,7 @@ def broken(draw: st.DrawFn) -> object:
 
 
 @given(broken() | anything)
-def test_whatever_is_read_makes_a_snapshot_or_one_config_error(document: object) -> None:
+def test_any_document_is_a_snapshot_or_one_config_error(document: object) -> None:
     try:
         Snapshot.from_document(document)
     except ConfigError as error:

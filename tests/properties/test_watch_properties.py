@@ -1,4 +1,4 @@
-"""Whatever happens: a watcher ends with the right table and verdict, says each thing once, and its metrics read back."""
+"""Any events: a watcher ends with the right table and verdict, reports each problem once, and its metrics read back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ reports = st.one_of(judged, judged, unknown)
 
 
 @given(st.lists(reports))
-def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[OverlapReport]) -> None:
+def test_open_problems_are_the_current_failures(seen: list[OverlapReport]) -> None:
     before: OverlapReport | None = None
     said: list[str] = []
     for report in seen:
@@ -86,7 +86,7 @@ def test_what_was_said_and_not_taken_back_is_what_fails(seen: list[OverlapReport
 
 
 @given(st.lists(st.lists(st.sampled_from(["ib9 is missing", "the disk is full"]), unique=True)))
-def test_a_problem_is_said_once_as_it_comes_and_that_all_is_well_again_once(seen: list[list[str]]) -> None:
+def test_a_problem_and_its_end_are_reported_once(seen: list[list[str]]) -> None:
     before: list[str] = []
     for now in seen:
         events = list(of_problems(before, now))
@@ -98,7 +98,7 @@ def test_a_problem_is_said_once_as_it_comes_and_that_all_is_well_again_once(seen
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 3))))
-def test_a_wait_never_shrinks_while_it_goes_on_and_ends_in_time(failures: list[tuple[float, int]]) -> None:
+def test_a_backoff_never_shrinks_and_ends_in_time(failures: list[tuple[float, int]]) -> None:
     now, counted = 0.0, defaultdict[int, Failures](Failures)
     for seconds, key in failures:
         now += seconds
@@ -111,7 +111,7 @@ def test_a_wait_never_shrinks_while_it_goes_on_and_ends_in_time(failures: list[t
         assert item.again(now + 10_000).count == 1
 
 
-# --- the whole of it -----------------------------------------------------------------------------------------------
+# --- the whole watcher ---------------------------------------------------------------------------------------------
 
 GATEWAYS = [IPv4Address("10.1.0.1"), IPv4Address("10.1.0.254")]
 WANTED = [IPv4Network("172.16.1.0/24"), IPv4Network("172.16.2.0/24")]
@@ -158,9 +158,7 @@ happenings = st.one_of(
 
 @settings(max_examples=by_day(6, by_night=1500))
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
-def test_whatever_happens_the_end_is_as_asked_nobody_elses_is_touched_and_it_looks_no_more_than_it_must(
-    story: list[tuple[float, tuple[Any, ...]]],
-) -> None:
+def test_any_story_ends_as_configured_with_few_looks(story: list[tuple[float, tuple[Any, ...]]]) -> None:
     kernel, clock = FakeKernel(), FakeClock()
     build_links(kernel)
     kernel.add([defaults(GATEWAYS[0])])
@@ -195,7 +193,7 @@ _ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
 def parsed(text: str) -> list[tuple[str, tuple[tuple[str, str], ...], float]]:
-    """As https://prometheus.io/docs/instrumenting/exposition_formats/ tells."""
+    """Parse metrics as https://prometheus.io/docs/instrumenting/exposition_formats/ describes."""
     assert text == "" or text.endswith("\n")
     samples = []
     for line in text.split("\n")[:-1]:

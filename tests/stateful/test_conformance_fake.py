@@ -1,4 +1,4 @@
-"""The fake kernel against an oracle that knows nothing of tries, rules' tables or events: what the dump says."""
+"""The fake kernel against an oracle that knows neither tries nor rules' tables nor events: it reads the dump."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Lookup, Route
     from hostrouting.model.rules import Rule
 
-# The kernel shows entries for these with another type, or none.
+# The kernel shows these entries with another type, or no entry.
 _ODD = {IPv4Address(0), IPv4Address("224.0.0.1"), IPv4Address("255.255.255.255")}
 
 
@@ -31,7 +31,7 @@ def _fake() -> Iterator[FakeKernel]:
 
 
 class Machine(ConformanceMachine):
-    """Two fakes that are told the same, and what must hold of each."""
+    """Two fakes that get the same calls, and the invariants of each."""
 
     make_kernel = staticmethod(_fake)
     make_reference: ClassVar[Callable[[], FakeKernel]] = FakeKernel
@@ -39,7 +39,7 @@ class Machine(ConformanceMachine):
     @invariant()
     def a_look_up_is_the_longest_match_of_the_dump(self) -> None:
         rules = self.reference.rules()
-        # The oracle knows the rules of a fresh namespace only, and only while nobody has touched them.
+        # The oracle knows only the rules of a fresh namespace, and only until they are changed.
         if not _are_initial(rules) or getattr(self, "_were_touched", False):
             self._were_touched = True
             return
@@ -85,7 +85,7 @@ def _are_initial(rules: tuple[Rule, ...]) -> bool:
 
 
 def _naive(address: IPv4Address, entries: tuple[Route, ...], tables: tuple[int, ...]) -> Route | None:
-    """The best of the entries: the longest prefix, then the nearest table, then the lowest metric."""
+    """Return the best entry: the longest prefix, then the first table, then the lowest metric."""
     fitting = [
         entry
         for entry in entries
@@ -109,7 +109,7 @@ def _check(answer: Lookup, entries: tuple[Route, ...]) -> None:
         assert best.source in (None, IPv4Address("127.0.0.1")), answer
     else:
         assert answer.route is not None
-        # local and main are one trie: what is in local is found in main.
+        # local and main are one trie: an entry of local is found in main.
         assert (answer.route.key[1:], answer.route.hops) == (best.key[1:], best.hops), answer
 
 

@@ -1,4 +1,4 @@
-"""Only type-checked: what a user writes is accepted, and results have the types that the docs say."""
+"""Type-checked only: users' code is accepted, and results have the documented types."""
 
 from __future__ import annotations
 
