@@ -1,1 +1,1 @@
-"""``./run audit``: many random hosts, and what is said of them held to what the kernel does, address by address."""
+"""``./run audit``: many random hosts, each of whose reports is compared with the kernel, address by address."""

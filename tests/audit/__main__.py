@@ -19,10 +19,10 @@ MILLION = 1_000_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Audit, and say what was found; the exit status is 1 if anything is wrong."""
+    """Run the audit and print its results; the exit status is 1 if anything is wrong."""
     options = parse(arguments)
     try:
-        enter_namespace()  # hosts are made in others; no mistake of theirs may reach this machine's
+        enter_namespace()  # hosts are made in other namespaces; no mistake of theirs may reach this machine's
     except NamespaceError as error:
         complain(f"an audit needs network namespaces: {error}")
         return 1

@@ -1,4 +1,4 @@
-"""One host: what is said of it, live and recorded, before and after its fix, beside what the kernel and sockets do."""
+"""One host: its reports, live and from snapshots, before and after its fix, compared with the kernel and sockets."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ Sorts = dict[IPv4Network, dict[IPv4Address, "Sort"]]
 
 
 class Examination:
-    """A host in a network namespace of its own, in which the calling thread is from then on.
+    """A host in a network namespace of its own, which the calling thread enters for good.
 
     Args:
-        host: which.
-        addresses: how many of each expected CIDR are looked at beside all at which anything may change.
+        host: the host.
+        addresses: how many addresses of each expected CIDR are checked, besides those where a prefix begins or ends.
 
     Attributes:
-        share: what was counted.
-        mistakes: what was wrong, in words.
+        share: the counts.
+        mistakes: the mistakes, in words.
     """
 
     def __init__(self, host: Audited, addresses: int) -> None:
@@ -62,12 +62,12 @@ class Examination:
         self._settle()
 
     def _settle(self) -> None:
-        """Wait: of a carrier the routes hear later."""
+        """Wait for the routes, which learn of a carrier later than the links."""
         for link in self._kernel.links():
             self._kernel.set_link(link.name)
 
     def run(self) -> None:
-        """Look at everything."""
+        """Run every comparison."""
         self.config, live = self._checked(self._kernel)
         config = self.config
         judge = self._judge(config)
@@ -82,7 +82,7 @@ class Examination:
             self._connect(live)
             self._fix(config, live, sorts)
 
-    # --- what is said ------------------------------------------------------------------------------------------
+    # --- the reports -------------------------------------------------------------------------------------------
 
     def _checked(self, backend: RouteBackend) -> tuple[Config, OverlapReport]:
         return checked(backend, self.host.expected, self.host.allowed, self.host.foreseen)
@@ -99,10 +99,10 @@ class Examination:
                 yield way, str(error)
 
     def _release(self) -> str:
-        """Return the release of ip that its snapshots are to name: its own where it doesn't print all of a rule."""
+        """Return the release of ip that its snapshots should name: ip's own, if it doesn't print all of a rule."""
         return AS_IT_IS if any(" dscp " in step for step in self.host.steps) else KNOWS_ALL
 
-    # --- what is so --------------------------------------------------------------------------------------------
+    # --- the truth ---------------------------------------------------------------------------------------------
 
     def _judge(self, config: Config, patterns: tuple[str, ...] | None = None) -> Judge:
         return Judge(
@@ -114,12 +114,12 @@ class Examination:
         )
 
     def _addresses(self) -> list[IPv4Address]:
-        """Those of the expected CIDRs at which anything begins or ends, and others by chance."""
+        """Return the addresses of the expected CIDRs where a prefix begins or ends, and random others."""
         cidrs = [each.cidr for each in self.host.expected]
         cut = [*cidrs, *(route.destination for route in self._kernel.routes())]
         cut += [rule.destination for rule in self._kernel.rules() if rule.destination is not None]
         ends = {end for prefix in cut for end in (int(prefix[0]), int(prefix[-1]))}
-        ends |= {1 << 24, 127 << 24, 128 << 24, 224 << 24}  # what is judged begins and ends there
+        ends |= {1 << 24, 127 << 24, 128 << 24, 224 << 24}  # the judged ranges begin and end there
         numbers = {number + beside for number in ends for beside in (-1, 0, 1)}
         chance = random.Random(len(self.host.steps))
         for cidr in cidrs:
@@ -130,7 +130,7 @@ class Examination:
         return [address for address in map(IPv4Address, sorted(asked)) if any(address in cidr for cidr in cidrs)]
 
     def _sorts(self, config: Config) -> Sorts:
-        """What each address of each expected CIDR is."""
+        """Return the classification of each address of each expected CIDR."""
         addresses = self._addresses()
         sorts: Sorts = {}
         for patterns in {each.devs for each in self.host.expected}:
@@ -141,10 +141,10 @@ class Examination:
             self.share.answers += judge.answers
         return sorts
 
-    # --- the one beside the other ------------------------------------------------------------------------------
+    # --- comparisons -------------------------------------------------------------------------------------------
 
     def _compare(self, way: str, report: OverlapReport | str, sorts: Sorts) -> None:
-        """Hold a report to the kernel; words: there is none, and why."""
+        """Compare a report with the kernel; a text is the reason why there is no report."""
         verdict, reason = ("unknown", report) if isinstance(report, str) else (report.verdict, report.reason)
         if not sorts:
             if verdict != "unknown" or not str(reason).startswith("no-default-route"):
@@ -162,7 +162,7 @@ class Examination:
             self.share.look_ups += sum(map(len, sorts.values()))
 
     def _compare_boot(self, lines: list[str], sorts: Sorts) -> None:
-        """Likewise of the boot script, which says of each kind of failure only where it begins."""
+        """Compare the boot script's lines with the kernel; they name only the first address of each kind of failure."""
         if not sorts:
             self._say(
                 "boot", [] if lines == ["no-default-route"] else [f"there is no default route, and it says {lines}"]
@@ -171,7 +171,7 @@ class Examination:
             self._doubt("boot", lines[0])
         else:
             groups = [group for there in sorts.values() for group in by_kind(there).items()]
-            # Where several tables discard an address alike, it may say BLACKHOLE of what is a CNI's own.
+            # Where several tables discard an address alike, the script may say BLACKHOLE for a CNI's own discard.
             mute = {"BLACKHOLE"} if any(kind == "CNI-DISCARD" for (kind, *_), _ in groups) else set[str]()
             truth = {
                 (kind, ",".join(devs), str(some[0][0]), str(source or ""))
@@ -187,7 +187,7 @@ class Examination:
         question = self.host.connecting
         if question is None:
             return
-        # So that ports decide about the hop, and a few of them try all hops.
+        # The ports then decide about the hop, and a few of them try all hops.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         seen = seen_leaving(question)
         self.share.sockets += 3 * question.tries * len(seen)
@@ -199,7 +199,7 @@ class Examination:
         fix = live.fix
         if not self._is_installed(fix.routes):
             return
-        # What is fine by one expected CIDR may fail by another around it.
+        # An address that is fine by one expected CIDR may fail by another around it.
         failed = {address for there in before.values() for address, sort in there.items() if sort.is_failure}
         for cidr, after in self._sorts(config).items():
             there = {address: sort for address, sort in before[cidr].items() if address in after}
@@ -226,7 +226,7 @@ class Examination:
         return True
 
     def _doubt(self, way: str, reason: str) -> None:
-        """Count an unknown verdict, which is wrong only where a snapshot holds everything."""
+        """Count an unknown verdict, which is wrong only if a snapshot can hold everything."""
         self.share.unknown[f"{way}: {_in_general(reason)}"] = 1
         if not (self.host.is_odd or self.host.is_seen):
             self._tell(way, [f"the verdict is unknown: {reason}"])
@@ -247,8 +247,8 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
     """Run the boot script; return the lines of its marker.
 
     Args:
-        config: what it is rendered from.
-        steps: of the host; they decide by which of the awks that are here it runs.
+        config: the config of the script.
+        steps: the host's commands; they determine which of the installed awks runs it.
     """
     awks = [found for found in map(shutil.which, AWKS) if found is not None]
     awk = awks[crc32("\n".join(steps).encode()) % len(awks)]
@@ -261,11 +261,11 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 
 
 def is_unknown(lines: list[str]) -> bool:
-    """Return whether the boot script has judged nothing."""
+    """Tell whether the boot script has given no verdict."""
     return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
 
 
 def _in_general(reason: str) -> str:
-    """A reason without what is only this host's."""
+    """Return a reason without this host's addresses and numbers."""
     reason = re.sub(r"\d+(\.\d+){3}(/\d+)?", "A", re.split(r" \(|;|\n", reason)[0])
     return re.sub(r"\b\d+\b", "N", reason)

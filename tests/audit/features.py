@@ -1,4 +1,4 @@
-"""Random hosts with what few hosts have, as commands: only sockets know what the kernel makes of them."""
+"""Random hosts with rare features, as commands: only sockets show what the kernel makes of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Steps = Mapping[str, Sequence[str]]
 
 
 def _read(text: str) -> Iterator[tuple[str, Steps]]:
-    """Read each feature, and its commands by their marks."""
+    """Yield each feature with its commands, by their marks."""
     name, steps = "", dict[str, list[str]]()
     for line in text.splitlines():
         if not line.startswith(" "):
@@ -36,22 +36,22 @@ def _read(text: str) -> Iterator[tuple[str, Steps]]:
 
 
 SEEN_FEATURES = dict(_read(Path(__file__).with_name("features.txt").read_text().partition("\n\n")[2]))
-"""What only hosts have that sockets judge."""
+"""Features of hosts that only sockets judge."""
 
-# Routes that lead where they should, so that a look at the tables takes a while.
+# Routes that lead where they should, so that reading the tables takes a while.
 _MANY = (
     "ip rule add pref 4 to PREFIX lookup 200",
-    # Some may be there already.
+    # Some of these routes may exist already.
     "for i in $(seq 100); do echo route add BASE.$((i + 100)) dev eth0; done | ip -batch - -force || true",
 )
 
 
 def with_features(question: sources.Question, chance: random.Random) -> Audited:
-    """Give a host one or two features, or let it change all the time.
+    """Give a host one or two features, or make it change all the time.
 
     Args:
-        question: the host without them; its interfaces are made anew.
-        chance: chooses.
+        question: the host without the features; its interfaces are made again.
+        chance: the random choices.
     """
     world = question.world if chance.random() < 0.5 else attrs.evolve(question.world, rules=())
     expected = tuple({each.cidr: each for each in question.expected}.values())
@@ -89,7 +89,7 @@ def _chosen(chance: random.Random, template: str, words: dict[str, str]) -> str:
 
 
 def _links(chance: random.Random) -> Iterator[str]:
-    """Interfaces that are registered in another order than numbered, or in the same."""
+    """Return commands for interfaces that are registered in the order of their numbers, or in another one."""
     numbers = chance.choice(((21, 22, 23, 24), (50, 60, 40, 70), (70, 40, 60, 50)))
     for number, dev in zip(numbers, chance.sample(("eth0", "eth1", "ib0", "tap9"), 4), strict=True):
         yield f"ip link add {dev} index {number} type veth peer name peer-{dev}"
@@ -98,7 +98,7 @@ def _links(chance: random.Random) -> Iterator[str]:
 
 
 def _caught(chance: random.Random, steps: list[str]) -> list[str]:
-    """Rules that lead connections from some sources away."""
+    """Return rules that redirect connections from some sources."""
     sources = sorted({*re.findall(r"^ip address add ([\d.]+)/", "\n".join(steps), re.MULTILINE)})
     some = chance.sample(sources, chance.choice([n for n in (0, 0, 1, 1, 2) if n <= len(sources)]))
     rules = [f"ip rule add pref {60 + n} from {source} lookup 104" for n, source in enumerate(some)]

@@ -1,4 +1,4 @@
-"""What was counted, and what was wrong."""
+"""The counts and the mistakes of an audit."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ WAYS = {
     "ip": "snapshots by ip -j",
     "boot": "the boot script",
 }
-"""How a check knows the host."""
+"""The sources of a check's knowledge about the host."""
 
-# Of what is wrong that much is shown.
+# At most so many mistakes are printed.
 SHOWN = 5
 
 
 @attrs.define
 class Share:
-    """What was found on one kind of hosts.
+    """The results for one kind of hosts.
 
     Args:
         worlds: hosts that were made.
-        without_default: of them, those that have no default route to compare with: there each verdict must be unknown.
-        look_ups: addresses whose verdict was held to the kernel.
-        answers: of the kernel, for datagrams, TCP and each source of a connection.
-        wrong: by ``WAYS``, addresses that are told otherwise than the kernel does.
-        blamed: hosts on which a way is wrong, by way and what the host has that plain ones don't.
-        unknown: by way and reason, the hosts on which nothing was judged although there is a default route.
-        fixes: proposals that were applied.
-        entries: routes of these.
-        left: addresses that they left failing without saying so.
-        changed: addresses that they changed and shouldn't have.
+        without_default: hosts without a default route to compare with; their verdict must be unknown.
+        look_ups: addresses whose verdict was compared with the kernel.
+        answers: the kernel's answers, for datagrams, TCP and each source of a connection.
+        wrong: by ``WAYS``, addresses whose report differs from the kernel.
+        blamed: hosts with a mistake, by the kind of report and by a feature that plain hosts don't have.
+        unknown: hosts without a verdict despite a default route, by the kind of report and the reason.
+        fixes: fixes that were applied.
+        entries: the routes of those fixes.
+        left: addresses that still fail after a fix that promised otherwise.
+        changed: addresses that a fix changed and shouldn't have.
         sockets: connections and datagrams that were sent.
         unseen: addresses at which the check and they disagree.
         features: hosts that have it, by feature.
@@ -70,7 +70,7 @@ class Share:
 
 @attrs.define
 class Figures:
-    """What an audit found.
+    """The results of an audit.
 
     Args:
         plain: on hosts whose snapshots hold everything.
@@ -112,7 +112,7 @@ class Figures:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was wrong, and nothing unknown where a snapshot holds everything."""
+        """Tell whether there was no mistake, and no unknown verdict where a snapshot holds everything."""
         return not (self.mistaken or self.plain.unknown)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Random hosts, each as the commands that make it in an empty network namespace."""
+"""Random hosts, each as the commands that build it in an empty network namespace."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Audited:
-    """A host, and what is expected of it.
+    """A host and its config.
 
     Args:
-        steps: commands; what the kernel refuses is left out.
-        expected: by which interfaces what may leave.
+        steps: commands; one that the kernel refuses is left out.
+        expected: the expected CIDRs with their interfaces.
         allowed: ``allowedDevs``.
-        foreseen: as in the config.
-        connecting: what sockets try; None: they don't.
-        is_odd: whether it has what a snapshot may not hold.
-        cycle: commands that change the host again and again while it is looked at.
-        is_seen: whether sockets alone tell what is so.
+        foreseen: the prefixes of ``foreseen``.
+        connecting: the addresses that sockets try; None: none do.
+        is_odd: whether it has features that a snapshot may not hold.
+        cycle: commands that change the host again and again during the checks.
+        is_seen: whether only sockets show the truth.
         names: features that its commands don't show.
     """
 
@@ -52,17 +52,17 @@ class Audited:
 
     @property
     def had_rules(self) -> bool:
-        """Whether the rules were ever touched: from then on tables local and main are two."""
+        """Tell whether the rules were ever touched: from then on tables local and main are separate."""
         return any(step.startswith("ip rule ") for step in self.steps)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What of ``FEATURES`` it has."""
+        """Return those of ``FEATURES`` that it has."""
         return (*self._having(FEATURES), *self.names)
 
     @property
     def odd_features(self) -> tuple[str, ...]:
-        """Return those that plain hosts don't have."""
+        """Return the features that plain hosts don't have."""
         return (*self._having(_ODD_FEATURES), *self.names)
 
     def _having(self, features: dict[str, str]) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ _ODD_FEATURES = {
     "tied default routes": r"^ip route append default",
     "a neighbour that failed": r" nud failed$",
     "rules by an unknown attribute": r"^ip rule add .* (tun_id|realms) ",
-    # Its packets have the source of the interface that was registered first, which no dump tells.
+    # Packets by it have the source of the interface that was registered first, an order that no dump shows.
     "rules: from, and an interface without an address": (
         r"^ip link add (\S+) (index \d+ )?type veth (?![\s\S]*^ip address add .* dev \1$)"
         r"[\s\S]*^ip rule add .*\bfrom (?!all|0\.0\.0\.0/0)"
@@ -123,14 +123,14 @@ FEATURES = {
     "expected CIDRs with interfaces of their own": r"^# devs",
     **_ODD_FEATURES,
 }
-"""What can be seen of a host's commands, in the docs' words."""
+"""Features that a host's commands show, in the docs' words."""
 
 
 # --- the worlds of the tests, as commands ------------------------------------------------------------------------
 
 
 def commands(world: World) -> Iterator[str]:
-    """What ``World.build`` does, in words of ip(8)."""
+    """Return the commands of ip(8) for what ``World.build`` does."""
     for dev in map(shlex.quote, world.devs):
         yield f"ip link add {dev} type veth peer name peer-{dev}"
         yield f"ip link set peer-{dev} up"
@@ -163,7 +163,7 @@ def _address(address: NewAddress) -> str:
 
 def _route(route: Route) -> str:
     words = str(route)
-    # What ip adds by itself isn't what every route here has.
+    # ip's default scope isn't the scope of every route here.
     more = ("" if " table " in words else " table main") + ("" if " scope " in words else " scope global")
     return re.sub(r"( proto \S+)", rf"\1{more}", words, count=1)
 
@@ -191,14 +191,14 @@ def _rule(rule: Rule) -> str:
     return " ".join((*(["not"] if rule.is_inverted else []), *words))
 
 
-# --- what the worlds of the tests don't have ---------------------------------------------------------------------
+# --- features that the worlds of the tests don't have ------------------------------------------------------------
 
 _BACK = ("ip link set {dev} down", "ip link set {dev} up")
 
 
 @st.composite
 def _more(draw: st.DrawFn, prefixes: list[str], addresses: list[str], devs: list[str]) -> tuple[list[str], list[str]]:
-    """What happens to a host before it has routes, and afterwards."""
+    """Draw commands that run on a host before it has routes, and after."""
     dev, prefix = draw(st.sampled_from(devs)), draw(st.sampled_from(prefixes))
     address = draw(st.sampled_from(addresses))
     return draw(
@@ -229,7 +229,7 @@ def _more(draw: st.DrawFn, prefixes: list[str], addresses: list[str], devs: list
 
 @st.composite
 def _odd(draw: st.DrawFn, prefixes: list[str], devs: list[str], default: Route | None) -> list[str]:
-    """What a snapshot may not hold."""
+    """Draw features that a snapshot may not hold."""
     dev, (prefix, other) = draw(st.sampled_from(devs)), (draw(st.sampled_from(prefixes)) for _ in range(2))
     table, group = draw(st.sampled_from(("main", "100"))), draw(st.sampled_from((0, 5, 5)))
     inner = draw(st.sampled_from(("192.0.2.1", "10.0.1.1", "172.16.1.1")))
@@ -277,7 +277,7 @@ def _odd(draw: st.DrawFn, prefixes: list[str], devs: list[str], default: Route |
 
 
 def _default(world: World) -> Route | None:
-    """The default route that counts."""
+    """Return the default route that wins."""
     return min(
         (r for r in world.routes if r.destination.prefixlen == 0 and r.table == 254),
         key=lambda r: r.metric,
@@ -287,11 +287,11 @@ def _default(world: World) -> Route | None:
 
 @st.composite
 def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
-    """A random host.
+    """Draw a host.
 
     Args:
-        draw: by Hypothesis.
-        is_odd: whether it must have what a snapshot may not hold.
+        draw: Hypothesis's draw function.
+        is_odd: whether it must have features that a snapshot may not hold.
     """
     if draw(st.booleans()):
         question = draw(sources.questions())
@@ -303,7 +303,7 @@ def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
         asked = draw(cut.questions(has_objects=True))
         wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
         world = asked.world
-        # Where all short prefixes are suppressed, a fix would need a route for each of millions of long ones.
+        # If all short prefixes are suppressed, a fix would need millions of long routes.
         is_suppressed = any(rule.suppress_prefix_length is not None for rule in world.rules)
         cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
         audited = Audited((), tuple(map(ExpectedCidr, cidrs)), asked.allowed, asked.foreseen)

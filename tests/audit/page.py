@@ -22,7 +22,7 @@ _KINDS = ("", "plain hosts", "hosts with what a snapshot may not hold", "hosts t
 
 
 def made(look_ups: int, number: int) -> dict[str, str]:
-    """When and how an audit was made."""
+    """Return the date of an audit, its command, its kernel and its programs."""
     ip = subprocess.run(["ip", "-V"], capture_output=True, text=True, check=True).stdout.strip()
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
@@ -33,7 +33,7 @@ def made(look_ups: int, number: int) -> dict[str, str]:
 
 
 def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Return what is told of each kind of hosts."""
+    """Yield the table's rows, with a column for each kind of hosts."""
 
     def row(words: str, name: str) -> tuple[str, tuple[int, ...]]:
         return words, tuple(getattr(share, name) for share in figures.shares)
@@ -66,14 +66,14 @@ def event_rows(figures: Figures) -> Iterator[tuple[str, int]]:
 
 
 def reasons(figures: Figures) -> Iterator[tuple[str, str, int]]:
-    """Why nothing was judged."""
+    """Yield the reasons for unknown verdicts, with the number of hosts."""
     for kind, share in zip(_KINDS[1:], figures.shares, strict=True):
         for reason, hosts in sorted(share.unknown.items()):
             yield kind, reason, hosts
 
 
 def as_table(figures: Figures) -> str:
-    """An audit, aligned, for a terminal."""
+    """Return an audit as an aligned table for a terminal."""
     lines = [f"{mistake}\n" for mistake in figures.mistakes]
     table = [_KINDS, *((words, *(f"{count:,}" for count in counts)) for words, counts in rows(figures))]
     first, *others = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -107,11 +107,11 @@ def _verdict(figures: Figures) -> str:
 
 
 def write_docs(figures: Figures, folder: Path) -> None:
-    """Write the page, and the figures that it is made of.
+    """Write the page, and the figures behind it.
 
     Args:
-        figures: of an audit.
-        folder: gets ``audit.md`` and ``audit.json``.
+        figures: the audit's figures.
+        folder: the folder for ``audit.md`` and ``audit.json``.
     """
     (folder / "audit.json").write_text(json.dumps(figures.to_json(), indent=1) + "\n")
     (folder / "audit.md").write_text(_page(figures))

@@ -1,4 +1,4 @@
-"""Blocks of hosts, each examined by a process of its own, until so many lookups are done."""
+"""Blocks of hosts, each examined by a separate process, until so many lookups are done."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of five hosts four are plain, and one is odd.
+# Of five hosts, four are plain and one is odd.
 _PLAIN_EACH = 4
 # Odd ones in a block, those that sockets judge, those that meet events, and addresses by chance in each expected CIDR
 # of a host: if there are many blocks, and if few.
 _MANY, _FEW = (10, 20, 48, 1024), (2, 8, 1, 64)
 # As a few blocks of few have, or more.
 _LOOK_UPS = 5_000
-# Most take a tenth of one.
+# Most hosts take a tenth of it.
 _HOST_SECONDS = 120
 
 
 def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Figures:
-    """Examine hosts until so many lookups were held to the kernel.
+    """Examine hosts until so many lookups were compared with the kernel.
 
     Args:
-        look_ups: at least.
-        number: what decides about all chance.
-        progress: is told the figures after each block.
+        look_ups: the least number of lookups.
+        number: the seed of all random choices.
+        progress: called with the figures after each block.
     """
     figures, start = Figures(), time.monotonic()
 
@@ -66,7 +66,7 @@ def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Fi
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         running = deque(pool.submit(examine_block, number, block, *_MANY) for block in range(workers + 1))
         for block in count(workers + 1):
-            # In their order, so that the same ones count each time.
+            # The blocks are taken in order, so that the same ones count each time.
             add(running.popleft().result())
             if figures.look_ups >= look_ups:
                 break
@@ -99,7 +99,7 @@ def examine_block(number: int, block: int, odd: int, seen: int, met: int, addres
 
 
 class _TooLongError(Exception):
-    """A host takes minutes."""
+    """A host that takes minutes."""
 
 
 def _examine(examination: Examination, figures: Figures) -> None:
@@ -131,13 +131,13 @@ def _give_up(*_: object) -> None:
 
 
 def for_sockets(name: str, most: int) -> list[Audited]:
-    """Return as many random hosts that sockets judge, always the same ones of one name."""
+    """Return so many random hosts that sockets judge, always the same ones for a name."""
     chance = random.Random(name)
     return [with_features(question, chance) for question in drawn(name, most, sources.questions())]
 
 
 def drawn(name: str, most: int, strategy: SearchStrategy[T]) -> list[T]:
-    """As many random hosts, always the same ones of one name."""
+    """Return so many random hosts, always the same ones for a name."""
     found: list[T] = []
 
     @seed(name)

@@ -1,4 +1,4 @@
-"""One host, and what is said of it beside what its sockets do: no lookup, and no computation of the audit's."""
+"""One host, whose reports are compared only with what its sockets do: no lookup, and no computation of the audit's."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from hostrouting import ExpectedCidr, OverlapReport
 
     Said = OverlapReport | list[str] | str
-    """A report, the lines of the boot script's marker, or why there is neither."""
+    """A report, the lines of the boot script's marker, or the reason why there is neither."""
 
-# Where one of several hops is taken by chance, or one default route after the other.
+# How often an address is tried if one of several hops is random, or default routes alternate.
 _TRIES = 12
-# How often each way is tried while the host changes.
+# How often each kind of report is made while the host changes.
 _LIVE, _RECORDED, _BOOTED = 8, 4, 2
-# So many notes on own addresses are put to the test.
+# So many notes about local addresses are put to the test.
 _NOTES = 3
 
 
@@ -42,13 +42,13 @@ class Moment:
     """A host as its sockets find it.
 
     Args:
-        seen: by which interfaces packets to each address leave; None: or a socket fails.
-        default_devs: the default route's; none: there is no default route.
-        more_devs: likewise, with the hops that the kernel shows as dead: some of these it takes.
+        seen: the interfaces by which packets to each address leave; None among them: a socket fails.
+        default_devs: the default route's interfaces; empty: there is no default route.
+        more_devs: the same with the hops that the kernel shows as dead, some of which it uses.
         devs: all interfaces.
-        own: what table local holds.
-        loud: where routes are of type broadcast or multicast, for which an ordinary socket fails.
-        turns: the interfaces of default routes that the states of their gateways' neighbours decide between.
+        own: the destinations of table local.
+        loud: the destinations of broadcast and multicast routes, for which an ordinary socket fails.
+        turns: the interfaces of default routes between which the states of their gateways' neighbours decide.
     """
 
     seen: dict[IPv4Address, frozenset[str | None]]
@@ -60,26 +60,26 @@ class Moment:
     turns: tuple[frozenset[str | None], ...] = ()
 
     def fine(self, expected: ExpectedCidr, allowed: Sequence[str]) -> set[str]:
-        """Return the interfaces by which nothing fails."""
+        """Return the interfaces by which an expected address may leave."""
         if expected.devs is None:
             return {*self.more_devs, *allowed}
         return {dev for dev in self.devs if any(fnmatchcase(dev, like) for like in expected.devs)}
 
     def soon(self, devs: frozenset[str | None]) -> frozenset[str | None]:
-        """Return by which interfaces packets leave that leave by some now, once neighbours are in other states."""
+        """Return the interfaces by which packets may leave instead of these, once neighbours change their states."""
         return devs.union(*(turn for turn in self.turns if turn & devs))
 
 
 @attrs.frozen
 class Claim:
-    """Something that is said to fail.
+    """A reported failure.
 
     Args:
-        kind: of the finding.
-        devs: that it leaves by.
-        source: from which, if not from any.
-        sure: where it must fail so.
-        reach: where it may.
+        kind: the finding's kind.
+        devs: the interfaces by which packets leave.
+        source: the source with which it fails, if not with every one.
+        sure: the addresses where it must fail so.
+        reach: the addresses where it may.
     """
 
     kind: str
@@ -89,10 +89,10 @@ class Claim:
     reach: tuple[IPv4Network, ...]
 
     def is_seen(self, devs: frozenset[str | None], fine: set[str]) -> bool:
-        """Return whether a socket has done so."""
+        """Tell whether a socket has failed so."""
         if self.kind != "OVERLAP":
             return None in devs
-        # Linux 6.15 and newer prefers the hop whose own address the source is: then always a fine one.
+        # Linux 6.15 and newer prefers the hop whose own address is the source, which is always a fine one.
         return bool(devs & (set(self.devs) - fine)) or (self.source != "" and not fine.isdisjoint(self.devs))
 
 
@@ -100,10 +100,10 @@ class SeenExamination(Examination):
     """A host that sockets judge; the arguments are those of ``Examination``."""
 
     def run(self) -> None:
-        """Look at everything."""
+        """Run every comparison."""
         self.config, first = self._checked(self._kernel)
         self.share.without_default = int(default_route(self._kernel.routes()) is None)
-        # So that ports decide about the hop.
+        # The ports then decide about the hop.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         addresses = self._addresses()
         moments = [self._look(addresses)]
@@ -156,10 +156,10 @@ class SeenExamination(Examination):
         more = tuple(hop.dev for hop in default.hops if hop.dev is not None)
         return Moment(seen, live(default), more, devs, own, loud, tuple(map(frozenset, tied.values())))
 
-    # --- the one beside the other ------------------------------------------------------------------------------
+    # --- comparisons -------------------------------------------------------------------------------------------
 
     def _hold(self, way: str, said: Said, moments: Sequence[Moment]) -> None:
-        """Hold what is said to each moment of a host; one of them must justify it."""
+        """Compare a report with each moment of a host; one of them must justify it."""
         if isinstance(said, str) or (reason := _reason(said)) is not None:
             if any(moment.default_devs for moment in moments):
                 self._doubt(way, said if isinstance(said, str) else str(reason))
@@ -196,13 +196,13 @@ class SeenExamination(Examination):
                 is_refused = None in devs and _holds(moment.loud, address)
                 if _holds(claim.sure, address) and not (claim.is_seen(moment.soon(devs), fine) or is_refused):
                     yield f"{address} of {expected} leaves by {_words(devs)}, and is said to be {claim.kind} {claim.devs} {claim.source}"
-            # Where something is said to fail, that a socket fails at once is no news.
+            # Where a failure is reported, a socket that fails at once confirms it.
             left = devs - fine - told - ({None} if told else set())
             if left - {"lo", None} if _holds(own, address) else left:
                 yield f"{address} of {expected} leaves by {_words(devs)}, and that isn't said"
 
     def _compare_lines(self, lines: list[str], live: OverlapReport, moment: Moment) -> None:
-        """Hold the boot script to the live verdict, where that one is right: a line doesn't tell where it ends."""
+        """Compare the boot script with a live verdict that is right: a line doesn't name a failure's last address."""
         if is_unknown(lines) or live.verdict == "unknown" or self._wrong(live, moment):
             return
         of_cni = any(note.kind == NoteKind.CNI_DISCARD for note in live.notes)
@@ -211,9 +211,9 @@ class SeenExamination(Examination):
         self._say("boot", [f"it says no {line}, and check does" for line in truth - told])
 
     def _changeable(self, report: OverlapReport, before: Moment) -> Iterator[str]:
-        """Yield addresses that notes call this host's own whatever a route says, and that a route takes."""
+        """Yield addresses that notes call local whatever routes there are, and that a route nevertheless takes."""
         if self._kernel.rules()[:1] != KERNEL_RULES[:1]:
-            return  # then they don't say that
+            return  # then the notes don't say that
         for address in [ranges[0][0] for ranges in _own(report)][:_NOTES]:
             words = f"{address}/32 dev {report.default_devs[0]} table main"
             subprocess.run(["ip", "route", "add", *words.split()], capture_output=True, check=False)
@@ -233,7 +233,7 @@ class SeenExamination(Examination):
             for address in filter(expected.cidr.__contains__, before.seen):
                 was, is_now = before.seen[address] - fine, after.seen[address] - fine
                 is_excused = _holds(before.own, address) or is_told(address, live.fix.unfixable)
-                # What the check doesn't know to fail is its mistake, and not that of the fix.
+                # A failure that the check misses is the check's mistake, not the fix's.
                 if not is_now or is_excused or (was and not _holds(told, address)):
                     continue
                 self.share.left += bool(was)
@@ -243,19 +243,19 @@ class SeenExamination(Examination):
 
 
 def _reason(said: OverlapReport | list[str]) -> str | None:
-    """Return why nothing is judged; None: something is."""
+    """Return why there is no verdict; None: there is one."""
     if isinstance(said, list):
         return said[0] if is_unknown(said) else None
     return said.reason
 
 
 def _claims_at_boot(lines: list[str], cidr: IPv4Network) -> Iterator[Claim]:
-    """Yield the boot script's lines on a CIDR, which tell of each kind of failure only where it begins."""
+    """Yield the boot script's lines about a CIDR, which name only the first address of each kind of failure."""
     for line, (kind, devs, probe, source) in zip(lines, told_by(lines), strict=True):
         if f" expected CIDR {cidr} " in line:
             first = IPv4Address(probe)
             rest = tuple(summarize_address_range(first, cidr[-1]))
-            # A name may hold a comma, which the line can't tell.
+            # A name may contain a comma, which the line doesn't escape.
             yield Claim(kind, (devs, *devs.split(",")), source, (IPv4Network(first),), rest)
 
 

@@ -1,1 +1,1 @@
-"""A search for moments of an update at which a start of the consumer is decided wrongly: ``./run search --help``."""
+"""A search for moments of an update at which the gate decides wrongly about a start: ``./run search --help``."""

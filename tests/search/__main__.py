@@ -19,7 +19,7 @@ _NAMES = tuple(pair.name for pair in PAIRS)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Search, and print a table; the exit status is 1 if there is a counterexample."""
+    """Run the search, and print a table; the exit status is 1 if there is a counterexample."""
     options = parse(arguments)
     pairs = [name for name in (*_NAMES, TWO_STEPS.name) if any(words in name for words in options.pair)]
     start, found = time.monotonic(), []

@@ -1,4 +1,4 @@
-"""``python -m search.inside NAMESPACES``: searches in a world of its own; a line of JSON in, a line of JSON out."""
+"""``python -m search.inside NAMESPACES``: searches in a world of its own; reads and writes lines of JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(outside: str) -> None:
-    """Make the world, and answer until nothing is asked any more."""
+    """Make the world, and answer requests until the input ends."""
     make_world(outside)
     LoadedSystemd().reload()
     nothing = read_state()
@@ -31,9 +31,9 @@ def main(outside: str) -> None:
 def examine(
     nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int, awk: str | None
 ) -> dict[str, Any]:
-    """Examine moments of the update of this name, and return what was found.
+    """Examine moments of the update of this name, and return the findings.
 
-    Without the name of an awk each moment is one of another awk.
+    Without an awk's name, the awks take turns.
     """
     (row,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == pair)
     search = Search.prepare(row, nothing, seed)

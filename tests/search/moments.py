@@ -1,4 +1,4 @@
-"""One moment of an update after another: what a start is answered there, and what is left in the end."""
+"""The moments of an update, one after another: the gate's answer to a start at each, and the final state."""
 
 from __future__ import annotations
 
@@ -35,51 +35,51 @@ if TYPE_CHECKING:
 
 
 class Kind(str, Enum):
-    """What happens at a moment, beside a start."""
+    """The disturbance at a moment, besides a start."""
 
     FREEZE = "freeze"
-    """The update stands still while the start is made, and then goes on to its end."""
+    """The update stands still during the start, and then goes on to its end."""
 
     KILL = "kill"
-    """The update is killed; after the start it is made again, whole."""
+    """The update is killed, and after the start made again as a whole."""
 
     BOOT = "boot"
-    """The update is killed by a power cut: the start is one of the next boot, and the update is made again."""
+    """A power cut kills the update: the start is one of the next boot, and the update is made again."""
 
     REFUSE = "refuse"
-    """After the start the kernel refuses a route of B, so that the update takes itself back."""
+    """After the start the kernel refuses a route of B, so that the update rolls back."""
 
     TAKE_BACK = "take back"
-    """The same, and the update is killed later on, in the midst of taking itself back or wherever it is then."""
+    """The kernel refuses a route, and the update is killed later, during its rollback or wherever it is then."""
 
     GATE = "gate"
-    """The gate stands still before one of its calls, while the whole update is made."""
+    """The gate stands still before one of its calls, during the whole update."""
 
     ONESHOT = "oneshot"
-    """So does the oneshot that installs the routes, and there is no start."""
+    """The oneshot that installs the routes stands still before one of its calls, and there is no start."""
 
     BOTH = "both"
-    """Update and gate each stand still once, drawn by chance; then one goes on, or the update is killed."""
+    """Update and gate each stand still once, at random; then one goes on, or the update is killed."""
 
 
-# Pairs of stops that are drawn.
+# So many pairs of stops are drawn.
 _BOTH_COUNT = 20
-# As long as an update is waited for in the midst of a start, which it may be waiting for.
+# How long an update during a start is waited for; it may itself wait for the start.
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
 
 @attrs.frozen
 class Counterexample:
-    """A moment at which a start is answered wrongly, or that leaves something else behind than it should.
+    """A moment at which the gate decides wrongly, or after which the final state is wrong.
 
     Args:
         pair: the update.
-        kind: what happened at the moment.
-        number: of the step before which it happened.
+        kind: the disturbance at the moment.
+        number: the number of the step before which it happened.
         step: that step.
         complaint: what is wrong.
-        words: what the update and the gate said.
+        words: the output of update and gate.
     """
 
     pair: str
@@ -94,17 +94,17 @@ class Counterexample:
         return f"{self.pair}: {self.kind} before step {self.number} ({self.step}): {self.complaint}{said}"
 
 
-@attrs.frozen(slots=False)  # for what is only sometimes asked for
+@attrs.frozen(slots=False)  # for the cached properties
 class Search:
     """The search in one update.
 
     Args:
         pair: the update.
         before: the state under A.
-        after: the state under B, after an update that nothing disturbed.
-        steps: of that update.
-        outcome: of that update; of a passing one, that of the run which undoes it.
-        seed: decides which moments are examined, and where a second one is.
+        after: the state under B, after an undisturbed update.
+        steps: the steps of that update.
+        outcome: the outcome of that update; for a passing one, of the run that undoes it.
+        seed: determines which moments are examined, and where a second stop is.
     """
 
     pair: Pair
@@ -116,12 +116,12 @@ class Search:
 
     @classmethod
     def prepare(cls, pair: Pair, nothing: State, seed: int) -> Search:
-        """Install A, then B, and note what that changes.
+        """Install A, then B, and record the changes.
 
         Args:
             pair: the update.
             nothing: the state of a world where nothing is installed.
-            seed: decides about all chance.
+            seed: determines all random choices.
         """
         restore(nothing)
         outcome = "done"
@@ -140,7 +140,7 @@ class Search:
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """The calls of the gate at a start under A."""
+        """Return the calls of the gate at a start under A."""
         restore(self.before)
         watched = Watched(stop=0)
         start(next(iter(self.pair.starts)), watched)
@@ -148,7 +148,7 @@ class Search:
 
     @cached_property
     def oneshot_calls(self) -> tuple[str, ...]:
-        """The calls of the oneshot that installs the routes of A."""
+        """Return the calls of the oneshot that installs the routes of A."""
         restore(self.before)
         watched = Watched(stop=0)
         run_oneshot(LAYOUT.script(ROUTES), watched)
@@ -156,7 +156,7 @@ class Search:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Return what can happen in this update."""
+        """Return the disturbances that are possible in this update."""
         before = self.pair.before
         is_possible = dict.fromkeys((Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None)
         is_possible |= dict.fromkeys((Kind.GATE, Kind.BOTH), before is not None)
@@ -164,7 +164,7 @@ class Search:
         return tuple(kind for kind in Kind if is_possible.get(kind, True))
 
     def numbers(self, kind: Kind) -> range:
-        """Return the numbers of the steps or calls before which something can happen."""
+        """Return the numbers of the steps or calls before which a disturbance can happen."""
         counts = {
             Kind.GATE: lambda: len(self.calls),
             Kind.ONESHOT: lambda: len(self.oneshot_calls),
@@ -173,16 +173,16 @@ class Search:
         return range(1, counts.get(kind, lambda: len(self.steps))() + 1)
 
     def chance(self, *words: object) -> random.Random:
-        """Return what decides by chance, alike whatever else is searched."""
+        """Return a random generator that doesn't depend on the other searches."""
         return random.Random(" ".join(map(str, (self.seed, self.pair.name, *words))))
 
     def moments(self, kinds: Collection[str], most: int | None, turn: int) -> list[tuple[Kind, int]]:
-        """Return the moments to examine: what happens, and before which step.
+        """Return the moments to examine: a disturbance, and the step before which it happens.
 
         Args:
-            kinds: what may happen.
-            most: how many are drawn by chance, the kinds by turns; None: all.
-            turn: whose turn it is first.
+            kinds: the allowed disturbances.
+            most: how many moments are drawn, with the kinds in turns; None: all.
+            turn: the number of the kind that comes first.
         """
         possible = [kind for kind in self.kinds if kind.value in kinds and self.steps]
         if most is None or not possible:
@@ -192,11 +192,11 @@ class Search:
         return [(kind, chance.choice(self.numbers(kind))) for kind in drawn]
 
     def examine(self, kind: Kind, number: int) -> Counterexample | None:
-        """Go to a moment, and return what is wrong there; None if nothing is.
+        """Go to a moment, and return what is wrong there; None if all is right.
 
         Args:
-            kind: what happens there.
-            number: of the step before which it does, from 1.
+            kind: the disturbance.
+            number: the number, from 1, of the step before which it happens.
         """
         restore(self.before)
         moment = _Moment(self, kind, number)
@@ -311,7 +311,7 @@ class _Moment:
             update.go(stop)
 
     def _start_in(self, update: Update, when_waiting: Callable[[], None]) -> None:
-        """Start all units while the update stands still, but where a start waits for its lock."""
+        """Start all units while the update stands still, unless a start waits for its lock."""
         admitted: dict[str, bool] = {}
         for unit in self.search.pair.starts:
             result = start(unit, Watched(when_waiting))
@@ -319,7 +319,7 @@ class _Moment:
             if update.is_standing:
                 admitted[unit] = result.is_admitted
             elif result.is_admitted or not self.is_refusing:
-                # Where the kernel refuses B, B may hold the node.
+                # If the kernel refuses B, B may hold the node.
                 self._judge_between({unit: result.is_admitted})
         self._judge_between(admitted)
 
@@ -337,7 +337,7 @@ class _Moment:
         self.complaints += self.search.pair.complaints_between(admitted)
 
     def _see_end(self, update: Update) -> None:
-        """Have the update end, as one does that nothing disturbs or as one that the kernel refuses."""
+        """Let the update end, as an undisturbed update does or one that the kernel refuses."""
         ended = update.wait()
         assert isinstance(ended, Ended)
         self.words.append(f"the update: {ended.outcome} {ended.words}")
@@ -349,7 +349,7 @@ class _Moment:
         is_refused = self.is_refusing and ended.outcome == "RouteError"
         if not is_refused:
             accept_routes()
-            # Routes that are in already meet the refusal as a shadow, which a STRICT check raises.
+            # Routes that were added before meet the refusal as a shadow, for which a STRICT check raises.
             expected = {self.search.outcome, *(["RouteOverlapError"] if self.is_refusing else [])}
             if ended.outcome not in expected:
                 self.complaints.append(f"the update ended with {ended.outcome}, undisturbed with {self.search.outcome}")
@@ -357,7 +357,7 @@ class _Moment:
         self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not is_refused)
 
     def _do_again(self) -> None:
-        """Make the whole update, after one that was killed; of a passing one, the run that undoes it."""
+        """Make the whole update again after a kill; for a passing one, make the run that undoes it."""
         ended = _run(self.search.pair.again)
         if ended.outcome != self.search.outcome:
             self.words.append(ended.words)
@@ -372,7 +372,7 @@ class _Moment:
 
 
 class _Amidst(ExitStack):
-    """An update that is made in the midst of something else, which it may wait for."""
+    """An update that is made during another action, for which it may wait."""
 
     def __init__(self, search: Search) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ class _Amidst(ExitStack):
         self._update: Update | None = None
 
     def make_update(self) -> None:
-        """Make it, and return when it is over, or waits."""
+        """Make the update, and return when it is over or waits."""
         self._update = self.enter_context(Update(self._search.pair.task))
         end = time.monotonic() + _PATIENCE_SECONDS
         while not self._update.has_news(_POLL_SECONDS) and time.monotonic() < end:
@@ -388,7 +388,7 @@ class _Amidst(ExitStack):
                 return
 
     def made(self) -> Update:
-        """Return it; made now, if there was no such moment."""
+        """Return the update; make it now if it wasn't made yet."""
         if self._update is None:
             self.make_update()
         assert self._update is not None

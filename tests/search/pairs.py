@@ -1,4 +1,4 @@
-"""The updates that are searched: config A is installed, B replaces it, and a start is right or wrong in between."""
+"""The updates of the search: config A is installed, B replaces it, and the gate's answers are right or wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MACHINE, KUBELET = "systemd-nspawn@kube1.service", "kubelet.service"
 TEMPLATE = "systemd-nspawn@.service"
 
-# Shadowed by the connected 172.16.0.0/16 of ib0, unless a static route covers them.
+# The connected 172.16.0.0/16 of ib0 shadows these, unless a static route covers them.
 X, Y, Z = "172.16.1.0/24", "172.16.2.0/24", "172.16.9.0/24"
 X_HALVES = ("172.16.1.0/25", "172.16.1.128/25")
 X_WIDER = "172.16.0.0/23"
@@ -38,13 +38,14 @@ class Pair:
     """An update and its oracle.
 
     Args:
-        name: of the row.
-        before: the config that is installed first; None: nothing is.
-        after: the config that replaces it; None: all is removed.
-        starts: by the unit that is started, the answers of the gate under ``before`` and under ``after``: True admits.
-        is_one_step: B is brought about by ``Configure``, which promises that; else by its two tasks, one by one.
-        first: what is done after A is installed, before the update.
-        passing: the update, where it is another one than from A to B, and leaves what a run that installs A undoes.
+        name: the name of its row.
+        before: the config that is installed first; None: none is.
+        after: the config that replaces it; None: everything is removed.
+        starts: by unit, the gate's answers under ``before`` and under ``after``: True admits.
+        is_one_step: whether ``Configure``, which promises one step, makes the update; otherwise its two tasks do, one
+            by one.
+        first: an action after A is installed, before the update.
+        passing: another update than from A to B, whose changes a run that installs A undoes.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Pair:
 
     @property
     def refused_destination(self) -> IPv4Network | None:
-        """A destination of B that the kernel can be made to refuse without harm to A's routes; None: there is none."""
+        """Return a destination of B that the kernel can refuse without harm to A's routes; None: there is none."""
         old, new = _destinations(self.before), _destinations(self.after)
         return next((one for one in new if not any(one.overlaps(other) for other in old)), None)
 
@@ -70,14 +71,14 @@ class Pair:
         return Serial(ConfigureStaticRoutes(self.after, host=host), CheckRouteOverlap(self.after, host=host))
 
     def again(self, host: Host) -> Task[object]:
-        """Return what heals a host on which the update was killed."""
+        """Return a task that heals a host on which the update was killed."""
         return self.task(host) if self.passing is None else task_for(self.before, host)
 
     def complaints_between(self, admitted: Mapping[str, bool]) -> list[str]:
-        """Return what is wrong with starts of one moment of the update.
+        """Return what is wrong with the starts at one moment of the update.
 
         Args:
-            admitted: the answers of the gate, by unit; all units of the pair, or some.
+            admitted: the gate's answers, by unit, for some or all units of the pair.
         """
         found = []
         for unit, is_admitted in admitted.items():
@@ -92,11 +93,11 @@ class Pair:
         return found
 
     def complaints_after(self, admitted: Mapping[str, bool], *, is_updated: bool) -> list[str]:
-        """Return what is wrong with starts when the update is over.
+        """Return what is wrong with the starts after the update.
 
         Args:
-            admitted: the answers of the gate, by unit.
-            is_updated: B is installed; else the update was taken back, and A is.
+            admitted: the gate's answers, by unit.
+            is_updated: whether B is installed; otherwise the update was rolled back, and A is.
         """
         return [
             f"{unit} was {_word(is_admitted)} after the update; under {'B' if is_updated else 'A'} it is "
@@ -149,22 +150,22 @@ def _passing(name: str, config: Config, update: Make, *, is_healthy: bool, first
 
 
 def trying(config: Config) -> Make:
-    """Return what tries the routes of a config."""
+    """Return a function that makes a trial of a config's routes."""
     return lambda host: TryRoutes(config, _TRIAL_SECONDS, host=host)
 
 
 def confirming(host: Host) -> Task[object]:
-    """Return what confirms the trial that stands."""
+    """Return a task that confirms the running trial."""
     return ConfirmTrial(host=host)
 
 
 def losing(host: Host) -> Task[object]:
-    """Return what takes our routes away, as a daemon does that manages the interface."""
+    """Return a task that removes our routes, as a daemon that manages the interface does."""
     return task("lose")(lambda _: host.routes.delete(host.routes.our_routes()))
 
 
 def looking(config: Config) -> Make:
-    """Return one look of the watcher of a config."""
+    """Return a function that makes one look of a config's watcher."""
 
     def make(host: Host) -> Task[object]:
         watched = WatchHostRouting(read=lambda: config, host=host, say=lambda _: None, tell=lambda _: None)
@@ -178,7 +179,7 @@ _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
 _NOTHING = Config()
 
 PAIRS = (
-    # Healthy under both: never held.
+    # Healthy under both configs: never held.
     _healthy("healthy, first install", None, _GOOD),
     _healthy("healthy, route added", _GOOD, _config([X, Z], [X])),
     _healthy("healthy, route dropped", _config([X, Z], [X]), _GOOD),
@@ -206,7 +207,7 @@ PAIRS = (
         _config([X], [X], consumer=KUBELET),
         {MACHINE: (True, True), KUBELET: (True, True)},
     ),
-    # Shadowed under both: never admitted.
+    # Shadowed under both configs: never admitted.
     _shadowed("shadowed, route added", _config([], [X]), _BAD),
     _shadowed("shadowed, route dropped", _BAD, _config([], [X])),
     _shadowed("shadowed, CIDRs changed", _BAD, _config([Z], [Y, SERVICES])),
@@ -215,14 +216,14 @@ PAIRS = (
     _shadowed("shadowed, routes begun", _config([], [Y]), _config([Y], [X])),
     _shadowed("shadowed, applied again", _BAD, _BAD),
     _shadowed("shadowed, crossed and watched", _config([Y], [X]), _config([X], [Y], watch={"enabled": True})),
-    # The node isn't gated by one and the same consumer: at no moment are both admitted.
+    # The consumer changes: both are never admitted at once.
     Pair(
         "shadowed, consumer changed",
         _BAD,
         _config([Z], [X], consumer=KUBELET),
         {MACHINE: (False, True), KUBELET: (True, False)},
     ),
-    # One answer before, another one after: either is right in between.
+    # The answers differ before and after: either is right in between.
     _pair("shadowed, first install", None, _BAD, True, False),
     _pair("shadowed, WARN to STRICT", _BAD_WARN, _BAD, True, False),
     _pair("shadowed, STRICT to WARN", _BAD, _BAD_WARN, False, True),
@@ -231,7 +232,7 @@ PAIRS = (
     _pair("shadowed, check emptied", _BAD, _config([Z]), False, True),
     _pair("shadowed, all emptied", _BAD, _NOTHING, False, True),
     _pair("shadowed, removed", _BAD, None, False, True),
-    # What changes the kernel's routes for a while, or keeps them, and installs nothing else.
+    # Updates that change the kernel's routes for a while, or restore them, and install nothing else.
     _passing("shadowed, fixed on trial", _config([], [X]), trying(_GOOD), is_healthy=False),
     _passing("shadowed, fixed beside a route", _BAD, trying(_GOOD), is_healthy=False),
     _passing("shadowed, tried in vain", _config([], [X]), trying(_config([X], [X, Y])), is_healthy=False),
@@ -242,5 +243,5 @@ PAIRS = (
     _passing("shadowed, route lost and watched", _BAD, looking(_BAD), is_healthy=False, first=losing),
 )
 
-# Not promised: what the search must find.
+# Not promised: the search must find these.
 TWO_STEPS = attrs.evolve(_healthy("swapped by two tasks", _GOOD, _config([Y], [Y])), is_one_step=False)

@@ -1,4 +1,4 @@
-"""Several worlds at once, and what is found in them."""
+"""Several worlds at once, and what the search finds in them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class SearchError(Exception):
 
 @attrs.frozen
 class Result:
-    """What was found in one update.
+    """The results for one update.
 
     Args:
-        pair: its name.
-        states: how many moments were examined, by what happened there.
-        counterexamples: those among them that break the promise.
+        pair: the update's name.
+        states: how many moments were examined, by disturbance.
+        counterexamples: the moments that break the promise.
     """
 
     pair: str
@@ -50,18 +50,18 @@ def search(
     jobs: int = 1,
     awk: str | None = None,
 ) -> Iterable[Result]:
-    """Search in updates, and yield what was found in each, in their order.
+    """Search in updates, and yield the results of each, in their order.
 
     Args:
         pairs: the names of the updates.
-        kinds: what happens at a moment.
+        kinds: the disturbances.
         most: how many moments of each are drawn; None: all.
-        seed: decides about all chance.
+        seed: determines all random choices.
         jobs: how many worlds there are at once.
-        awk: the one of the scripts; None: at each moment another one.
+        awk: the scripts' awk; None: the awks take turns.
 
     Raises:
-        SearchError: a world can't be made, or has ended too soon.
+        SearchError: a world can't be made, or has ended too early.
     """
     worlds: SimpleQueue[_World] = SimpleQueue()
     made = [_World() for _ in range(jobs)]
@@ -89,10 +89,10 @@ def search(
 
 
 class _World:
-    """A process in namespaces of its own, which ends as soon as nothing more is asked."""
+    """A process in its own namespaces, which ends when its input does."""
 
     def __init__(self) -> None:
-        # Without root a user namespace comes first, in which we are.
+        # Without root, a user namespace comes first, and this process is in it.
         user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
         own = ("unshare", *user, *_OWN, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--")
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A systemd whose loaded units outlive a process, and a start of a unit as systemd makes it."""
+"""A systemd whose loaded units outlive a process, and the start of a unit as systemd makes it."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _POLL_SECONDS = 0.01
 _PREFIXES = "-+@:!|"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# The lists that come before a unit's own process, and in which state the unit then is.
+# The lists that come before a unit's own process, and the unit's state during each.
 _LISTS = {"ExecCondition": "condition", "ExecStartPre": "start-pre"}
 
 
-# A gate waits for them, and an update that stands still has them.
+# A gate waits for these locks, and a stopped update holds them.
 LOCKS = (LAYOUT.lock, LAYOUT.run_lock)
 
 
 class _TimeOut(Exception):
-    """The time-out of the start, TimeoutStartSec=: what a "-" forgives a command isn't that."""
+    """The time-out of the start, TimeoutStartSec=, which no "-" of a command forgives."""
 
 
 class LoadedSystemd(FakeSystemd):
-    """A systemd in memory whose loaded state is a file: a start counts what was loaded, whatever has changed since.
+    """A systemd in memory whose loaded state is a file: a start uses the loaded state, whatever has changed since.
 
     Args:
-        before_call: is called with the words of each call that changes something, before it does.
+        before_call: called with the words of each call that changes something, before the call.
     """
 
     def __init__(self, before_call: Callable[[str], None] = lambda _: None) -> None:
@@ -107,7 +107,7 @@ class LoadedSystemd(FakeSystemd):
 
 @attrs.frozen
 class Start:
-    """How a start ended, and what its commands said."""
+    """The end of a start, and the output of its commands."""
 
     is_admitted: bool
     words: str
@@ -119,13 +119,13 @@ def _nothing() -> None:
 
 @attrs.define
 class Watched:
-    """Orders for the midst of commands, and what those did.
+    """Actions during commands, and the commands' calls.
 
     Args:
-        when_waiting: is called as long as a command waits for the lock of the routes.
-        stop: the number of the call before which they stand still; 0: none; None: their calls aren't counted.
-        when_stopped: is called there.
-        calls: of the commands so far, if they are counted.
+        when_waiting: called as long as a command waits for the lock of the routes.
+        stop: the number of the call before which they stand still; 0: none; None: calls aren't counted.
+        when_stopped: called there.
+        calls: the calls so far, if they are counted.
     """
 
     when_waiting: Callable[[], None] = _nothing
@@ -135,11 +135,11 @@ class Watched:
 
 
 def start(unit: str, watched: Watched | None = None) -> Start:
-    """Run the commands that come before a unit's own process, as they are loaded.
+    """Run the loaded commands that come before a unit's own process.
 
     Args:
-        unit: what is started.
-        watched: what to do meanwhile.
+        unit: the unit to start.
+        watched: the actions meanwhile.
     """
     invocation, watched = uuid.uuid4().hex, watched or Watched()
     with tempfile.TemporaryFile() as said:
@@ -154,7 +154,7 @@ def start(unit: str, watched: Watched | None = None) -> Start:
 
 
 def run_oneshot(script: Path, watched: Watched) -> str:
-    """Run a script as its oneshot does, and return what it said."""
+    """Run a script as its oneshot does, and return its output."""
     with tempfile.TemporaryFile() as said:
         _run_command(str(script), "", said, watched)
         said.seek(0)
@@ -162,7 +162,7 @@ def run_oneshot(script: Path, watched: Watched) -> str:
 
 
 def _run_list(unit: str, key: str, state: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
-    """Run one list; what vanishes from it at a reload takes the rest with it, as service_deserialize_item does."""
+    """Run one list; a line that a reload removes ends the list, as in service_deserialize_item."""
     lines = _loaded_lines(unit, key)
     position = 0
     while position < len(lines):
@@ -237,12 +237,12 @@ def _run_traced(argv: Sequence[str], environment: dict[str, str], said: IO[bytes
 
 
 class _Naps(dict[str, bool]):
-    """By process the naps between two looks of a gate that has refused, and whether a trial stood at their beginning."""
+    """The naps of a refusing gate between two looks, by process, with whether there was a trial at their beginning."""
 
     def are_in_vain(self, pid: int) -> bool:
         """Tell whether the gate naps and would find the same again, so that the time-out may come now.
 
-        A trial is ended at its next look.
+        The gate's next look ends a trial.
         """
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -252,8 +252,8 @@ class _Naps(dict[str, bool]):
 
 
 def is_waited_for(*locks: Path) -> bool:
-    """Tell from the kernel's table of locks, proc_locks(5), that a process in here waits for one of these."""
+    """Tell whether a process in this world waits for one of these locks, by the kernel's table, proc_locks(5)."""
     inodes = {str(lock.stat().st_ino) for lock in locks if lock.exists()}
-    # open(2) of the table, as ours is the kernel's word and no file of an update.
+    # A plain open(2), because the table is the kernel's and no file of an update.
     with open("/proc/locks") as table:
         return any(" -> " in line and line.split()[6].rpartition(":")[2] in inodes for line in table)

@@ -1,6 +1,6 @@
-"""A program and all that it starts, which stands still before any of its calls that others can see: ptrace(2).
+"""A program and its children, stopped before any of their calls that have an effect outside: ptrace(2).
 
-A seccomp(2) filter picks the calls to look into: to stop at each of them would take a start ten times as long.
+A seccomp(2) filter selects the calls: stopping at each one would make a start ten times as long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INSTRUCTION = struct.Struct("=HBBI")
 # struct ptrace_syscall_info: op, three bytes, arch, two pointers, then number and six arguments.
 _INFO = struct.Struct("=B3xIQQQ6Q")
 
-# Numbers of asm/unistd.h, each with the position of the path among the arguments.
+# Call numbers of asm/unistd.h, each with the position of the path among the arguments.
 _WITH_PATH = {
     "x86_64": {
         257: 1,
@@ -76,14 +76,14 @@ class TraceError(Exception):
 
 @attrs.frozen
 class Stopped:
-    """The program stands still before this call."""
+    """A program that stands still before this call."""
 
     call: str
 
 
 @attrs.frozen
 class Exited:
-    """The program is over: its status, and all its calls."""
+    """A program that has ended: its status, and all its calls."""
 
     status: int
     calls: tuple[str, ...]
@@ -94,8 +94,8 @@ class Traced:
 
     Args:
         argv: the program and its arguments.
-        environment: of the program.
-        said: where its output goes.
+        environment: the program's environment.
+        said: the file for its output.
         stop: the number of the call before which it stands still; 0: none.
     """
 
@@ -114,15 +114,15 @@ class Traced:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.kill(self._pid, signal.SIGKILL)  # and what it traces goes with it
+        os.kill(self._pid, signal.SIGKILL)  # its tracees end with it
         os.waitpid(self._pid, 0)
         self._connection.close()
 
     def poll(self, seconds: float) -> Stopped | Exited | None:
-        """Wait a while until it stands still, or is over; None: neither.
+        """Wait a while until the program stands still or has ended; None: neither.
 
         Raises:
-            TraceError: it can't be traced.
+            TraceError: the program can't be traced.
         """
         if not self._connection.poll(seconds):
             return None
@@ -132,17 +132,17 @@ class Traced:
         return state
 
     def go(self) -> None:
-        """Have it go on to its end."""
+        """Let the program continue to its end."""
         self._connection.send(0)
 
     @property
     def program(self) -> int:
-        """The number of its process; 0 if there is none any more."""
+        """Return the program's pid; 0 if it has ended."""
         children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
         return int(children[0]) if children else 0
 
     def end(self) -> None:
-        """Kill it; its end is still to be waited for."""
+        """Kill the program; its end still has to be awaited."""
         if program := self.program:
             os.killpg(program, signal.SIGKILL)
 
@@ -150,7 +150,7 @@ class Traced:
 def _be_the_tracer(
     argv: Sequence[str], environment: dict[str, str], said: int, connection: Connection[Any, Any]
 ) -> None:
-    """Never return: what comes after a fork is the parent's."""
+    """Trace the program, and never return: the code after a fork is the parent's."""
     try:
         connection.send(_trace(argv, environment, said, connection))
         connection.recv()  # killed here, or the parent is gone
@@ -185,7 +185,7 @@ def _trace(argv: Sequence[str], environment: dict[str, str], said: int, connecti
             if len(calls) == stop:
                 connection.send(Stopped(call))
                 stop = connection.recv()
-        # A child begins with SIGSTOP; SIGTRAP tells of a call, a fork, and an exec.
+        # A child begins with SIGSTOP; SIGTRAP stands for a call, a fork, or an exec.
         is_ours = caught in (signal.SIGSTOP, signal.SIGTRAP)
         try:
             _ptrace(_CONT, pid, 0, 0 if is_ours else caught)
@@ -205,7 +205,7 @@ def _be_the_program(argv: Sequence[str], environment: dict[str, str], said: int)
         os.kill(os.getpid(), signal.SIGSTOP)
         os.execve(argv[0], [*argv], environment)
     finally:
-        os._exit(203)  # EXIT_EXEC, as systemd has it
+        os._exit(203)  # EXIT_EXEC, as in systemd
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -220,9 +220,9 @@ class _Program(ctypes.Structure):
 
 
 def _have_calls_looked_into() -> None:
-    """Have the tracer told of this process's calls, and those of all that it starts, that it may want to know."""
+    """Make the kernel report to the tracer the relevant calls of this process and its children."""
     numbers = sorted({*_NAMED[MACHINE], *_WITH_PATH[MACHINE]})
-    # Each comparison jumps over those behind it and the return that allows.
+    # Each comparison jumps over those behind it and over the return that allows the call.
     rows = [(_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
     rows = [(_LOAD_NUMBER, 0, 0, 0), *rows, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _TRACE)]
     program = _Program(len(rows), b"".join(_INSTRUCTION.pack(*row) for row in rows))
@@ -243,7 +243,7 @@ def _ptrace(request: int, pid: int, address: int, data: Any) -> None:
 
 
 def _call(pid: int) -> str | None:
-    """Name the call that a process is about to make, if others can see it; None otherwise."""
+    """Return the name of the call that a process is about to make, if it has an effect outside; otherwise None."""
     info = ctypes.create_string_buffer(_INFO.size)
     try:
         _ptrace(_GET_SYSCALL_INFO, pid, _INFO.size, ctypes.addressof(info))

@@ -1,4 +1,4 @@
-"""An update in a process of its own, which stands still before any of the steps that others can see."""
+"""An update in a separate process, stopped before any of its steps that have an effect outside."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from types import TracebackType
 
-# As a Timeout of a task would: far more than any update takes.
+# Like a task's Timeout: far more than any update takes.
 _SECONDS = 60.0
 CRASHED = "no HostRoutingError"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -39,14 +39,14 @@ class UpdateError(Exception):
 
 @attrs.frozen
 class Stopped:
-    """The update stands still before this step."""
+    """An update that stands still before this step."""
 
     step: str
 
 
 @attrs.frozen
 class Ended:
-    """The update is over: ``done`` or the name of its error, that error's words, and all its steps."""
+    """An update that is over: ``done`` or the name of its error, the error's text, and all its steps."""
 
     outcome: str
     words: str
@@ -57,7 +57,7 @@ class Update:
     """An update in a forked child.
 
     Args:
-        make: makes the task, with the host that it works on.
+        make: makes the task, for the host that it works on.
         stop: the number of the step before which it stands still; 0: none.
     """
 
@@ -69,7 +69,7 @@ class Update:
             self._connection.close()
             _be_the_update(make, there)
         there.close()
-        self._state: Stopped | Ended | None = None  # None: it goes
+        self._state: Stopped | Ended | None = None  # None: it runs
         self._connection.send(stop)
 
     def __enter__(self) -> Update:
@@ -82,21 +82,21 @@ class Update:
         self._connection.close()
 
     def go(self, stop: int = 0) -> None:
-        """Have it go on, to another step or to its end; one that goes already, or is over, is left alone."""
+        """Let the update continue, to another step or to its end; a running or ended one is left alone."""
         if self.is_standing:
             self._state = None
             self._connection.send(stop)
 
     @property
     def is_standing(self) -> bool:
-        """Tell whether it stands still."""
+        """Tell whether the update stands still."""
         return isinstance(self._state, Stopped)
 
     def wait(self) -> Stopped | Ended:
-        """Wait until it stands still, or is over.
+        """Wait until the update stands still or is over.
 
         Raises:
-            UpdateError: neither comes true.
+            UpdateError: it does neither.
         """
         if self._state is None:
             if not self._connection.poll(_SECONDS):
@@ -107,11 +107,11 @@ class Update:
         return self._state
 
     def has_news(self, seconds: float) -> bool:
-        """Wait a while, and tell whether it stands still, or is over."""
+        """Wait a while, and tell whether the update stands still or is over."""
         return self._state is not None or self._connection.poll(seconds)
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, wherever it is, and see it gone."""
+        """Kill the update with SIGKILL, wherever it is, and await its end."""
         if not self.is_killed:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -119,12 +119,12 @@ class Update:
 
     @property
     def is_killed(self) -> bool:
-        """Tell whether it was killed."""
+        """Tell whether the update was killed."""
         return self._pid == 0
 
 
 class _Steps:
-    """Counts the steps of this process, and stands still where it was told to."""
+    """A counter of this process's steps that stops at a given one."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -132,7 +132,7 @@ class _Steps:
         self.names: list[str] = []
 
     def take(self, name: str) -> None:
-        """Note a step that is about to be taken."""
+        """Count a step that is about to happen."""
         self.names.append(name)
         if len(self.names) == self._stop:
             self._connection.send(Stopped(name))
@@ -140,7 +140,7 @@ class _Steps:
 
 
 def _be_the_update(make: Callable[[Host], phases.Task[object]], connection: Connection[Any, Any]) -> None:
-    """Never return: what comes after a fork is the parent's."""
+    """Make the update, and never return: the code after a fork is the parent's."""
     try:
         logging.disable()
         steps = _Steps(connection)
@@ -180,7 +180,7 @@ def _watch_netlink(steps: _Steps) -> None:
 
 
 def _see(steps: _Steps, event: str, arguments: tuple[Any, ...]) -> None:
-    """Note what the audit event of Python says, if others can see it."""
+    """Count the step of one of Python's audit events, if it has an effect outside."""
     if event == "fcntl.flock":
         path = os.readlink(f"/proc/self/fd/{arguments[0]}")  # noqa: PTH115 - no path
         steps.take(f"flock {path} {arguments[1]}")
@@ -195,7 +195,7 @@ def _see(steps: _Steps, event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _does_nothing(event: str, path: Path) -> bool:
-    """Tell attempts that the file system only answers: the folder is there, or something is in it."""
+    """Tell whether the file system refuses an attempt anyway: the folder exists, or isn't empty."""
     if event == "os.mkdir":
         return path.exists()
     if event == "os.remove":

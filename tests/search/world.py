@@ -1,7 +1,7 @@
-"""A host that is nobody's: mounts, processes and network of its own, the real kernel, the real scripts.
+"""A throw-away host: its own mounts, processes and network, the real kernel, the real scripts.
 
-/etc and /run are file systems in memory, which go with the last process in here. Nothing is written unless both are
-the ones that were mounted here, and the network is one that was made here.
+/etc and /run are file systems in memory, which end with the last process. Nothing is written unless both are the ones
+mounted here, and the network is one made here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
 LAYOUT = Layout()
-# Where the loaded state of systemd is kept.
+# The file of systemd's loaded state.
 SYSTEMD = Path("/run/search")
 
 _ETC, _RUN = Path("/etc"), Path("/run")
 _SOURCE = "hostrouting-search"
-# What programs need of this machine's /etc: awk is a link into alternatives.
+# The programs' needs of this machine's /etc: awk is a link into alternatives.
 _COPIED = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "passwd")
 
 _NETWORK = """\
@@ -54,7 +54,7 @@ AWKS = ("gawk", "mawk", "busybox")
 
 _WAITS = {"HOLD_SECONDS": 0, "GATE_SECONDS": 5}
 
-# Kind, permission bits, and the content or where a link points to.
+# Type, permission bits, and the content or the link's target.
 _Entry = tuple[str, int, bytes]
 
 
@@ -64,27 +64,27 @@ class WorldError(Exception):
 
 @attrs.frozen
 class State:
-    """All that an update changes, so that it can be put back."""
+    """Everything that an update changes, so that it can be restored."""
 
     etc: Mapping[str, _Entry]
     run: Mapping[str, _Entry]
     routes: frozenset[Route]
 
     def differences(self, other: State) -> list[str]:
-        """Return the files and routes by which another state differs from this one, what is in /run aside."""
+        """Return the files and routes that differ from another state's, except for files in /run."""
         names = [name for name in sorted({*self.etc, *other.etc}) if self.etc.get(name) != other.etc.get(name)]
         routes = sorted(f"{route.destination} metric {route.metric}" for route in self.routes ^ other.routes)
         return [*(f"/etc/{name}" for name in names), *routes]
 
 
 def make_world(outside: str) -> None:
-    """Turn the namespaces that this process is in, and that were made for it, into a host.
+    """Turn the namespaces of this process, which were made for it, into a host.
 
     Args:
-        outside: what ``namespaces`` has returned before these were made.
+        outside: the return value of ``namespaces`` before these were made.
 
     Raises:
-        WorldError: they aren't others, or there is something in them already.
+        WorldError: they are the same, or aren't empty.
     """
     if set(outside.split()) & set(namespaces().split()):
         raise WorldError(f"not in namespaces of its own: {namespaces()}")
@@ -111,24 +111,24 @@ def make_world(outside: str) -> None:
         (LAYOUT.units / unit).write_text("[Service]\nExecStart=/bin/true\nRestart=on-failure\n")
     subprocess.run(["ip", "-batch", "-"], input=_NETWORK, text=True, check=True)
     _shorten_waits()
-    # The check at the gate would have this Python explain each verdict, which takes longer than all else. This one finds
-    # every module, and explains nothing.
+    # The check at the gate would make this Python explain each verdict, which takes longer than all else. The stand-in
+    # finds every module, and explains nothing.
     sys.executable = "/bin/true"
 
 
 def namespaces() -> str:
-    """Return the names of this process's namespaces of mounts, processes and network."""
+    """Return the names of this process's mount, PID and network namespaces."""
     return " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "pid", "net"))  # noqa: PTH115 - no path
 
 
 def require_world() -> None:
-    """Refuse to go on where /etc or /run isn't the one that was mounted here.
+    """Refuse to continue unless /etc and /run are the ones mounted here.
 
     Raises:
-        WorldError: it isn't.
+        WorldError: one of them isn't.
     """
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    # The last one is on top, proc_pid_mountinfo(5).
+    # The last mount is on top, proc_pid_mountinfo(5).
     sources = {words[4]: words[words.index("-") + 2] for words in mounts}
     for folder in (_ETC, _RUN):
         if sources.get(str(folder)) != _SOURCE:
@@ -140,7 +140,7 @@ def _mount(folder: Path) -> None:
 
 
 def _shorten_waits() -> None:
-    """Have the scripts be rendered with short waits: a gate that fails needn't be looked at again here."""
+    """Render the scripts with short waits: a failing gate needs no second look here."""
     read = render._read
 
     def shortened(room: str, asset: str) -> str:
@@ -153,10 +153,10 @@ def _shorten_waits() -> None:
 
 
 def require_short_waits() -> None:
-    """Refuse to search with a gate that holds as long as a real one does.
+    """Refuse to search with a gate that holds as long as a real one.
 
     Raises:
-        WorldError: the scripts say otherwise, since they aren't rendered as ``_shorten_waits`` believes.
+        WorldError: the scripts have other waits, as ``_shorten_waits`` no longer fits their rendering.
     """
     text = LAYOUT.gate_script.read_text()
     for name, seconds in _WAITS.items():
@@ -168,7 +168,7 @@ def require_short_waits() -> None:
 
 
 def use_awk(name: str) -> None:
-    """Have the scripts find this awk."""
+    """Make the scripts find this awk."""
     require_world()
     program, link = shutil.which(name), _ETC / "alternatives/awk"
     if program is None:
@@ -178,12 +178,12 @@ def use_awk(name: str) -> None:
 
 
 def read_state() -> State:
-    """Read what an update changes."""
+    """Read everything that an update changes."""
     return State(dict(_read_tree(_ETC)), dict(_read_tree(_RUN)), frozenset(_our_routes()))
 
 
 def restore(state: State) -> None:
-    """Put files and routes back."""
+    """Restore files and routes."""
     require_world()
     _restore_tree(_ETC, state.etc)
     _restore_tree(_RUN, state.run)
@@ -195,7 +195,7 @@ def restore(state: State) -> None:
 
 
 def forget_boot() -> None:
-    """Lose what a reboot loses: /run but what systemd has loaded, and the routes."""
+    """Lose what a reboot loses: the routes, and /run except for systemd's loaded state."""
     require_world()
     _restore_tree(_RUN, {name: entry for name, entry in _read_tree(_RUN) if Path("/run", name).is_relative_to(SYSTEMD)})
     if failures := NetlinkBackend().delete(_our_routes()):
@@ -203,16 +203,16 @@ def forget_boot() -> None:
 
 
 def refuse_route(destination: IPv4Network) -> None:
-    """Have a rule beat any route to a destination in the main table, so that an update to one fails.
+    """Add a rule that beats any route to a destination in table main, so that an update to one fails.
 
-    Packets to it go as they do without that update.
+    Packets to the destination still go as without that update.
     """
     ip("route", "replace", str(destination), "dev", "ib0", "table", str(_REFUSING_TABLE))
     ip("rule", "add", "to", str(destination), "lookup", str(_REFUSING_TABLE), "pref", str(_REFUSING_TABLE))
 
 
 def accept_routes() -> None:
-    """Take the rule of ``refuse_route`` away, if there is one."""
+    """Remove the rule of ``refuse_route``, if there is one."""
     if any(rule.table == _REFUSING_TABLE for rule in NetlinkBackend().rules()):
         ip("rule", "delete", "pref", str(_REFUSING_TABLE))
         ip("route", "flush", "table", str(_REFUSING_TABLE))
@@ -228,7 +228,7 @@ def _our_routes() -> list[Route]:
 
 
 def _read_tree(root: Path) -> Iterator[tuple[str, _Entry]]:
-    """Yield what is below a folder, a folder before what is in it."""
+    """Yield what is below a folder, each folder before its contents."""
     for folder, folders, names in os.walk(root):
         if Path(folder) == _ETC:
             folders[:] = [name for name in folders if name not in _COPIED]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 BY_HAND = _BY_HAND.replace("sleep 1", "sleep 0.1")
-"""The commands that record a host with ip alone; a hand isn't as fast."""
+"""The commands of the page that take a snapshot with ip alone, with a shorter pause."""
 
 
 # Commands that stand in for ip: one prints every attribute that a rule may have; the other passes ip's own output

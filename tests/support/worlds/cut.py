@@ -14,7 +14,7 @@ from hostrouting.testing.strategies import NewAddress
 from worlds import DEVICES, World
 
 SPACE = IPv4Network("10.0.0.0/20")
-"""What is cut; every wider prefix that is drawn holds all of it."""
+"""The cut network; every wider prefix that is drawn contains all of it."""
 
 WIDE = tuple(map(IPv4Network, ("10.0.0.0/19", "10.0.0.0/16", "10.0.0.0/8", "8.0.0.0/5", "0.0.0.0/1")))
 
@@ -273,7 +273,7 @@ PAST_MAIN = Question(
     ),
     (IPv4Network("10.0.0.0/23"),),
 )
-"""All but one destination is led past table main, to a table that knows a part of what is expected."""
+"""Rules lead all destinations except one past table main, to a table that has routes to some expected addresses."""
 
 OWN_BEHIND_MAIN = Question(
     World(
@@ -288,7 +288,7 @@ OWN_BEHIND_MAIN = Question(
     ),
     (IPv4Network("10.0.0.0/22"),),
 )
-"""What table main passes on is this host's own, but for a shadow: a longer route of main would take both."""
+"""Behind main, table 100 has local addresses and a shadow; a longer route of main would take both."""
 
 ODD_NAME = Question(
     World(
@@ -307,7 +307,7 @@ ODD_NAME = Question(
     ),
     (IPv4Network("10.0.0.0/21"),),
 )
-"""A config can't name the interface that a fix would have to name."""
+"""A config can't contain the interface name that a fix would need."""
 
 LOST_GATEWAY = Question(
     World(
@@ -317,7 +317,7 @@ LOST_GATEWAY = Question(
     ),
     (IPv4Network("10.0.0.0/23"), IPv4Network("10.0.1.0/28")),
 )
-"""The rules pass over the route to the default gateway, so the kernel refuses new routes by it."""
+"""The rules skip the route to the default gateway, so the kernel refuses new routes by it."""
 
 EXPECTED_LOST_GATEWAY = attrs.evolve(
     LOST_GATEWAY,
@@ -327,7 +327,7 @@ EXPECTED_LOST_GATEWAY = attrs.evolve(
         routes=(Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.0.0.1")),), protocol=Protocol.DHCP),),
     ),
 )
-"""Likewise, and the gateway itself is in an expected CIDR."""
+"""The rules skip the route to the default gateway, which is itself in an expected CIDR."""
 
 CLAIMED_GATEWAY = Question(
     World(
@@ -340,7 +340,7 @@ CLAIMED_GATEWAY = Question(
     ),
     (IPv4Network("10.0.0.0/23"),),
 )
-"""The default route's onlink gateway has since become an address of this host, so the kernel refuses new routes by it."""
+"""The default route's onlink gateway has become an address of this host, so the kernel refuses new routes by it."""
 
 PASSED_DISCARD = Question(
     World(
@@ -355,7 +355,7 @@ PASSED_DISCARD = Question(
     ),
     (IPv4Network("10.0.0.0/23"),),
 )
-"""A rule has table main asked for nothing but what it discards; behind another table, main is asked again."""
+"""A rule uses only the discards of table main; behind another table, main is looked up again."""
 
 BLACKHOLED_GATEWAY = Question(
     World(
@@ -368,7 +368,7 @@ BLACKHOLED_GATEWAY = Question(
     ),
     (IPv4Network("10.0.0.0/23"),),
 )
-"""Packets to the gateway itself are discarded; the kernel, which asks for what is on a link, finds it all the same."""
+"""Packets to the gateway are discarded; the kernel, which looks up link routes only, still finds it."""
 
 UDP_REFUSED = attrs.evolve(
     BLACKHOLED_GATEWAY,
@@ -382,7 +382,7 @@ UDP_REFUSED = attrs.evolve(
         ),
     ),
 )
-"""Rules that decide otherwise about packets to the gateway than about the kernel's own lookup of it."""
+"""Rules that decide differently about packets to the gateway and the kernel's own lookup of it."""
 
 HIDDEN_HOPS = Question(
     World(
@@ -406,7 +406,7 @@ HIDDEN_HOPS = Question(
     ),
     (IPv4Network("10.0.0.0/21"),),
 )
-"""Routes by nexthop objects of all kinds, the default route among them, and none shows where it leads."""
+"""Routes by nexthop objects of all kinds, the default route among them, none of which shows its hops."""
 
 SELDOM = (
     *(PAST_MAIN, OWN_BEHIND_MAIN, ODD_NAME, PASSED_DISCARD, HIDDEN_HOPS),

@@ -14,7 +14,7 @@ from hostrouting.testing.strategies import NewAddress
 from worlds import World
 
 SPACE = IPv4Network("172.16.0.0/22")
-"""What is cut; every wider prefix that is drawn holds all of it."""
+"""The cut network; every wider prefix that is drawn contains all of it."""
 
 _WIDE = tuple(map(IPv4Network, ("172.16.0.0/16", "172.16.0.0/12", "128.0.0.0/1", "0.0.0.0/0")))
 _OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
@@ -182,16 +182,16 @@ CHOSEN_BY_AN_EXPECTED_ROUTE = _seldom(
     Rule(5, source=IPv4Network("10.1.9.4/32"), table=100),
     more=(Route(_INSIDE, (NextHop("eth0", IPv4Address("10.1.9.1")),)),),
 )
-"""A route that leads where it should gives another source than the default route does, and a rule asks for that one."""
+"""A route that leads where it should has another source than the default route, and a rule selects that source."""
 
 TCP_ONLY_CHOOSES = _seldom(Rule(5, source=IPv4Network("10.2.0.4/32")), Rule(6, table=100, ip_protocol=6))
-"""TCP's first lookup ends at eth1, and the second, from the source that it gives, at eth0: no packet goes wrong."""
+"""TCP's first lookup ends at eth1, and the second, from the resulting source, at eth0: no packet goes wrong."""
 
 A_SOURCE_A_HOP = _seldom(
     Rule(5, source=IPv4Network("10.1.9.4/32"), table=100),
     more=(Route(_INSIDE, (NextHop("eth0", IPv4Address("10.1.0.1")), NextHop("eth0", IPv4Address("10.1.9.1")))),),
 )
-"""Of two hops by eth0 one gives a source from which a connection leaves by eth1."""
+"""Of two hops by eth0, one has a source from which a connection leaves by eth1."""
 
 
 # --- addresses of all scopes, made by ip(8) ------------------------------------------------------------------------
