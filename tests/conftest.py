@@ -1,10 +1,10 @@
-"""What all tests share: a network namespace of their own, a guard around the host, hypothesis profiles.
+"""The foundation of all tests: a network namespace of their own, a guard around the host, Hypothesis profiles.
 
-The whole test process moves into a private network namespace before anything is collected, and each test with the
-``kernel`` fixture into a fresh one. So no test can reach the host's routes by mistake, not even one without the
-``kernel`` mark. It has to be that early: without root a user namespace comes first, which only a single-threaded
-process can enter, and pytest-xdist starts its threads later (its workers are started from within, and make
-namespaces of their own as that namespace's root).
+The whole test process moves into a private network namespace before any test is collected, and each test with the
+``kernel`` fixture into a new one. So no test can reach the host's routes by mistake, not even one without the
+``kernel`` mark. The move has to be that early: without root a user namespace comes first, which only a single-threaded
+process can enter, and pytest-xdist starts its threads later (its workers start inside, and make their namespaces as
+root of that user namespace).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hostrouting.testing import FakeKernel
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-# The host's network namespace, as the process that was started first has seen it; workers inherit the word.
+# The host's network namespace, as the first process saw it; workers inherit the variable.
 ROOT = Path(__file__).parents[1]
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
 
@@ -62,7 +62,7 @@ settings.register_profile(
 )
 settings.load_profile("nightly" if IS_NIGHTLY else "default")
 
-# Workers and hundreds of programs load the same modules: compiled once, and not between the sources.
+# Workers and hundreds of programs load the same modules: they are compiled once, outside the source folders.
 sys.pycache_prefix = os.environ.setdefault(
     "PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache/pycache")
 )
@@ -75,8 +75,8 @@ _refused: str | None = None
 
 
 # --- a limit that nothing outlasts ------------------------------------------------------------------------------
-# pytest-timeout raises an exception in the main thread. One that doesn't get to it, or goes on after it, has a
-# quarter more time until its process ends; of a worker, pytest-xdist then names the test, and starts another one.
+# pytest-timeout raises an exception in the main thread. If that doesn't stop the test, its process ends after another
+# quarter of the time; pytest-xdist then names the test that its worker ran, and starts another worker.
 
 _LATER = 1.25
 _EXIT_SECONDS = 120.0
@@ -89,7 +89,7 @@ def _set_limit(seconds: float | None) -> None:
 
 
 def _limit_of(item: pytest.Item) -> tuple[float, bool]:
-    """Seconds, and whether they are for the test's function alone; pytest-timeout's, in its order."""
+    """Return seconds, and whether they are for the test's function alone, as pytest-timeout does."""
     marker = item.get_closest_marker("timeout")
     if marker is not None and marker.args:
         return float(marker.args[0]) * _LATER, bool(marker.kwargs.get("func_only"))
@@ -112,7 +112,7 @@ class _Limits:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         seconds, is_for_function = _limit_of(item)
-        # The first one of all workers makes a tree, and the others wait for it.
+        # The first worker makes a tree, and the others wait for it.
         with _limited(seconds + (2 * trees.BUILD_SECONDS if is_for_function else 0)):
             return (yield)
 
@@ -139,16 +139,16 @@ def pytest_configure(config: pytest.Config) -> None:
     program = Path(__file__).parent / "support/limit.py"
     read_end, _limit = os.pipe()
     argv = [sys.executable, "-I", str(program), str(os.getpid())]
-    # No Popen, which would complain that it is never waited for: it outlives this process by a moment.
+    # Not Popen, which would complain that it is never waited for: the process outlives this one by a moment.
     os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True)
     os.close(read_end)
     config.pluginmanager.register(_Limits())
     os.environ.setdefault(_HOST, repr(this_namespace()))
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
-        # What is written is synced: to a disk that would be waited for thousands of times.
+        # The tests sync thousands of files, which takes long on a disk.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As in a shell's background job; what a test starts and interrupts would ignore it too.
+        # A shell's background job ignores SIGINT; programs that tests start and interrupt would ignore it too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         enter_namespace()
@@ -165,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # What was collected lives to the end: looked through in each collection of garbage, it cost as much as many tests.
+    # Collected tests live to the end: scanned in each garbage collection, they would cost as much as many tests.
     gc.collect()
     gc.freeze()
 
@@ -187,7 +187,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail what is skipped where everything is required."""
+    """Fail a skipped test if nothing may be skipped."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and "ci" in REQUIRED:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -197,32 +197,32 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def kernel() -> NamespaceKernel:
-    """A real kernel in a fresh network namespace: only ``lo`` is there."""
+    """Return a real kernel in a new network namespace: only ``lo`` is there."""
     return on_linux()
 
 
 @pytest.fixture(params=[pytest.param("linux", marks=pytest.mark.kernel), "memory"])
 def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
-    """A real kernel in a fresh network namespace, and the one in memory."""
+    """Return a real kernel in a new network namespace, and then the kernel in memory."""
     return on_linux() if request.param == "linux" else FakeKernel()
 
 
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    """A real kernel with what ``build_node`` makes."""
+    """Return a real kernel with the node of ``build_node``."""
     build_node(kernel)
     return kernel
 
 
 @pytest.fixture(params=range(by_day(1, by_night=len(AWKS))))
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Runs boot scripts, with one awk after the other by night, by day with one that depends on the test's name."""
+    """Return a sandbox for boot scripts: with every awk by night, by day with one that the test's name determines."""
     return Sandbox(tmp_path, awk_or_skip(awks_for(request.function.__name__)[request.param]))
 
 
 @pytest.fixture
 def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command on the test's own ``host``; the exit code, and what is on standard output and error."""
+    """Return a function that runs a command on the test's ``host``, and returns exit code, output and errors."""
 
     def call(*words: object) -> tuple[int, str, str]:
         code = cli.main([str(word) for word in words], host=host)
@@ -233,13 +233,13 @@ def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[i
 
 @pytest.fixture
 def nft() -> None:
-    """Needs nft(8)."""
+    """Require nft(8)."""
     _need("nft")
 
 
 @pytest.fixture
 def ebtables() -> None:
-    """Needs the ebtables whose rules are in nftables."""
+    """Require the ebtables that keeps its rules in nftables."""
     _need("ebtables-nft", "ebtables-nft-save", "ebtables-nft-restore")
 
 
@@ -253,7 +253,7 @@ def _need(*programs: str) -> None:
 
 @pytest.fixture(scope="session")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wheel, sdist, SBOM and Debian package of this checkout; made once for all workers."""
+    """Return wheel, sdist, SBOM and Debian package of this checkout, made once for all workers."""
     missing = [f"{tool} isn't installed" for tool in ("dpkg-deb", "git", "lintian") if shutil.which(tool) is None]
     obstacle = missing[0] if missing else keeper.obstacle()
     if obstacle:
@@ -265,7 +265,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             unfinished = tmp_path_factory.mktemp("release")
-            # What the package carries is fetched, once: the tests have no network.
+            # The package's dependencies are fetched once: the tests have no network.
             build(ROOT, unfinished, "nsenter", f"--net={trees.outer_network()}")
             unfinished.rename(folder)
     return folder
@@ -273,7 +273,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
-    """Gives up root's rights for a while; the kernel then refuses files and netlink writes alike."""
+    """Return a context without root's rights, in which the kernel refuses files and netlink writes."""
 
     @contextmanager
     def give_up() -> Iterator[None]:
@@ -296,8 +296,8 @@ def pytest_runtest_teardown() -> None:
     end_what_is_left()
 
 
-# --- the host stays as it is ------------------------------------------------------------------------------------
-# One guard for each way to the host; a new one needs no more than its own wrapper here.
+# --- the host stays unchanged -----------------------------------------------------------------------------------
+# Each access to the host has one guard; a new one needs only its own wrapper here.
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -310,7 +310,7 @@ def _host_is_untouched() -> Iterator[None]:
 
 
 def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to send a change in the host's network namespace."""
+    """Refuse to send a netlink change in the host's network namespace."""
     send = Conversation._send
 
     def guarded_send(self: Conversation, messages: bytes) -> None:
@@ -322,7 +322,7 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to change rules of nft and ebtables, and what ip changes, in the host's network namespace."""
+    """Refuse to change rules with nft and ebtables, or anything with ip, in the host's network namespace."""
 
     def guarded(change: Callable[..., None]) -> Callable[..., None]:
         def checked(self: Any, *what: Any) -> None:
@@ -341,7 +341,7 @@ def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse a ``Host`` whose files are those of this machine; a network namespace protects routes only."""
+    """Refuse a ``Host`` with this machine's files; a network namespace protects only routes."""
     build = Host.__init__
 
     def guarded(self: Host, *args: Any, **kwargs: Any) -> None:

@@ -1,6 +1,6 @@
-"""The lines of each package, and how many of its Python are neither blank, comment nor docstring.
+"""Print the lines of each package, and how many of its Python lines are code, not blank, comment or docstring.
 
-Run by ``./run lines``.
+``./run lines`` runs it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EMPTY = {
 
 
 def code_lines(source: str) -> int:
-    """The lines of a module that are neither blank, comment nor docstring."""
+    """Return how many lines of a module are neither blank, comment nor docstring."""
     words = set[int]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -38,7 +38,7 @@ def code_lines(source: str) -> int:
 
 
 def _room(path: Path) -> str:
-    """``hostrouting/boot`` of each file below it; ``phases`` and what lies above the rooms by the package."""
+    """Return a file's row: ``hostrouting/boot`` for one in that package, the top package for others."""
     package, *inner = path.relative_to(_ROOT).parts[:-1]
     return "/".join((package, *inner[:1]))
 

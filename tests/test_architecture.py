@@ -1,6 +1,6 @@
-"""The layers: a package imports only those below it, none of their private modules, and nothing goes in circles.
+"""The layers: a package imports only those below it, none of their private modules, and there are no cycles.
 
-Every import counts: those inside functions, and those that only type checkers read.
+Every import counts, also one inside a function or for type checkers only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hostrouting.boot.bundle import rendered_files
 
 ROOT = Path(__file__).parent.parent
 
-# From the ground up. Packages of one layer stand beside each other, and know nothing of each other.
+# From the bottom up. Packages of one layer don't import each other.
 LAYERS = (
     ("phases", "model", "_lazy"),
     ("config",),
@@ -34,14 +34,14 @@ LAYERS = (
     ("cli", "testing"),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-# hostrouting itself, and what else lies beside the packages, is for users.
+# hostrouting itself, and modules outside the packages, are for users.
 TOP = len(LAYERS)
-# The version is all that a package takes from there.
+# A package may import only the version from there.
 VERSION = ("hostrouting", "hostrouting.__version__")
-# Of the command line its own commands are all that knows the plug-in.
+# Within the command line, only its own commands import the plug-in.
 KNOWS_AZURE = "hostrouting.cli.azure."
 
-# Behind the routes port, in one package.
+# Behind the port for routes, in one package.
 SIDES = {
     "fake": ("hostrouting.kernel.memory.", "hostrouting.kernel._memory."),
     "adapter": ("hostrouting.kernel.netlink.", "hostrouting.kernel.rtnetlink."),
@@ -88,7 +88,7 @@ BY_STRING = {"import_module", "__import__"}
 
 
 def names_in(source: str) -> set[str]:
-    """Every name and attribute that a module uses."""
+    """Return every name and attribute that a module uses."""
     nodes = nodes_of(source)
     imported = {name.rpartition(".")[2] for name in imports(source)}
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -96,7 +96,7 @@ def names_in(source: str) -> set[str]:
 
 
 def package_of(name: str) -> str | None:
-    """The package of ours that a module lies in; empty: beside them all; None: it isn't ours."""
+    """Return our package that contains a module; empty: a module outside of them; None: it isn't ours."""
     first, _, rest = name.partition(".")
     if first != "hostrouting":
         return first if first == "phases" else None
@@ -111,7 +111,7 @@ def nodes_of(source: str) -> list[ast.AST]:
 
 @cache
 def imports(source: str, *, for_types: bool = True) -> set[str]:
-    """Every name that a module imports anywhere, as ``package.module`` and ``package.module.name``."""
+    """Return every name that a module imports anywhere, as ``package.module`` and ``package.module.name``."""
     names: set[str] = set()
     nodes = nodes_of(source)
     if not for_types:
@@ -130,7 +130,7 @@ def imports(source: str, *, for_types: bool = True) -> set[str]:
 
 @cache
 def sources() -> dict[str, str]:
-    """Every module of ours by its name, with its text."""
+    """Return the text of each of our modules, by its name."""
     paths = [path for package in ("hostrouting", "phases") for path in (ROOT / package).rglob("*.py")]
     return {module_name(path): path.read_text() for path in paths}
 
@@ -140,7 +140,7 @@ def module_name(path: Path) -> str:
 
 
 def objections(module: str, source: str) -> list[str]:
-    """What is wrong with the imports of a module."""
+    """Return what is wrong with the imports of a module."""
     found = [why for name in sorted(imports(source)) if (why := objection(module, name))]
     if module != "hostrouting._lazy" and (called := BY_STRING & names_in(source)):
         found.append(f"{' '.join(called)}: an import that no reader sees")
@@ -148,7 +148,7 @@ def objections(module: str, source: str) -> list[str]:
 
 
 def objection(module: str, name: str) -> str:
-    """What is wrong with a module's import of a name; empty: nothing."""
+    """Return what is wrong with a module's import of a name; empty: nothing."""
     here, there = package_of(module), package_of(name)
     if {side_of(module), side_of(name)} == {"fake", "adapter"}:
         return f"{name}: fake and adapter are siblings"
@@ -164,7 +164,7 @@ def objection(module: str, name: str) -> str:
 
 
 def side_of(name: str) -> str:
-    """The side of the routes port that a module stands on, if any."""
+    """Return the side of the port for routes on which a module is, if any."""
     return next((side for side, homes in SIDES.items() if f"{name}.".startswith(homes)), "")
 
 
@@ -178,8 +178,8 @@ def test_a_module_imports_only_public_modules_below_it() -> None:
     ["{}", "def later():\n    {}", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {}"],
     ids=["at the top", "in a function", "for types"],
 )
-def test_an_import_upwards_is_seen(package: str, plant: str) -> None:
-    """Wherever it is planted, and whatever it imports."""
+def test_an_upward_import_is_found(package: str, plant: str) -> None:
+    """The import may be planted anywhere, and of anything."""
     for other in LEVEL.keys() - {package}:
         statement = f"from {home(other)} import x"
         is_fine = LEVEL[other] < LEVEL[package] and other != "azure"
@@ -197,7 +197,7 @@ def home(package: str) -> str:
         ("hostrouting.tasks.planted", "from phases._scope import CancelScope"),
         ("phases.planted", "import hostrouting"),
         ("hostrouting._lazy", "from hostrouting.cli.entry import main"),
-        # A public name may lie in any package, so it would be a way upwards.
+        # A public name may come from any package, so it would be a hidden upward import.
         ("hostrouting.model.planted", "def later():\n    from hostrouting import Configure"),
         ("hostrouting.model.planted", "import hostrouting"),
         ("hostrouting.model.planted", "from hostrouting import *"),
@@ -205,16 +205,16 @@ def home(package: str) -> str:
             ("phases.planted", call)
             for call in ("importlib.import_module('x')", "import_module('x')", "__import__('x')")
         ),
-        # The plug-in is for its own commands alone.
+        # Only its own commands may import the plug-in.
         ("hostrouting.cli.azure_like", "from hostrouting.azure.probe import plan"),
         ("hostrouting.cli.commands", "from hostrouting.azure import nodes"),
-        # What is wrong in an adapter that the fake imports is wrong on both sides, and no comparison tells.
+        # A bug in an adapter that the fake imports is on both sides, where no comparison finds it.
         ("hostrouting.kernel._memory.net", "from hostrouting.kernel.rtnetlink.wire import x"),
         ("hostrouting.kernel.memory", "from hostrouting.kernel.netlink import x"),
         ("hostrouting.kernel.netlink", "from hostrouting.kernel.memory import x"),
     ],
 )
-def test_an_import_that_is_not_allowed_is_seen(module: str, statement: str) -> None:
+def test_a_forbidden_import_is_found(module: str, statement: str) -> None:
     assert objections(module, statement)
 
 
@@ -223,14 +223,14 @@ def test_the_plug_ins_commands_may_import_it() -> None:
 
 
 @pytest.mark.parametrize("name", UNITS_OF_THE_PLUG_IN)
-def test_a_plug_in_named_in_a_rendered_file_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_named_in_a_rendered_file_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plug_ins_in(rendered()) == set()
     monkeypatch.setattr("hostrouting.boot.parts.DROP_INS", ("", f"[Unit]\nAfter={name}\n"))
     assert plug_ins_in(rendered())
 
 
 def test_the_core_names_no_unit_of_the_plug_in() -> None:
-    """Neither code nor assets: the plug-in's units come with its own part."""
+    """Neither code nor assets do: the plug-in's units come with its own part."""
     for package in {name for name in LEVEL if LEVEL[name] < LEVEL["azure"]} - {"phases", "_lazy"}:
         for path in (ROOT / "hostrouting" / package).rglob("*.*"):
             if "__pycache__" not in path.parts and path.is_file():
@@ -238,7 +238,7 @@ def test_the_core_names_no_unit_of_the_plug_in() -> None:
 
 
 def rendered() -> str:
-    """All files that the core renders, each after its path."""
+    """Return all files that the core renders, each after its path."""
     files = rendered_files(Config.from_mapping(EVERYTHING), Layout())
     return "".join(f"{file.path}\n{file.text}\n" for file in files)
 
@@ -247,23 +247,23 @@ def plug_ins_in(text: str) -> set[str]:
     return {name for name in UNITS_OF_THE_PLUG_IN if name.removesuffix(".service") in text}
 
 
-def test_modules_go_in_no_circles() -> None:
+def test_modules_have_no_import_cycles() -> None:
     modules: dict[str, set[str]] = {}
     for module, source in sources().items():
         found = imports(source)
-        # "from package import module" imports the module, and the package only for a name of its own.
+        # "from package import module" imports the module, and the package only for a name that it defines.
         inner = {name for name in found if name in sources()}
         modules[module] = {
             name for name in inner - {module} if not any(other.startswith(f"{name}.") for other in inner)
         }
-    modules.pop("hostrouting")  # what it offers is looked up when it is first used
+    modules.pop("hostrouting")  # its names are looked up at their first use
     try:
         TopologicalSorter(modules).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_a_pure_module_touches_nothing() -> None:
+def test_a_pure_module_has_no_effects() -> None:
     for module in PURE:
         loaded = {name.partition(".")[0] for name in imports(sources()[module], for_types=False)}
         assert loaded & IMPURE_MODULES == set(), module
@@ -300,7 +300,7 @@ def test_only_one_module_imports_a_library(package: str, modules: set[str]) -> N
         ("import phases; phases.run", "asyncio concurrent.futures logging subprocess phases._process"),
     ],
 )  # fmt: skip
-def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: str) -> None:
+def test_a_name_loads_only_what_it_needs(statement: str, unloaded: str) -> None:
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     by_attrs = {"subprocess"} if sys.version_info < (3, 11) else set()
@@ -308,9 +308,9 @@ def test_a_name_loads_no_more_than_it_needs(statement: str, unloaded: str) -> No
 
 
 def tricks(module: str, source: str) -> list[str]:
-    """What a module does for speed at the cost of others' privacy, of identity, or of the collector of all of them."""
+    """Return tricks for speed that break privacy, identity, or the garbage collection of the whole process."""
     made = [node for node in nodes_of(source) if isinstance(node, ast.Call)]
-    # attrs names this way for what a frozen class sets itself once its fields are given.
+    # attrs documents this call for fields that a frozen class sets after its construction.
     is_own = "object.__setattr__(self, "
     calls = [ast.unparse(node.func) for node in made if not ast.unparse(node).startswith(is_own)]
     found = [call for call in calls if call in ("id", "object.__setattr__")]
@@ -319,8 +319,8 @@ def tricks(module: str, source: str) -> list[str]:
     return [f"{module}: {trick}" for trick in found]
 
 
-def test_no_module_is_fast_by_a_trick() -> None:
-    """The garbage collector is the process's, and a value's own constructor makes it."""
+def test_no_module_uses_tricks_for_speed() -> None:
+    """The garbage collector belongs to the process, and only a value's constructor makes it."""
     assert [trick for module, source in sources().items() for trick in tricks(module, source)] == []
     planted = "import gc\nid(x)\nobject.__setattr__(x, 'y', 1)\nIPv4Network.__new__(IPv4Network)"
     assert len(tricks("hostrouting.model.planted", planted)) == 4

@@ -1,4 +1,4 @@
-"""The audit counts what it does and finds what is wrong, and its page says what was found."""
+"""The audit counts its comparisons and finds mistakes, and its page has the figures."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ def figures() -> Figures:
 
 
 @pytest.mark.kernel
-def test_a_few_hundred_look_ups_are_right_and_counted(figures: Figures) -> None:
+def test_a_few_hundred_lookups_are_right_and_counted(figures: Figures) -> None:
     plain = figures.plain
     assert figures.look_ups >= 100
     assert plain.answers >= 2 * plain.look_ups > 0
-    # A plain one may draw what a snapshot can't hold, and counts as odd then: how often, Hypothesis's release decides.
+    # A plain host may draw a feature that a snapshot can't hold, and then counts as odd; how often depends on
+    # Hypothesis.
     assert plain.worlds > 0 < figures.odd.worlds
     assert (plain.worlds + figures.odd.worlds) % (5 * FEW[0]) == 0
     assert figures.seen.features.total() > figures.seen.worlds > 0
@@ -63,7 +64,7 @@ def test_the_same_name_draws_the_same_hosts() -> None:
     assert for_sockets("one", 3) == for_sockets("one", 3) != for_sockets("two", 3)
 
 
-# As it really is.
+# The unpatched functions.
 _checked, _seen_leaving = asking.checked, connecting.seen_leaving
 
 
@@ -79,7 +80,7 @@ def _unknown(*arguments: Any) -> tuple[Any, OverlapReport]:
 
 
 @pytest.mark.kernel
-def test_wrong_verdicts_fixes_and_sockets_are_found_and_end_with_1(
+def test_wrong_verdicts_fixes_and_sockets_are_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(examine, "checked", _without_findings)
@@ -101,7 +102,7 @@ def test_wrong_verdicts_fixes_and_sockets_are_found_and_end_with_1(
 
 
 @pytest.mark.kernel
-def test_an_unknown_verdict_is_wrong_where_a_recording_holds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_verdict_is_wrong_with_a_complete_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine, "checked", _unknown)
     for module in (examine, sockets):
         monkeypatch.setattr(module, "booted", lambda *_: ["check-failed: planted"])
@@ -120,7 +121,7 @@ def test_the_table_has_a_line_for_each_figure(figures: Figures) -> None:
         assert any(line.startswith(words) and line.removeprefix(words).split() == numbers for line in lines)
 
 
-def test_the_page_in_docs_is_what_its_figures_say_and_knows_every_feature(tmp_path: Path) -> None:
+def test_the_page_in_docs_has_its_figures_and_every_feature(tmp_path: Path) -> None:
     figures = Figures.from_json(json.loads((DOCS / "audit.json").read_text()))
     write_docs(figures, tmp_path)
     for name in ("audit.md", "audit.json"):

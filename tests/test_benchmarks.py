@@ -1,4 +1,4 @@
-"""The benchmarks run, each side does what it is measured for, and the page says what was measured. No time is judged."""
+"""The benchmarks run, both sides of each do their work, and the page has the figures. No time is judged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.rows import ROWS
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs/explanation"
 
-# By day one of each kind.
+# By day one row of each kind.
 TRIED = NAMES if IS_NIGHTLY else ["boot-check", "backend-10k", "memory", "wait-script", "judge", "growth-fib"]
 
 
@@ -38,7 +38,7 @@ def report() -> Report:
 
 @pytest.mark.ci
 @pytest.mark.kernel
-def test_every_row_runs_and_what_it_did_is_verified(report: Report) -> None:
+def test_every_row_runs_and_its_work_is_verified(report: Report) -> None:
     assert [*report.rows, *report.growths] == [name for name in NAMES if name in TRIED]
     assert all(measured.medians[0] > 0 for measured in report.rows.values())
 
@@ -59,11 +59,11 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def labels(picture: Path) -> set[str]:
-    """What a picture says to a screen reader: each point's figures. Where text stands depends on the machine's fonts."""
+    """Return a picture's labels for screen readers, each point's figures; texts' positions depend on fonts."""
     return {element.get("aria-label", "") for element in ElementTree.parse(picture).iter()}
 
 
-def test_the_page_in_docs_is_what_its_figures_say(tmp_path: Path) -> None:
+def test_the_page_in_docs_has_its_figures(tmp_path: Path) -> None:
     report = Report.from_json((DOCS / "performance.json").read_text())
     write_docs(report, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in DOCS.glob("performance*")}
@@ -78,7 +78,7 @@ def test_the_page_in_docs_is_what_its_figures_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["no-such-row"], ["--docs", "docs", "proof"], ["--docs", "docs", "--quick"]])
-def test_what_makes_no_sense_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_senseless_arguments_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse(arguments)
     assert caught.value.code == 2
@@ -87,7 +87,7 @@ def test_what_makes_no_sense_is_wrong_usage(arguments: list[str], capsys: pytest
 
 @pytest.mark.ci
 @pytest.mark.kernel
-def test_what_it_measures_must_have_happened() -> None:
+def test_a_contender_that_does_nothing_is_an_error() -> None:
     program = "from benchmarks.worlds import World, routes_of\nwith World() as world:\n    world.expect(routes_of(1))"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""Whatever the shell can do, a program can: an agent by the public names alone, beside the command line."""
+"""Programs can do whatever the shell can: an agent with the public names alone, compared with the command line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ADDRESS = "172.16.1.9"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """A node like an H200: the connected route of ib0 shadows what the cluster lives in."""
+    """Return a node like an H200: the connected route of ib0 shadows the cluster's addresses."""
     layout = Layout(tmp_path / "root")
     layout.units.mkdir(parents=True)
     (layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\n")
@@ -79,7 +79,7 @@ def files_of(folder: Path) -> dict[str, bytes | None]:
 
 
 def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
-    """It checks, plans, applies, explains, records, judges, examines and removes."""
+    """The agent checks, plans, applies, explains, takes and judges snapshots, examines and removes."""
     (finding,) = check(CONFIG, host=host).findings
     assert finding.devs == ("ib0",)
     wanted = plan(CONFIG, host=host)
@@ -122,7 +122,7 @@ def test_functions_return_what_commands_print(
 
 
 def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
-    """No marker, no lock, no route."""
+    """They leave no marker, no lock, and no route."""
     before = files_of(tmp_path), host.routes.routes(), host.routes.rules()
     check(CONFIG, host=host)
     plan(CONFIG, host=host)
@@ -146,7 +146,7 @@ def test_a_check_waits_for_a_default_route_until_its_scope_ends(tmp_path: Path) 
 
 @pytest.fixture
 def recorded(host: Host, tmp_path: Path) -> Host:
-    """The sick host as a file holds it."""
+    """Return a file with the sick host's snapshot."""
     path = tmp_path / "node-7.json"
     snapshot(host=host).save(path)
     document = json.loads(path.read_text())
@@ -154,7 +154,7 @@ def recorded(host: Host, tmp_path: Path) -> Host:
     return Host.recorded(Snapshot.load(path))
 
 
-def test_a_saved_snapshot_loads_as_it_was(host: Host, tmp_path: Path) -> None:
+def test_a_saved_snapshot_loads_unchanged(host: Host, tmp_path: Path) -> None:
     taken = snapshot(host=host)
     taken.save(tmp_path / "node.json")
     assert Snapshot.load(tmp_path / "node.json") == taken
@@ -162,7 +162,7 @@ def test_a_saved_snapshot_loads_as_it_was(host: Host, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
 
 
-def test_a_snapshot_that_can_not_be_saved_leaves_nothing(host: Host, tmp_path: Path) -> None:
+def test_a_failed_save_of_a_snapshot_leaves_nothing(host: Host, tmp_path: Path) -> None:
     taken = snapshot(host=host)
     with pytest.raises(FileError, match=r"can't write the snapshot .*node\.json: No such file"):
         taken.save(tmp_path / "missing/node.json")
@@ -172,7 +172,7 @@ def test_a_snapshot_that_can_not_be_saved_leaves_nothing(host: Host, tmp_path: P
     assert [path.name for path in tmp_path.glob("*node.json*")] == ["node.json"]
 
 
-def test_a_recorded_host_is_checked(recorded: Host, shell: Callable[..., Document], tmp_path: Path) -> None:
+def test_a_snapshot_is_checked(recorded: Host, shell: Callable[..., Document], tmp_path: Path) -> None:
     file = str(tmp_path / "node-7.json")
     report = check(CONFIG, host=recorded)
     assert (report.host, report.verdict) == ("node-7", Verdict.OVERLAP)
@@ -196,17 +196,17 @@ def test_a_recorded_host_is_checked(recorded: Host, shell: Callable[..., Documen
         ),
     ],
 )
-def test_no_task_runs_on_a_recorded_host(recorded: Host, make: Callable[[Host], phases.Task[Any]]) -> None:
+def test_no_task_runs_on_a_snapshot(recorded: Host, make: Callable[[Host], phases.Task[Any]]) -> None:
     with pytest.raises(FileError, match="the snapshot of node-7 holds no"):
         phases.run(make(recorded))
 
 
-def test_the_doctor_says_that_a_recording_can_not_be_examined(recorded: Host) -> None:
+def test_the_doctor_refuses_a_snapshot(recorded: Host) -> None:
     with pytest.raises(FileError, match="the snapshot of node-7 holds no files"):
         examine(CONFIG, host=recorded)
 
 
-def test_wrong_arguments_are_refused_with_what_to_give(host: Host) -> None:
+def test_wrong_arguments_are_refused_with_a_hint(host: Host) -> None:
     document: Any = CONFIG.to_mapping()
     for function in (check, plan, examine):
         with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.from_mapping"):

@@ -1,4 +1,4 @@
-"""Every example runs, and says what it says it does."""
+"""Every example runs, and prints what it promises."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
-# The name of each, and how it is started, to a line of what it prints and what each line of its stderr starts with.
+# The arguments of each example, a line of its output, and the beginning of each line of its stderr.
 RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0", None),
     "agent.py": (["--try"], "1 routes added; verdict: ok; started kube1", "INFO "),
 }
-# What isn't a program: its tests, and backends that tests/kernel/test_example_backend.py runs.
+# Files that aren't programs: the agent's tests, and backends that tests/kernel/test_example_backend.py runs.
 RUN_ELSEWHERE = {"test_agent.py", "ip_command_backend.py", "pyroute2_backend.py"}
 
 
@@ -35,7 +35,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_no_example_is_left_out() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*") if path.is_file()} == RUN_ELSEWHERE | set(RUNS)
 
 
@@ -48,7 +48,7 @@ def test_an_example_runs(name: str) -> None:
     assert line in done.stdout.splitlines()
 
 
-def test_the_agents_own_tests_pass_without_this_project_around_them(tmp_path: Path) -> None:
+def test_the_agents_own_tests_pass_outside_this_project(tmp_path: Path) -> None:
     for name in ("agent.py", "test_agent.py"):
         (tmp_path / name).write_text((EXAMPLES / name).read_text())
     done = subprocess.run(
@@ -77,7 +77,7 @@ def test_the_agent_names_the_path_of_each_problem_of_a_config(tmp_path: Path) ->
     ]
 
 
-def test_the_agent_asks_for_a_config() -> None:
+def test_the_agent_requires_a_config() -> None:
     done = run("agent.py")
     assert done.returncode == 64
     assert "agent.py --try" in done.stderr

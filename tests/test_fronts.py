@@ -1,4 +1,4 @@
-"""The files of deploy/kubernetes keep the contracts of the tools that they are for, as those document them.
+"""The files of deploy/kubernetes keep the documented contracts of the tools that they are for.
 
 node-problem-detector: docs/custom_plugin_monitor.md of its repository (0 OK, 1 a problem, anything else unknown; output
 is cut at ``max_output_length`` bytes; a rule's time-out is at most the global one, and its path must exist; a permanent
@@ -32,12 +32,12 @@ FOLDER = Path(__file__).parent.parent / "deploy/kubernetes"
 PLUGIN = FOLDER / "check_route_overlap.sh"
 PLUGIN_CONFIG = FOLDER / "route-overlap.json"
 
-# No program can be found: what these do, a shell does by itself, so there is nothing that could hang.
+# A PATH without programs: the plugin needs only its shell, so no program can hang.
 NOTHING_ON_THE_PATH = {"PATH": "/nonexistent"}
 
 
 def checked(*cidrs: str, default: bool = True) -> Callable[[Path], str]:
-    """Have the library leave its own markers; the folder."""
+    """Make the library leave its own markers, and return their folder."""
 
     def leave(root: Path) -> str:
         kernel = shadowed_kernel()
@@ -87,7 +87,7 @@ PLUGIN_ROWS = {
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 @pytest.mark.parametrize(("leave", "code", "line"), PLUGIN_ROWS.values(), ids=PLUGIN_ROWS)
-def test_the_plugin_says_one_short_line(tmp_path: Path, shell: str, leave: Any, code: int, line: str | None) -> None:
+def test_the_plugin_prints_one_short_line(tmp_path: Path, shell: str, leave: Any, code: int, line: str | None) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} on this machine")
@@ -126,11 +126,11 @@ def seconds(span: str) -> int:
 
 
 class Detector:
-    """A node-problem-detector's custom plugin monitor, by its rules: what it reports of a condition, in order.
+    """A node-problem-detector's custom plugin monitor, by its rules: it lists what it reports of a condition, in order.
 
     Args:
-        config: a config of it.
-        folder: what it sees as the folder of the rule's first argument.
+        config: the detector's config.
+        folder: the folder that replaces the rule's first argument.
     """
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
@@ -147,7 +147,7 @@ class Detector:
         self.look()
 
     def look(self) -> None:
-        """What happens at the start, and each ``invoke_interval``."""
+        """Do what the detector does at its start, and after each ``invoke_interval``."""
         argv = ["sh", str(PLUGIN), str(self.folder)]
         done = subprocess.run(
             argv, env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=False, executable="/bin/sh"
@@ -166,7 +166,7 @@ class Detector:
 CONFIG = json.loads(PLUGIN_CONFIG.read_text())
 
 
-def test_the_detector_sees_the_condition_within_a_minute_and_its_end(tmp_path: Path) -> None:
+def test_the_detector_sees_the_condition_and_its_end_within_a_minute(tmp_path: Path) -> None:
     folder = Path(ok(tmp_path))
     detector = Detector(CONFIG, folder)
     overlap(tmp_path)
@@ -184,15 +184,15 @@ def test_the_detector_sees_the_condition_within_a_minute_and_its_end(tmp_path: P
 
 
 @pytest.mark.parametrize(("leave", "status"), [(overlap, "True"), (no_default_route, "Unknown"), (str, "Unknown")])
-def test_a_restarted_detector_never_says_healthy_of_a_node_that_is_not(tmp_path: Path, leave: Any, status: str) -> None:
-    """What waits for the condition lifts a taint, or closes an incident, at once."""
+def test_a_restarted_detector_never_reports_a_sick_node_as_healthy(tmp_path: Path, leave: Any, status: str) -> None:
+    """A controller that watches the condition would lift a taint, or close an incident, at once."""
     folder = Path(leave(tmp_path))
     assert [told for told, _, _ in Detector(CONFIG, folder).reported] == [status]
     without = CONFIG | {"pluginConfig": CONFIG["pluginConfig"] | {"skip_initial_status": False}}
     assert [told for told, _, _ in Detector(without, folder).reported] == ["False", status]
 
 
-def test_the_config_has_no_key_that_the_detector_does_not_know() -> None:
+def test_the_detector_knows_every_key_of_the_config() -> None:
     assert CONFIG.keys() == {"plugin", "pluginConfig", "source", "metricsReporting", "conditions", "rules"}
     assert CONFIG["pluginConfig"].keys() == {
         *("invoke_interval", "timeout", "max_output_length", "concurrency", "skip_initial_status"),
@@ -228,8 +228,8 @@ def test_the_detectors_pod_sees_the_plugin_its_config_and_the_markers() -> None:
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
-def test_the_rule_taints_a_node_until_its_condition_is_seen_to_be_false() -> None:
-    """As the node-readiness-controller's CRD has it; without a ``defaultStatus`` a missing condition is no good one."""
+def test_the_rule_taints_a_node_until_its_condition_is_false() -> None:
+    """By the node-readiness-controller's CRD a missing condition isn't good without a ``defaultStatus``."""
     (rule,) = documents("node-readiness-rule.yaml")
     assert (rule["apiVersion"], rule["kind"]) == ("readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
     spec = rule["spec"]
@@ -243,7 +243,7 @@ def test_the_rule_taints_a_node_until_its_condition_is_seen_to_be_false() -> Non
     assert spec["nodeSelector"] == {"matchLabels": daemon_set["spec"]["template"]["spec"]["nodeSelector"]}
 
 
-def test_the_object_monitors_policy_has_what_nvsentinel_wants() -> None:
+def test_the_object_monitors_policy_fits_nvsentinel() -> None:
     (values,) = documents("nvsentinel-values.yaml")
     (policy,) = values["kubernetes-object-monitor"]["policies"]
     assert policy.keys() == {"name", "enabled", "resource", "predicate", "healthEvent"}
@@ -257,7 +257,7 @@ def test_the_object_monitors_policy_has_what_nvsentinel_wants() -> None:
 
 # --- Node Health Check ---------------------------------------------------------------------------------------------
 
-# What NHC is to a check: it reads the file, runs the line of nhc.conf, and `die` notes the message and goes on.
+# NHC's part: it reads the file and runs the line of nhc.conf; `die` records the message and goes on.
 DRIVER = """
 function die() { local CODE="$1"; shift; printf 'die %s %s\\n' "$CODE" "$*"; }
 source "$1" || exit 70
@@ -293,7 +293,7 @@ def test_the_health_check_dies_or_is_silent(tmp_path: Path, leave: Any, said: st
     assert all(line.startswith("die 1 check_routes_overlap:  ") and (said or "") in line for line in died)
 
 
-def test_the_health_check_can_be_read_twice_and_leaves_no_more_than_its_names() -> None:
+def test_the_health_check_can_be_sourced_twice_and_defines_only_its_names() -> None:
     """NHC reads every file of its folder into one shell."""
     bash = shutil.which("bash")
     assert bash is not None
@@ -307,8 +307,8 @@ def test_the_health_check_can_be_read_twice_and_leaves_no_more_than_its_names() 
     assert made - {"_", "PIPESTATUS"} == {"read_route_overlap", "check_routes_overlap"}
 
 
-def test_the_health_check_of_azure_looks_where_its_container_sees_the_markers(tmp_path: Path) -> None:
-    """NHC runs what stands behind ``||`` of each line."""
+def test_azures_health_check_reads_the_markers_in_its_container(tmp_path: Path) -> None:
+    """NHC runs the part behind ``||`` of each line."""
     lines = [line for line in (FOLDER / "azurehpc-health-checks.conf").read_text().splitlines() if line[:1] != "#"]
     commands = [line.strip().removeprefix("* || ") for line in lines]
     assert commands == ["export HOSTROUTING_RUN_DIR=/mnt/run/aks-flex-node", "check_routes_overlap"]

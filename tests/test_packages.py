@@ -1,4 +1,4 @@
-"""A release: what an index shows of it, what is in it, and that it can be made again, of itself."""
+"""A release: its page in an index, its contents, and its reproducibility from its own sdist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from building import build
 if TYPE_CHECKING:
     from email.message import Message
 
-# A build may take a while beside others.
+# A build may take a while on a busy machine.
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parent.parent
@@ -57,7 +57,7 @@ def unpacked_deb(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def test_each_link_of_the_description_is_absolute_and_leads_to_a_file_of_the_repository(metadata: Message) -> None:
+def test_each_link_of_the_description_leads_to_a_file_of_the_repository(metadata: Message) -> None:
     links = re.findall(r"\]\(([^)#]+)", str(metadata.get_payload()))
     for link in links:
         start = FILES if link.endswith(".svg") else PAGES
@@ -66,7 +66,7 @@ def test_each_link_of_the_description_is_absolute_and_leads_to_a_file_of_the_rep
     assert len(links) > 10
 
 
-def test_pyroma_has_nothing_to_say(release: Path) -> None:
+def test_pyroma_finds_nothing(release: Path) -> None:
     (sdist,) = release.glob("*.tar.gz")
     done = subprocess.run([sys.executable, "-m", "pyroma", "--min=10", sdist], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -78,7 +78,7 @@ def test_lintian_finds_no_error(release: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_sdist_holds_what_the_repository_does_so_tests_run_in_it(unpacked_sdist: Path) -> None:
+def test_the_sdist_has_all_files_of_the_repository(unpacked_sdist: Path) -> None:
     if not ROOT.joinpath(".git").exists():
         pytest.skip("this is no repository")
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -87,7 +87,7 @@ def test_the_sdist_holds_what_the_repository_does_so_tests_run_in_it(unpacked_sd
     assert held - {"PKG-INFO"} == {name for name in listed if ROOT.joinpath(name).exists()}
 
 
-def test_made_again_of_its_own_sdist_it_is_the_same_bytes(
+def test_a_build_from_its_own_sdist_has_the_same_bytes(
     release: Path, unpacked_sdist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "build/wheels", unpacked_sdist / "build/wheels")
@@ -105,7 +105,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_the_bill_of_materials_names_what_the_debian_package_holds(release: Path, unpacked_deb: Path) -> None:
+def test_the_bill_of_materials_names_the_debian_packages_contents(release: Path, unpacked_deb: Path) -> None:
     (path,) = release.glob("*.cdx.json")
     assert unpacked_deb.joinpath("usr/share/doc/hostrouting", path.name).read_bytes() == path.read_bytes()
     bill = json.loads(path.read_text())
@@ -130,7 +130,7 @@ def metadata_in(tree: Path) -> list[Message]:
     return [email.message_from_bytes(path.read_bytes()) for path in tree.rglob("*.dist-info/METADATA")]
 
 
-def test_the_debian_package_carries_the_versions_that_the_tests_pass_with() -> None:
+def test_the_debian_package_has_the_tested_versions() -> None:
     carried = re.findall(r"^(\S+==\S+) --hash", ROOT.joinpath("deploy/debian/requirements.txt").read_text(), re.M)
     tested = re.findall(r"^(\S+==[^\s;]+)", ROOT.joinpath("constraints.txt").read_text(), re.M)
     assert {*carried} - {*tested} == set()
@@ -145,7 +145,7 @@ def test_the_debian_package_carries_the_versions_that_the_tests_pass_with() -> N
         ("fish/vendor_completions.d/hostrouting.fish", "#"),
     ],
 )
-def test_the_debian_package_has_shells_complete_our_words(unpacked_deb: Path, path: str, start: str) -> None:
+def test_the_debian_package_has_completions_for_shells(unpacked_deb: Path, path: str, start: str) -> None:
     text = unpacked_deb.joinpath("usr/share", path).read_text()
     assert text.startswith(start)
     assert "azure-vnet" in text

@@ -1,4 +1,4 @@
-"""The README and the site say what is so: their blocks run, their links lead somewhere."""
+"""README and site are true: their blocks run, and their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Made by programs, whose tests hold them to what is so.
+# Programs write these pages, and the programs' tests check them.
 MADE = {"docs/howto/h200.md", "docs/explanation/performance.md", "docs/explanation/audit.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in MADE])
-def test_what_a_page_shows_runs(name: str, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
     node = Node(tmp_path)
     for block in blocks((ROOT / name).read_text()):
         try:
@@ -36,7 +36,7 @@ def test_what_a_page_shows_runs(name: str, tmp_path: Path) -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """Those of the headings, as GitHub and MyST make them."""
+    """Return the anchors of the headings, as GitHub and MyST make them."""
     without_blocks = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)", without_blocks, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -74,13 +74,13 @@ def test_every_page_is_in_the_sites_contents() -> None:
         "```\nwhat is this?\n```",
     ],
 )
-def test_a_page_that_shows_what_is_not_so_fails(lie: str, tmp_path: Path) -> None:
+def test_a_page_with_a_false_block_fails(lie: str, tmp_path: Path) -> None:
     (block,) = blocks(lie)
     with pytest.raises((AssertionError, ImportError, ConfigError, KeyError)):
         Node(tmp_path).run(block)
 
 
-def test_the_doctors_page_names_every_examination() -> None:
+def test_the_doctors_page_names_every_check() -> None:
     page = (ROOT / "docs/reference/doctor.md").read_text()
     assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [each.name for each in CHECKS + azure.CHECKS]
 
@@ -97,7 +97,7 @@ def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
     ("program", "folder"),
     [("make_reference.py", "docs/reference"), ("make_schema.py", "hostrouting"), ("make_h200.py", "docs/howto")],
 )
-def test_what_is_made_of_the_code_is_what_the_code_says(program: str, folder: str, tmp_path: Path) -> None:
+def test_generated_files_are_up_to_date(program: str, folder: str, tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "docs" / program), str(tmp_path)]
     subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
     made = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""docs/promises.md names tests that there are."""
+"""docs/promises.md names existing tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def names_in(path: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("promise", "path", "test"), HELD)
-def test_each_promise_is_a_sentence_with_a_test_that_there_is(promise: str, path: str, test: str) -> None:
+def test_each_promise_is_a_sentence_with_an_existing_test(promise: str, path: str, test: str) -> None:
     assert promise.endswith(".")
     assert test in names_in(path)
 
@@ -30,5 +30,5 @@ def test_every_line_with_a_test_is_a_promise() -> None:
 
 
 @pytest.mark.parametrize("word", ["mark", "type of service", "bound interface", "ports", "IPsec"])
-def test_the_page_says_what_is_not_judged(word: str) -> None:
+def test_the_page_names_what_is_not_judged(word: str) -> None:
     assert word in " ".join(PAGE.partition("## Not promised")[2].split())

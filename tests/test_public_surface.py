@@ -1,4 +1,4 @@
-"""What users may import is there, and docs/reference/api.md lists it: a change of that page changes the contract."""
+"""The public names exist, and docs/reference/api.md lists them: a change of that page changes the contract."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ NAMES: set[str] = {*vars(hostrouting)["__all__"]}
 
 
 @pytest.mark.parametrize("module", OFFERED, ids=lambda module: module.__name__)
-def test_what_a_package_offers_is_there(module: ModuleType) -> None:
+def test_every_public_name_exists(module: ModuleType) -> None:
     assert len({*module.__all__}) == len(module.__all__)
     assert {*module.__all__} <= {*dir(module)}
     assert all(getattr(module, name) is not None for name in module.__all__)
 
 
-def test_type_checkers_are_told_of_the_same_names_at_the_same_homes() -> None:
+def test_type_checkers_find_each_name_in_the_same_module() -> None:
     module: ModuleType = hostrouting
     tree = ast.parse(inspect.getsource(module))
     told = {
@@ -64,7 +64,7 @@ def test_the_docstring_lists_every_name_by_use() -> None:
     assert {*re.findall(r"\w+", hostrouting.__doc__ or "")} >= NAMES
 
 
-def test_the_api_page_begins_with_every_name_at_the_top() -> None:
+def test_the_api_page_begins_with_every_public_name() -> None:
     page = (Path(__file__).parent.parent / "docs/reference/api.md").read_text()
     listed = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", page, re.MULTILINE)
     assert sorted(listed) == sorted(NAMES)
@@ -74,14 +74,14 @@ def test_the_api_page_begins_with_every_name_at_the_top() -> None:
     assert page.rindex(f":: {listed[-1]}\n") < page.index("automodule")
 
 
-def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
+def test_a_missing_name_is_an_attribute_error() -> None:
     assert not hasattr(hostrouting, "FakeKernel")
     with pytest.raises(AttributeError, match="has no attribute 'Fixes'"):
         hostrouting.Fixes  # type: ignore[attr-defined]  # noqa: B018
 
 
 def imported_beside(folder: Path) -> str:
-    """How an import ends with some modules before ours."""
+    """Return the last line of an import's errors, with some modules before ours on the path."""
     done = subprocess.run(
         [sys.executable, "-c", "from hostrouting import Config"],
         env=os.environ | {"PYTHONPATH": f"{folder}:{Path(__file__).parent.parent}"},
@@ -92,14 +92,14 @@ def imported_beside(folder: Path) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def test_another_distributions_phases_is_told_of_in_one_sentence(tmp_path: Path) -> None:
+def test_another_distributions_phases_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "phases.py").write_text("def phase(): ...\n")
     said = imported_beside(tmp_path)
     assert said.startswith("ImportError: the package phases is not hostrouting's")
     assert "pip uninstall phases" in said
 
 
-def test_a_library_that_is_missing_is_not_taken_for_another_phases(tmp_path: Path) -> None:
+def test_a_missing_library_is_not_reported_as_another_phases(tmp_path: Path) -> None:
     (tmp_path / "attrs.py").write_text("raise ModuleNotFoundError('no attrs', name='attrs')\n")
     assert imported_beside(tmp_path) == "ModuleNotFoundError: no attrs"
 
@@ -115,7 +115,7 @@ def test_a_library_that_is_missing_is_not_taken_for_another_phases(tmp_path: Pat
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_goes_to_another_process(value: object) -> None:
+def test_a_value_can_be_sent_to_another_process(value: object) -> None:
     again = pickle.loads(pickle.dumps(value))
     assert repr(again) == repr(value)
     assert again == value or isinstance(value, Exception)

@@ -1,4 +1,4 @@
-"""docs/explanation/security.md says which modes files have, and what the watcher may do; the installation has them."""
+"""The installation has the modes of files, and the watcher the rights, of docs/explanation/security.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Layout
 
 
 @pytest.mark.parametrize("installed", [0, 0o077], indirect=True)
-def test_files_have_the_modes_of_the_page_whatever_the_umask(installed: Layout) -> None:
+def test_files_have_the_modes_of_the_page_under_any_umask(installed: Layout) -> None:
     assert len(MODES) > 10
     found = {name: f"{stat.S_IMODE(installed.of(name).stat().st_mode):04o}" for name, _ in MODES}
     assert found == dict(MODES)
@@ -59,7 +59,7 @@ def test_no_key_of_another_component_leaves_the_config(installed: Layout, capsys
     assert [text for text in (*texts, *capsys.readouterr()) if TOKEN in text or "bootstrapToken" in text] == []
 
 
-def test_the_watcher_may_do_what_the_page_says(installed: Layout) -> None:
+def test_the_watcher_has_the_rights_of_the_page(installed: Layout) -> None:
     (row,) = [line for line in PAGE.splitlines() if "`hostrouting-watch.service`" in line]
     unit = (installed.units / "hostrouting-watch.service").read_text()
     assert "CapabilityBoundingSet=CAP_NET_ADMIN\n" in unit

@@ -1,4 +1,4 @@
-"""Four type checkers accept what users write; of mypy and pyright ./run lint asks the rest."""
+"""Four type checkers accept users' code; ./run lint checks the rest with mypy and pyright."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parent.parent
 
-# What the README's pieces take for granted.
+# Names that the README's blocks presuppose.
 BEFORE = """\
 # pyright: strict, reportUnusedImport=false, reportDuplicateImport=false
 from dataclasses import dataclass
@@ -85,13 +85,13 @@ def test_the_readmes_python_is_clean(checker: str, readme: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("checker", ["ty", "pyrefly"])
-def test_the_examples_and_the_api_as_users_take_it_are_clean(checker: str) -> None:
+def test_the_examples_and_users_code_are_clean(checker: str) -> None:
     done = check(checker, *(ROOT / "examples").glob("*.py"), ROOT / "tests/typing/api.py")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_what_is_wrong_is_told(checker: str, tmp_path: Path) -> None:
+def test_an_error_is_reported(checker: str, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(f"{BEFORE}phases.run({{'routes': []}})\nassert_type(phases.run(PullImage('node')), int)\n")
     done = check(checker, wrong)
