@@ -1,14 +1,14 @@
-"""How fast hostrouting is, beside the fastest other way to do the same:  ./run bench.
+"""How fast hostrouting is, compared with the fastest alternative:  ./run bench.
 
-Both sides of each row run in turns, each time in a fresh network namespace, and what they did is verified each time. So
-ratios can be relied upon, and compared between machines; the milliseconds are this machine's.
+Both sides of each row run by turns, each time in a new network namespace, and their work is verified each time. So
+ratios are reliable, and comparable between machines; the milliseconds are this machine's.
 
 ::
 
-    __main__   goes where scripts can run without harm, and measures there
-    rows       what is compared with what; of snapshots, fleet and hosts
+    __main__   enters namespaces where scripts do no harm, and measures there
+    rows       the comparisons; those of snapshots, fleet and hosts
     growth     pictures of how the cost grows
-    ways       hostrouting's ways to install and to check, and others
-    figures    what was measured, as values and as JSON
-    page       as a table, and as docs/explanation/performance.md
+    ways       contenders that install and check: hostrouting's and others
+    figures    the figures, as values and as JSON
+    page       the table, and docs/explanation/performance.md
 """

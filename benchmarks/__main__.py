@@ -1,7 +1,7 @@
-"""``python -m benchmarks``: go where scripts can run without harm, and measure there.
+"""``python -m benchmarks``: enter namespaces where scripts do no harm, and measure there.
 
-The boot scripts write to /run, so a mount namespace of its own has a fresh one; they call awk by its name, so there it
-is mawk, which is Debian's. Both end with this process, and neither costs what is measured anything.
+The boot scripts write to /run, so a separate mount namespace has a new one; they call awk by its name, so awk is mawk
+there, as in Debian. Both end with this process, and neither slows a measurement down.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ exec "$@"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line, or end with what is wrong with it."""
+    """Parse the command line, or exit with an error message."""
     parser = argparse.ArgumentParser(
         prog="./run bench",
         description="Measures hostrouting beside the fastest other ways to do the same, each time in a fresh network "
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Take this process's place in namespaces of its own; there, measure what was asked for, and tell it."""
+    """Restart this process in namespaces of its own; measure there, and print the result."""
     options = parse(sys.argv[1:])
     if not SCRATCH.is_dir():
         _enter()
@@ -89,7 +89,7 @@ def main() -> None:
 
 def _enter() -> None:
     mawk = shutil.which("mawk")
-    # Modules are compiled once, as pip does when it installs them; without a folder named, they go with the rest.
+    # Modules are compiled once, as pip does at installation; the compiled files go to the scratch folder by default.
     prefix = os.environ.get("PYTHONPYCACHEPREFIX") or str(SCRATCH / "pycache")
     compiled = {"PYTHONPYCACHEPREFIX": prefix, "PYTHONDONTWRITEBYTECODE": ""}
     places = {"SCRATCH": str(SCRATCH), "MAWK": os.path.realpath(mawk) if mawk else ""}

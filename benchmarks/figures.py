@@ -14,8 +14,8 @@ class Measured(NamedTuple):
     """The figures of a row.
 
     Args:
-        rounds: in each hostrouting's side, then the other's, if there is one.
-        notes: what else was found.
+        rounds: for each round hostrouting's side, then the other side, if there is one.
+        notes: other observations.
     """
 
     rounds: Sequence[Sequence[Span]]
@@ -23,12 +23,12 @@ class Measured(NamedTuple):
 
     @property
     def medians(self) -> list[float]:
-        """The median of each side."""
+        """Return the median of each side."""
         return [statistics.median(value for value, _ in side) for side in zip(*self.rounds, strict=True)]
 
     @property
     def ratios(self) -> list[float]:
-        """The median of the rounds' ratios, and the same of the processor time; as far as there are any."""
+        """Return the medians of the rounds' ratios of time and of processor time, as far as there are any."""
         fields = [[(ours[at], theirs[0][at]) for ours, *theirs in self.rounds if theirs] for at in (0, 1)]
         return [statistics.median(a / b for a, b in pairs) for pairs in fields if pairs and all(b for _, b in pairs)]
 
@@ -37,13 +37,13 @@ class Row(NamedTuple):
     """A comparison.
 
     Args:
-        name: to choose it by.
-        what: hostrouting does.
-        against: the other way to do the same; empty if there is none.
-        most: the limit: a ratio, or seconds where there is no other way; None: only for comparison.
+        name: the name on the command line.
+        what: what hostrouting does.
+        against: the alternative; empty if there is none.
+        most: the limit: a ratio, or seconds without an alternative; None: there is no limit.
         size: how many routes, CIDRs or snapshots there are.
         rounds: how often each side runs.
-        measure: does it, with a size and a number of rounds.
+        measure: measures, with a size and a number of rounds.
         is_memory: whether figures are bytes.
     """
 
@@ -58,18 +58,18 @@ class Row(NamedTuple):
 
 
 Curves = dict[str, list[tuple[int, float]]]
-"""Sizes and seconds, by the name of the way; hostrouting's first."""
+"""Sizes and seconds, by the contender's name; hostrouting's first."""
 
 
 class Growth(NamedTuple):
-    """A picture of how the cost of several ways grows.
+    """A picture of how the cost of several contenders grows.
 
     Args:
-        name: to choose it by.
-        title: of the picture.
-        size: what grows, in words.
-        powers: of ten, the sizes.
-        make: the contenders of a size, that run side by side, a group after the other.
+        name: the name on the command line.
+        title: the picture's title.
+        size: the name of the growing quantity.
+        powers: the sizes, as powers of ten.
+        make: makes the contenders of a size, which run side by side, one group after the other.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Report(NamedTuple):
     """A run.
 
     Args:
-        made: on what machine, when, and how busy it was; words by words.
-        rows: what was measured, by the row's name.
+        made: the machine, the date and the load, by name.
+        rows: the figures, by the row's name.
         growths: the curves, by the picture's name.
     """
 
@@ -93,7 +93,7 @@ class Report(NamedTuple):
     growths: dict[str, Curves]
 
     def to_json(self) -> str:
-        """Write JSON, with a line for each row; figures are seconds and bytes."""
+        """Return JSON, with a line for each row; figures are seconds and bytes."""
         rows = {name: measured._asdict() for name, measured in self.rows.items()}
         parts = (
             f"{json.dumps(key)}: {{\n"
@@ -105,7 +105,7 @@ class Report(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Read what ``to_json`` has written."""
+        """Read the output of ``to_json``."""
         document = json.loads(text)
         rows = {name: Measured(**row) for name, row in document["rows"].items()}
         return cls(document["made"], rows, document["growths"])

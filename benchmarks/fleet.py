@@ -1,4 +1,4 @@
-"""Many snapshots: the processor time and the memory that judging takes, and how its page opens."""
+"""Many snapshots: the processor time and the memory of judging them, and the time to open their page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hostrouting.overlap.fleet import FleetReport, judge
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-# The sizes of the groups; its own highest memory, and that of its largest worker, which has ended by then; in KiB.
+# The groups' sizes; the peak memory of the process, and that of its largest worker, which has ended by then; in KiB.
 _JUDGE = """
 import json, resource, sys
 from pathlib import Path
@@ -41,7 +41,7 @@ print(json.dumps([[len(group.hosts) for group in report.groups], int(own) + work
 
 def chromium() -> Chrome:
     """Start a headless Chromium with an empty profile and no network; it ends with its context."""
-    # Here, so that what is measured doesn't share its process with it.
+    # A local import, so that other measurements don't share their process with it.
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
@@ -51,7 +51,7 @@ def chromium() -> Chrome:
 
 
 def write_page(folder: Path, count: int) -> Path:
-    """Write the page of that many hosts, those of each kind a group, into a folder."""
+    """Write the page of so many hosts, spread over groups of each kind, into a folder."""
     kinds = [{} if kind == "cut-off" else make(node(0)).to_document() for kind, make in KINDS.items()]
     groups = judge(kinds, Config.from_mapping(CONFIG)).groups
     hosts = [f"aks-h200-{number:05}" for number in range(count)]
@@ -62,7 +62,7 @@ def write_page(folder: Path, count: int) -> Path:
 
 
 def _judge(count: int) -> Span:
-    """Judge snapshots in a process of its own; return its memory, once all groups are as they should be."""
+    """Judge snapshots in a separate process; return its memory, once all groups are right."""
     words = [sys.executable, "-c", _JUDGE, str(SCRATCH), str(count)]
     sizes, memory = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
     wanted = [len(range(kind, count, len(KINDS))) for kind in range(len(KINDS))[:count]]
@@ -78,20 +78,20 @@ def cpu(size: int, rounds: int) -> Measured:
 
 
 def memory(size: int, rounds: int) -> Measured:
-    """Measure the memory for all snapshots beside that for a tenth."""
+    """Measure the memory for all snapshots and for a tenth of them."""
     write_recordings(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: _judge(size), lambda: _judge(size // 10)))
 
 
 def opening(size: int, rounds: int) -> Measured:
-    """Measure from the page's address to the moment at which everything is there and drawn once."""
+    """Measure from the page's address to the moment at which it is loaded and drawn once."""
     page = write_page(SCRATCH, size).as_uri()
-    # Only the loopback is there, where chromedriver listens; elsewhere Chromium asks the network for this and that.
+    # Only the loopback exists, on which chromedriver listens; with a network Chromium would send requests of its own.
     enter_namespace()
     with chromium() as browser:
 
         def contender() -> Span:
-            # Not by timed, which waits for all that was started.
+            # Not with timed, which waits for all children.
             start = time.perf_counter()
             browser.get(page)
             return Span(round(time.perf_counter() - start, 6))

@@ -9,15 +9,15 @@ from benchmarks.figures import Curves, Growth, Measured
 from benchmarks.measure import Contender, side_by_side
 from benchmarks.worlds import World, cidrs_of, routes_of
 
-# Beyond these a way takes minutes.
+# Beyond these sizes a contender takes minutes.
 _ONE_BY_ONE_MAX, _PYROUTE2_MAX, _ROUTES_SCRIPT_MAX, _CHECK_SCRIPT_MAX = 1000, 10_000, 10_000, 100_000
 
-# A picture shows powers of ten: three runs do for what takes seconds.
+# A picture shows powers of ten: three rounds are enough for a contender that takes seconds.
 _LARGE, _LARGE_ROUNDS = 100_000, 3
 
 
 def measure(growth: Growth, sizes: Iterable[int], rounds: int) -> Curves:
-    """Measure each way at each size."""
+    """Measure each contender at each size."""
     curves: Curves = {}
     for size in sizes:
         for contenders in growth.make(size):

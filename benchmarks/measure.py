@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
     Args:
         value: seconds; of memory, bytes.
-        cpu: seconds of processor time, of this process and all that it started; 0 where they don't matter.
+        cpu: seconds of processor time, of this process and its children; 0 if they don't matter.
     """
 
     value: float
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 Contender = Callable[[], Span]
-"""One side of a comparison: it prepares its world, measures, and verifies what became of it."""
+"""One side of a comparison: it prepares its world, measures, and verifies its work."""
 
 
 def timed(function: Callable[[], T]) -> tuple[Span, T]:
@@ -53,10 +53,10 @@ def side_by_side(rounds: int, *contenders: Contender) -> list[tuple[Span, ...]]:
 
 
 def run(*words: str | Path, stdin: Path | None = None, stdout: Path | None = None) -> None:
-    """Run a program in this thread's network namespace, from and to files, so that nothing has to feed it.
+    """Run a program in this thread's network namespace, with files for its input and output.
 
     Raises:
-        subprocess.CalledProcessError: it failed; what it said is on standard error.
+        subprocess.CalledProcessError: it failed; its messages are on standard error.
     """
     with open(stdin or os.devnull, "rb") as taken, open(stdout or os.devnull, "wb") as given:
         subprocess.run(words, stdin=taken, stdout=given, check=True)

@@ -1,4 +1,4 @@
-"""The table of a run, for a terminal and as a page of the docs with pictures."""
+"""The table of a run, for a terminal and for a page of the docs with pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERS = (1, 3, 4, 5, 6)
 
 
 def as_table(report: Report, rows: Iterable[Row] = ROWS) -> str:
-    """Write those rows as Markdown that were measured, aligned, so that a terminal can show them too."""
+    """Return the measured ones of some rows as Markdown, aligned for a terminal."""
     table = [_HEADINGS, *(_cells(row, report.rows[row.name]) for row in rows if row.name in report.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
     lines = [
@@ -42,16 +42,16 @@ def _short(value: float) -> str:
 
 
 def as_words(report: Report) -> str:
-    """Write on what machine it was, and how busy that was."""
+    """Return a sentence about the machine and its load."""
     return "\n".join(f"- {what}: {words}" for what, words in report.made.items())
 
 
 def write_docs(report: Report, folder: Path) -> None:
-    """Write the page, its pictures, and the figures that they are made of.
+    """Write the page, its pictures, and the figures behind them.
 
     Args:
         report: a whole run.
-        folder: gets ``performance.md``, a picture of each growth, and ``performance.json``.
+        folder: the folder for ``performance.md``, a picture of each growth, and ``performance.json``.
     """
     (folder / "performance.json").write_text(report.to_json())
     for growth in GROWTHS:
@@ -97,7 +97,7 @@ and writes files, or nothing.
 
 
 def _picture(growth: Growth, curves: Curves) -> str:
-    # Here, so that what is measured doesn't share its process with a JavaScript engine.
+    # A local import, so that measurements don't share their process with a JavaScript engine.
     from vl_convert import vegalite_to_svg
 
     points: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""All comparisons: those with a limit first."""
+"""All comparisons, those with a limit first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EVERY = 7
 # Long enough for a waiter to be asleep, and out of step with the seconds at which it looks without an event.
 _ASLEEP_SECONDS = 0.33
 
-# A process's highest so far, which unlike getrusage's doesn't begin with that of the process that started it.
+# The peak memory of the process alone; getrusage's includes the peak of the process that started it.
 _PEAK = """
 import sys
 from hostrouting.cli import main
@@ -53,13 +53,13 @@ sys.exit(status)
 def _install(
     ours: Install, theirs: Install, size: int, rounds: int, see: Callable[[Sequence[Route]], list[str]] = lambda _: []
 ) -> Measured:
-    """Compare two ways to install routes; ``see`` verifies what a measured run can't show, and makes the notes."""
+    """Compare two ways to install routes; ``see`` verifies what a measured run can't show, and returns notes."""
     routes = routes_of(size)
     return Measured(side_by_side(rounds, ours(routes), theirs(routes)), see(routes))
 
 
 def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> list[str]:
-    """See that a boot script starts as many processes for one entry as for many."""
+    """Check that a boot script starts as many processes for one entry as for many."""
     few, many = (ways.count_processes(make(part)) for part in (some[:1], some))
     if few != many:
         raise WrongOutcomeError(f"{few} processes for one, and {many} for {len(some)}")
@@ -67,7 +67,7 @@ def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> li
 
 
 def _see_attribution(routes: Sequence[Route]) -> list[str]:
-    """See that each refused route of many comes back, and no other."""
+    """Check that the refused routes among many are returned, and no others."""
     mixed = [attrs.evolve(r, hops=(_NOWHERE,)) if n % _EVERY == 0 else r for n, r in enumerate(routes)]
     bad, fine = mixed[::_EVERY], [route for number, route in enumerate(mixed) if number % _EVERY]
     with World() as world:
@@ -164,7 +164,7 @@ def _cold_start(_: int, rounds: int) -> Measured:
         return timed(lambda: run(sys.executable, "-c", "import attrs"))[0]
 
     with World():
-        by_check()  # compiles
+        by_check()  # compiles the modules
         return Measured(side_by_side(rounds, by_check, by_import))
 
 

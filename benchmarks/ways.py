@@ -1,4 +1,4 @@
-"""The ways to install routes and to check CIDRs: hostrouting's and others."""
+"""Contenders that install routes and check CIDRs: hostrouting's and others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 from phases import CancelScope
 
-# The last pid of a namespace tells how many processes a command has made there, its own apart.
+# The last pid of a namespace tells how many processes a command has made there, besides its own.
 _COUNT = r"""
 read -r before </proc/sys/kernel/ns_last_pid
 "$@" >/dev/null
@@ -51,7 +51,7 @@ expected=$(ip -4 route show default | device_in)
 
 
 def installing(routes: Sequence[Route], install: Callable[[], object]) -> Contender:
-    """Make a contender of what installs routes, in a fresh world each time."""
+    """Return a contender that installs routes, in a new world each time."""
 
     def contender() -> Span:
         with World() as world:
@@ -63,12 +63,12 @@ def installing(routes: Sequence[Route], install: Callable[[], object]) -> Conten
 
 
 def by_backend(routes: Sequence[Route], backend: Callable[[], RouteBackend] | None = None) -> Contender:
-    """Write routes and read them back, by a backend of that class; None: by hostrouting's."""
+    """Write routes and read them back, with a backend of this class; None: with hostrouting's."""
 
     def contender() -> Span:
         with World() as world:
             port = world.backend if backend is None else backend()
-            # The proof that they win reads them like this.
+            # The verification of routes reads them like this.
             span, (failures, there) = timed(lambda: (port.add(routes), port.routes_by_attributes(Table.MAIN)))
             if failures:
                 raise WrongOutcomeError(f"{len(failures)} routes failed: {failures[0]}")
@@ -79,7 +79,7 @@ def by_backend(routes: Sequence[Route], backend: Callable[[], RouteBackend] | No
 
 
 def by_pyroute2(routes: Sequence[Route]) -> Contender:
-    """Add routes one by one, as pyroute2's documentation shows it; its import isn't counted."""
+    """Add routes one by one, as pyroute2's documentation shows; its import isn't counted."""
 
     def install() -> None:
         with IPRoute() as netlink:
@@ -128,7 +128,7 @@ def by_apply(routes: Sequence[Route]) -> Contender:
 
 
 def by_boot_check(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender:
-    """Run the script that hostrouting renders, which judges all of each CIDR."""
+    """Run the script that hostrouting renders, which judges every address of each CIDR."""
     path = check_script(cidrs)
 
     def contender() -> Span:
@@ -175,7 +175,7 @@ def by_look_ups(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender
 
 def count_processes(path: Path) -> int:
     """Count the processes that a boot script starts."""
-    # What an earlier run has left costs a process to remove.
+    # Leftovers of an earlier run cost a process to remove.
     shutil.rmtree(Layout().marker_ok.parent, ignore_errors=True)
     with World(has_infiniband=True):
         inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", _COUNT, "bash", str(path)]
@@ -183,12 +183,12 @@ def count_processes(path: Path) -> int:
 
 
 def expecting(cidrs: Sequence[IPv4Network]) -> Config:
-    """Make the config of a check."""
+    """Return the config of a check."""
     return Config(route_overlap=RouteOverlap([str(cidr) for cidr in cidrs], mode=OverlapMode.STRICT))
 
 
 def by_check(world: World, cidrs: Sequence[IPv4Network]) -> Contender:
-    """Judge CIDRs in this process."""
+    """Check CIDRs in this process."""
     config = expecting(cidrs)
 
     def contender() -> Span:

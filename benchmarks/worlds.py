@@ -1,4 +1,4 @@
-"""Fresh network namespaces, and what is put into them."""
+"""New network namespaces, and their routes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Rou
 SCRATCH = Path("/run/hostrouting-benchmarks")
 """A folder that exists only in the mount namespace of a run."""
 
-# One tuple for all, as resolving makes it.
+# One tuple for all routes, as resolving makes it.
 HOPS = (NextHop("eth0", IPv4Address("10.1.0.1")),)
 
-# A /24 in each /22: room for a million before 127/8, and each /22 has a part by the default route besides.
+# A /24 in each /22: a million fit before 127/8, and each /22 has a part by the default route too.
 _FIRST, _STRIDE, _LENGTH = int(IPv4Address("16.0.0.0")), 1024, 24
 
 _INFINIBAND = 8
@@ -26,29 +26,29 @@ _FILL = 50_000
 
 
 class WrongOutcomeError(Exception):
-    """A contender's failure to do what it is measured for."""
+    """A contender that hasn't done its work."""
 
 
 @cache
 def routes_of(count: int) -> tuple[Route, ...]:
-    """Make that many routes by the default gateway."""
+    """Return so many routes by the default gateway."""
     return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), HOPS) for number in range(count))
 
 
 def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
-    """Make that many expected CIDRs, spread over the first so many routes; InfiniBand would shadow the first eight."""
+    """Return so many expected CIDRs, spread over the first so many routes; InfiniBand would shadow the first eight."""
     stride = max(1, routes // count) * _STRIDE
     fixed = [route.destination for route in World.fixes[:count]]
     return (*fixed, *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(fixed))))
 
 
 def words_of(route: Route) -> str:
-    """Write a route as ``ip route add`` takes it."""
+    """Return the words of a route for ``ip route add``."""
     return f"{route.destination} {route.hops[0].words()} proto {route.protocol:d}"
 
 
 def batch_file(verb: str, words: Sequence[str]) -> Path:
-    """Write a file for ``ip -batch``, a command a line."""
+    """Write a file for ``ip -batch``, with one command in each line."""
     path = SCRATCH / f"batch-{verb}"
     path.write_text("".join(f"route {verb} {each}\n" for each in words))
     return path
@@ -63,13 +63,14 @@ def script(name: str, text: str) -> Path:
 
 
 class World(AbstractContextManager["World"]):
-    """A fresh network namespace, which this thread enters: eth0 with the default route, and nothing else.
+    """A new network namespace, which this thread enters: eth0 with the default route, and nothing else.
 
     Args:
-        has_default: whether the default route is there.
-        has_infiniband: whether there are eight more interfaces with a connected /16 each, and more specific routes
-            that fix a /24 of each.
-        fib: routes to begin with.
+        has_default: whether there is a default route.
+        has_infiniband: whether there are eight more interfaces with a connected /16 each, and more specific routes that
+            fix a
+            /24 of each.
+        fib: the initial routes.
     """
 
     default = Route(DEFAULT_DESTINATION, HOPS, protocol=Protocol.DHCP)
@@ -91,21 +92,21 @@ class World(AbstractContextManager["World"]):
         self._kernel.add_address(name, address)
 
     def fill(self, routes: Sequence[Route]) -> None:
-        """Add routes, and remember them."""
+        """Add routes, and remember them as given."""
         for start in range(0, len(routes), _FILL):
             if failures := self.backend.add(routes[start : start + _FILL]):
                 raise WrongOutcomeError(f"can't prepare a table: {failures[0]}")
         self._given += routes
 
     def expect(self, routes: Sequence[Route], read: Sequence[Route] | None = None) -> None:
-        """Check that table main holds these routes, by whatever protocol, what was filled in, and nothing else.
+        """Check that table main has these routes, of any protocol, the given ones, and no others.
 
         Args:
-            routes: that a contender was to add.
+            routes: the routes that a contender had to add.
             read: the table, if it has been read already.
 
         Raises:
-            WrongOutcomeError: it doesn't.
+            WrongOutcomeError: the table has others.
         """
         there = self.backend.routes(Table.MAIN) if read is None else read
         found = {(route.destination, route.metric, route.hops) for route in there if not route.is_connected}
@@ -116,7 +117,7 @@ class World(AbstractContextManager["World"]):
             )
 
     def __exit__(self, *_: object) -> None:
-        # Now, and not in a worker of the kernel's while the next contender runs.
+        # At once, not in a worker of the kernel while the next contender runs.
         for link in self.backend.links():
             if link.name != "lo":
                 self._kernel.del_link(link.name)

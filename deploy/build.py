@@ -1,10 +1,10 @@
-"""Make what a release consists of, and each time the same bytes: wheel, sdist, SBOM and Debian package.
+"""Build the parts of a release, with the same bytes each time: wheel, sdist, SBOM and Debian package.
 
-    python deploy/build.py [FOLDER]         # dist, if none is named
+    python deploy/build.py [FOLDER]         # dist by default
 
-Without debhelper: it works out what a package needs of one suite, and its files differ from suite to suite; this
-package carries what it needs, and is the same for all of Debian and Ubuntu. ``debian/`` holds the files that those of
-Debian's own packages hold.
+It doesn't use debhelper, which computes a package's dependencies for one suite, and whose files differ from suite to
+suite; this package has its dependencies inside, and is the same for all of Debian and Ubuntu. ``debian/`` has the files
+that Debian's own packages have.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 DEBIAN = ROOT / "deploy/debian"
 CARRIED = DEBIAN / "requirements.txt"
-# Kept, so that a second build takes no network.
+# Kept, so that a second build needs no network.
 WHEELS = ROOT / "build/wheels"
 
 HOME = Path("usr/lib/hostrouting")
@@ -45,7 +45,7 @@ COMPLETIONS = {
     "zsh": "usr/share/zsh/vendor-completions/_hostrouting",
     "fish": "usr/share/fish/vendor_completions.d/hostrouting.fish",
 }
-# A virtual environment has a folder for each release of Python; what is in ours is for all of them.
+# A virtual environment has a folder for each release of Python; the files in ours fit all of them.
 PYTHON_MINORS = range(10, 20)
 COMMON_LICENSES = {"Apache-2.0": "Apache-2.0", "GPL-2.0": "GPL-2", "MPL-2.0": "MPL-2.0"}
 
@@ -72,14 +72,14 @@ class Wheel:
 
     @property
     def license(self) -> str:
-        """As an SPDX expression."""
+        """Return the license as an SPDX expression."""
         classifiers = [word for word in self.metadata.get_all("Classifier", []) if word.startswith("License :: ")]
         older = [word.rpartition(" :: ")[2].removesuffix(" License") for word in classifiers]
         return str(self.metadata["License-Expression"] or self.metadata["License"] or " AND ".join(older))
 
     @property
     def license_texts(self) -> list[str]:
-        """What its authors want to go with it; of what each Debian has, where that is."""
+        """Return the license texts of the wheel; for licenses in every Debian, their paths."""
         names = [name for name in self.archive.namelist() if re.search(r"\.dist-info/(licenses/.|LICENSE$)", name)]
         own = [name for name in sorted(names) if not any(common in name for common in COMMON_LICENSES)]
         there = [
@@ -111,19 +111,19 @@ def main() -> None:
 
 
 def run(*argv: str | Path) -> str:
-    """Run a program in the folder of the project; its output."""
+    """Run a program in the folder of the project, and return its output."""
     return subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def time_of_last_change() -> str:
-    """When the last commit was made, or without a repository, when the sdist was: its files bear that time."""
+    """Return the time of the last commit or, without a repository, of the sdist: all files get that time."""
     if ROOT.joinpath(".git").exists():
         return run("git", "log", "-1", "--format=%ct").strip()
     return f"{ROOT.joinpath('PKG-INFO').stat().st_mtime:.0f}"
 
 
 def carried_wheels() -> list[Wheel]:
-    """Return the wheels that the package carries, fetched if they aren't there, in the order of the list."""
+    """Return the wheels that the package contains, in the order of the list; fetch missing ones."""
     hashes = re.findall(r"--hash=sha256:(\w+)$", CARRIED.read_text(), re.MULTILINE)
     if not {*hashes} <= wheels_by_hash().keys():
         oldest = ["--python-version=3.10", "--implementation=py", "--abi=none", "--platform=any", "--only-binary=:all:"]
@@ -138,7 +138,7 @@ def wheels_by_hash() -> dict[str, Wheel]:
 
 
 def bill_of_materials(own: Wheel, carried: list[Wheel], when: datetime) -> str:
-    """Return what the package consists of, in CycloneDX."""
+    """Return the package's contents in CycloneDX."""
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -169,7 +169,7 @@ def component(wheel: Wheel, kind: str) -> dict[str, Any]:
 
 
 def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetime) -> None:
-    """Put what the Debian package consists of into a folder."""
+    """Put the contents of the Debian package into a folder."""
     packages = tree / HOME / "lib/python3/site-packages"
     for wheel in (own, *carried):
         wheel.archive.extractall(packages)
@@ -199,13 +199,13 @@ def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetim
 
 
 def manual(folder: Path) -> list[Path]:
-    """Make the man pages in a folder, and return them."""
+    """Build the man pages in a folder, and return them."""
     run(sys.executable, "-m", "sphinx", "-q", "-b", "man", "-d", folder / "read", "docs", folder)
     return sorted(folder.glob("*.[1-8]"))
 
 
 def put(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file; packed if its name says so."""
+    """Write a file, compressed if its name says so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = text.encode()
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
@@ -218,12 +218,12 @@ def read(name: str) -> str:
 
 
 def debian_version(own: Wheel) -> str:
-    """With what comes before a release (``0.2.0rc1``) sorted before it."""
+    """Return the version, with pre-releases (``0.2.0rc1``) sorted before the release."""
     return re.sub(r"(?=(a|b|rc|\.dev)\d+$)", "~", own.version) + "-1"
 
 
 def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
-    """Who holds the rights to what, and on which terms it may be passed on."""
+    """Return the copyright file: the packages, their licenses and their terms."""
     (home,) = re.findall(r"^Homepage: (.*)$", read("control"), re.MULTILINE)
     head = f"hostrouting, from {home}\nWith the Python packages that it needs, as their authors publish them on PyPI.\n"
     parts = [
@@ -234,7 +234,7 @@ def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
 
 
 def changelog(own: Wheel, when: datetime) -> str:
-    """Return the version as Debian's tools read it."""
+    """Return a changelog with the version for Debian's tools."""
     maintainer = re.findall(r"^Maintainer: (.*)$", read("control"), re.MULTILINE)[0]
     return (
         f"hostrouting ({debian_version(own)}) unstable; urgency=medium\n\n"

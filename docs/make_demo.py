@@ -1,4 +1,4 @@
-"""Draws what the demo tells:  ./run python docs/make_demo.py > docs/demo.svg."""
+"""Draw the demo's output:  ./run python docs/make_demo.py > docs/demo.svg."""
 
 from __future__ import annotations
 

@@ -48,14 +48,14 @@ class Variant:
     """A node whose InfiniBand interfaces shadow what the cluster expects.
 
     Args:
-        name: of its picture.
-        title: of its section.
-        story: what is special about it; Markdown.
+        name: the name of its picture.
+        title: the title of its section.
+        story: what is special about it, in Markdown.
         expected: the expected CIDR.
         eth0: the address of the default route's interface.
-        gateway: of the default route.
+        gateway: the default route's gateway.
         behind: a destination with a gateway on ib0, if there is one.
-        after: what is to be said once it is fixed; Markdown.
+        after: the closing text after the fix, in Markdown.
     """
 
     name: str
@@ -69,13 +69,13 @@ class Variant:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The document of a config that expects the CIDR."""
+        """Return the document of a config that expects the CIDR."""
         return {"hostRouting": {"routeOverlap": {"expectedCidrs": [self.expected], "mode": "STRICT"}}}
 
     def build(self, kernel: Kernel) -> None:
-        """Give a kernel with nothing but ``lo`` this node's interfaces, addresses and routes."""
+        """Build this node's interfaces, addresses and routes in a kernel with nothing but ``lo``."""
         kernel.add_link("eth0")
-        # networkd gives a connected route the metric of the interface's DHCP.
+        # networkd gives a connected route the DHCP metric of its interface.
         kernel.add_address("eth0", self.eth0, metric=METRIC)
         for number, address in enumerate(INFINIBAND):
             kernel.add_link(f"ib{number}")
@@ -153,17 +153,17 @@ address out of what you expect.""",
 
 @attrs.frozen
 class Told:
-    """What the tool says of a node.
+    """The tool's output for a node.
 
     Args:
-        routes: table main, a line each.
+        routes: table main, one route in each line.
         check: the check as text.
-        picture: and as SVG.
+        picture: the check as SVG.
         fix: the document that ``fix --cidr`` prints.
-        commands: the same as ``ip`` commands.
-        remarks: what it says besides, a line each.
+        commands: the fix as ``ip`` commands.
+        remarks: the other lines that ``fix`` prints.
         code: its exit code.
-        after: the check once the fix is applied, as text.
+        after: the check after the fix, as text.
     """
 
     routes: str
@@ -177,7 +177,7 @@ class Told:
 
 
 def tell(variant: Variant) -> Told:
-    """Build a node in memory, and have the tool check and fix it."""
+    """Build a node in memory, and check and fix it with the tool."""
     kernel = FakeKernel()
     variant.build(kernel)
     with tempfile.TemporaryDirectory() as root:
@@ -203,7 +203,7 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
-    config = Config(route_overlap={"expectedCidrs": [variant.expected]})  # what check --cidr makes: it reads no file
+    config = Config(route_overlap={"expectedCidrs": [variant.expected]})  # like check --cidr, without a file
     result = check_overlap(config, host.routes, phases.CancelScope(), host="node-7")
     result = attrs.evolve(result, time=rfc_3339(TIME))
     out = io.StringIO()
@@ -270,7 +270,7 @@ as long as something fails; `LOCAL` and `BROADCAST` are only notes. For programs
 
 
 def page(told: dict[str, Told]) -> str:
-    """Return the document."""
+    """Return the page."""
     contents = "\n".join(
         f"{number}. [{variant.title}](#{_anchor(number, variant)})" for number, variant in enumerate(VARIANTS, 1)
     )
@@ -337,7 +337,7 @@ def one_event_picture() -> str:
 
 
 def _console(command: str, output: str) -> str:
-    language = "text" if "'" in output else "console"  # a lone quote is no shell's
+    language = "text" if "'" in output else "console"  # a lone quote isn't a shell's
     return f"```{language}\n$ {command}\n{output}\n```"
 
 

@@ -1,7 +1,7 @@
-"""Writes the reference pages of commands and config, in the tool's own words:  ./run docs.
+"""Write the reference pages of commands and config, with the tool's own output:  ./run docs.
 
-``--help`` and the docstrings of the config's classes are their only source; Sphinx makes the site's pages and the man
-pages hostrouting(1) and hostrouting-config(5) of them.
+``--help`` and the docstrings of the config's classes are their only source; Sphinx builds the site's pages and the man
+pages hostrouting(1) and hostrouting-config(5) from them.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ EXAMPLE = """\
 
 
 def commands_page() -> str:
-    """hostrouting(1)."""
+    """Return the page hostrouting(1)."""
     told = _help()
     return COMMANDS.format(
         description=_prose(told["description"]), commands="\n\n".join(_command(word) for word in _listed(told))
@@ -183,7 +183,7 @@ def _listed(told: dict[str, str]) -> list[str]:
 
 
 def _rows(part: str) -> Iterator[tuple[str, str]]:
-    # A name that is wider than argparse's column has its words in the next line.
+    # A name wider than argparse's column has its text in the next line.
     for line in re.sub(r"\n {20,}", "  ", part).splitlines():
         name, _, said = line.strip().partition("  ")
         if name:
@@ -191,7 +191,7 @@ def _rows(part: str) -> Iterator[tuple[str, str]]:
 
 
 def _usage(usage: str) -> str:
-    """At most 70 columns, broken between arguments."""
+    """Return a usage line of at most 70 columns, broken between arguments."""
     words = re.findall(r"\[[^]]*\](?:\])?|\S+", re.sub(r" ?\[-[hv]\]", "", usage))
     lines = [""]
     for word in words:
@@ -202,7 +202,7 @@ def _usage(usage: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs; examples, which are indented, with what is said of each; anything else as it is."""
+    """Return text as Markdown: paragraphs, indented examples with their descriptions, and verbatim parts."""
     parts = []
     for paragraph in text.split("\n\n"):
         if paragraph.startswith(("  hostrouting ", "  journalctl ")):
@@ -218,7 +218,7 @@ def _prose(text: str) -> str:
 def _examples(paragraph: str) -> list[str]:
     found: list[list[str]] = []
     for line in paragraph.splitlines():
-        if line.startswith(" " * 6):  # what there was no room for beside the command
+        if line.startswith(" " * 6):  # the description of a command that was too long for its line
             found[-1].append(line.strip())
         else:
             found.append(re.split(r" {2,}", line.strip()))
@@ -229,14 +229,14 @@ def _examples(paragraph: str) -> list[str]:
 
 
 def config_page() -> str:
-    """hostrouting-config(5)."""
+    """Return the page hostrouting-config(5)."""
     sections = "".join(
         _section(path, cls) for path, cls in (("hostRouting", Config), ("hostNetworking", HostNetworking))
     )
     return re.sub(r"\n{3,}", "\n\n", CONFIG.format(example=EXAMPLE, sections=sections))
 
 
-# What a list or an optional value holds; other sections are the defaults of their fields.
+# The classes inside lists and optional values; other sections are the defaults of their fields.
 WITHIN = {"routes": StaticRoute, "expected_cidrs": ExpectedCidr, "stale_azure_vnet": StaleAzureVnet}
 
 
@@ -257,7 +257,7 @@ def _section(path: str, cls: type[Section]) -> str:
 
 
 def arguments(cls: type) -> dict[str, str]:
-    """Return what the docstring of a class says of each field."""
+    """Return the description of each field from a class's docstring."""
     part = (inspect.getdoc(cls) or "").partition("Args:\n")[2].partition("\n\n")[0]
     entries = re.split(r"^    (\w+): ", part, flags=re.MULTILINE)[1:]
     return {

@@ -1,8 +1,8 @@
-"""Writes the JSON Schemas of the config and of a check's report from the classes that they describe:  ./run docs.
+"""Write the JSON Schemas of the config and of a check's report from the classes that they describe:  ./run docs.
 
-A key's type, default and words are its field's. What its converter takes besides is tried out: an empty string, an
-empty list, a list with the same item twice, how large a number may be. Which rule its strings follow is the function
-of ``model.parsing`` or ``config.values`` that its converter calls; here each of these has its regular expression.
+A key's type, default and description are its field's. Other properties of its converter are tried out: an empty string,
+an empty list, a list with the same item twice, the bounds of a number. The rule of its strings is the function of
+``model.parsing`` or ``config.values`` that its converter calls; here each of these has its regular expression.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hostrouting.report import Finding
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-# What the classes' annotations name, and their modules import for type checkers alone.
+# Names in the classes' annotations that their modules import for type checkers only.
 PUBLIC = (typing, hostrouting, hostrouting.backend, hostrouting.report)
 KNOWN = {name: getattr(module, name) for module in PUBLIC for name in module.__all__}
 
@@ -58,7 +58,7 @@ STRINGS: dict[object, str] = {
     IPv4Network: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
 }
 
-# What several keys have to do with each other, and what a class makes of its text.
+# Dependencies between keys, and forms of text that a class reads.
 OPT_IN = {
     "properties": {"routes": {"uniqueItems": True}},
     "if": {"properties": {"routes": {"type": "array", "minItems": 1}}, "required": ["routes"]},
@@ -96,7 +96,7 @@ class Definitions(dict[str, Any]):
     """The definitions of classes that refer to each other.
 
     Args:
-        is_report: whether what is written is described; else what is read, where null counts as missing.
+        is_report: whether the schema describes written documents; otherwise read ones, where null counts as missing.
     """
 
     def __init__(self, *, is_report: bool) -> None:
@@ -104,14 +104,14 @@ class Definitions(dict[str, Any]):
         self._is_report = is_report
 
     def reference(self, cls: type) -> dict[str, Any]:
-        """Refer to the definition of a class."""
+        """Return a reference to the definition of a class, and add the definition."""
         name = cls.__name__[0].lower() + cls.__name__[1:]
-        self[name] = {}  # its place, before those that it refers to
+        self[name] = {}  # reserves its position before those that it refers to
         self[name] = self.definition(cls)
         return {"$ref": f"#/$defs/{name}"}
 
     def definition(self, cls: Any) -> dict[str, Any]:
-        """Describe the object that a class is in JSON."""
+        """Return the schema of a class's object."""
         types, said = get_type_hints(cls, vars(sys.modules[cls.__module__]) | KNOWN), arguments(cls)
         fields = {field.name: field for field in attrs.fields(cls)}
         if cls is HostNetworking:  # its consumer is hostRouting's
@@ -155,7 +155,7 @@ class Definitions(dict[str, Any]):
         return _or_null(told) | ({} if default is None or isinstance(default, Section) else {"default": default})
 
     def _value(self, type_: Any, called: Iterable[Any]) -> dict[str, Any]:
-        """Describe a value, whose strings follow the first rule among what is called."""
+        """Return the schema of a value, whose strings follow the first rule among the called functions."""
         origin, inner = get_origin(type_), [each for each in get_args(type_) if each is not NoneType]
         rules = [STRINGS[each] for each in called if callable(each) and each in STRINGS]
         if origin in (ClassVar, Union, UnionType) and len(inner) == 1:
@@ -183,7 +183,7 @@ class Definitions(dict[str, Any]):
 
 
 def _called_by(function: Any) -> Iterator[Any]:
-    """Yield all of its module that a function names."""
+    """Yield all functions of its module that a function names."""
     codes = [function.__code__]
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
@@ -213,7 +213,7 @@ def _or_null(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_schema() -> dict[str, Any]:
-    """Describe a config."""
+    """Return the schema of a config."""
     definitions = Definitions(is_report=False)
     sections = {"hostRouting": Config, "hostNetworking": HostNetworking}
     return {
@@ -229,7 +229,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def report_schema() -> dict[str, Any]:
-    """Describe the report of a check."""
+    """Return the schema of a check's report."""
     definitions = Definitions(is_report=True)
     title = {"$schema": DRAFT, "title": "Result of a hostrouting check"}
     return title | definitions.definition(OverlapReport) | {"$defs": definitions}

@@ -1,4 +1,4 @@
-"""A bootstrap agent: a host gets its routes while an image is pulled, then the routes are proven, then the node starts.
+"""A bootstrap agent: a host gets its routes while an image is pulled, the routes are verified, and the node starts.
 
 Run it as root on a host:       python examples/agent.py /etc/aks-flex-node/config.json
 Look, and change nothing:       python examples/agent.py --look /etc/aks-flex-node/config.json
@@ -63,7 +63,7 @@ class PullImage:
     name: str = "pull-image"
 
     def do(self, scope: phases.CancelScope) -> str:
-        """Pull it; the subprocess ends, with its children, when the scope is cancelled."""
+        """Pull the image; the subprocess and its children end when the scope is cancelled."""
         scope.progress(" ".join(self.command))
         return scope.run(self.command).stdout.strip()
 
@@ -76,17 +76,17 @@ def start_node(scope: phases.CancelScope) -> str:
 
 
 class Logged(WholeTables):
-    """A backend of our own: it has another one do the work, and tells of each change of a route before it is made."""
+    """A backend of our own: it passes every call to another one, and logs each change of a route before it is made."""
 
     def __init__(self, inner: RouteBackend) -> None:
         self.inner = inner
 
     def links(self) -> tuple[Link, ...]:
-        """All network interfaces."""
+        """Return all network interfaces."""
         return self.inner.links()
 
     def addresses(self) -> tuple[Address, ...]:
-        """All IPv4 addresses."""
+        """Return all IPv4 addresses."""
         return self.inner.addresses()
 
     def rules(self) -> tuple[Rule, ...]:
@@ -110,7 +110,7 @@ class Logged(WholeTables):
         return self.inner.sources(entries, is_tcp=is_tcp)
 
     def noticing_changes(self, inside: Sequence[tuple[int, int]], /) -> AbstractContextManager[Callable[[], bool]]:
-        """While it is open, tell whether anything that matters may have changed."""
+        """Tell, while the context lasts, whether anything relevant may have changed."""
         return self.inner.noticing_changes(inside)
 
     def wait_for_change(self, scope: phases.CancelScope) -> None:
@@ -138,7 +138,7 @@ class Logged(WholeTables):
 
 
 class Printing:
-    """An observer: told of every start, progress and end, one call at a time, even from parallel tasks."""
+    """An observer that prints every start, progress and end; its calls never overlap, even from parallel tasks."""
 
     def started(self, path: str) -> None:
         """Report that a task starts."""
@@ -154,7 +154,7 @@ class Printing:
 
 
 def look(config: Config, host: Host, file: Path) -> int:
-    """Say what is wrong and what would change, and record the host; returns the exit code of the agent."""
+    """Print what is wrong and what would change, and take a snapshot; return the agent's exit code."""
     report = check(config, host=host)
     print(f"verdict: {report.verdict}")
     for finding in report.findings:
@@ -173,7 +173,7 @@ def look(config: Config, host: Host, file: Path) -> int:
 
 
 async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
-    """Bring the node up, or nothing; returns the exit code of the agent."""
+    """Bring the node up, or change nothing; return the agent's exit code."""
     scope = phases.CancelScope()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, scope.cancel, number.name)
@@ -192,7 +192,7 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
         for failure in failures:
             print(f"not starting the node: {failure}", file=sys.stderr)
         return 1
-    for finding in overlap.findings:  # only in WARN mode: in STRICT they are an error
+    for finding in overlap.findings:  # only in WARN mode: in STRICT findings are an error
         print(f"warning: {finding.message}")
     print(f"{len(routes.plan.add)} routes added; verdict: {overlap.verdict}; started {node}")
     return 0

@@ -2,7 +2,7 @@
 
 python examples/azure_node.py
 
-On a running node leave out ``host``; there ``RemoveStaleAzureVnet`` can go first, before a pod gets an address that a
+On a running node leave out ``host``; ``RemoveStaleAzureVnet`` can run first there, before a pod gets an address that a
 pod of azure-vnet had.
 """
 
@@ -30,7 +30,7 @@ CONFIG, NETWORKING = Config.from_mapping(DOCUMENT), HostNetworking.from_mapping(
 
 
 def pipeline(host: Host) -> phases.Task[tuple[ConfigureReport, ProbeReport]]:
-    """Return the tasks of a node; probes come last, after whatever else changes nftables."""
+    """Return the tasks of a node; the probes come last, after all other changes of nftables."""
     return phases.Serial(
         Configure(CONFIG, host=host),
         ConfigureLoadBalancerProbe(NETWORKING, host=host),
@@ -39,12 +39,12 @@ def pipeline(host: Host) -> phases.Task[tuple[ConfigureReport, ProbeReport]]:
 
 
 def clean_up() -> AzureVnetReport:
-    """On the running node, once its pods have moved to another CNI."""
+    """Clean up a running node once its pods have moved to another CNI."""
     return phases.run(RemoveStaleAzureVnet(NETWORKING))
 
 
 def main() -> int:
-    """Install into a folder that looks like an image, and say what was done."""
+    """Install into a folder that looks like an image, and print the changes."""
     with tempfile.TemporaryDirectory() as root:
         Path(root, "usr/lib/systemd/system").mkdir(parents=True)
         report, probe = phases.run(pipeline(Host.image(root)))

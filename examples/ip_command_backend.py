@@ -1,13 +1,13 @@
-"""A routes backend of one's own: it runs iproute2's ``ip`` where ``NetlinkBackend`` speaks netlink.
+"""A routes backend of your own: it runs iproute2's ``ip`` instead of ``NetlinkBackend``'s netlink.
 
-Write one where this process may not write routes itself: behind a helper that may, in a router with a command of its
-own. It costs 2 ms for each question and each written route, races, and care where ``ip`` says less than the kernel:
+Write one if this process may not write routes itself: for a helper that may, or for a router with its own command. It
+costs 2 ms for each lookup and each written route, has races, and needs care wherever ``ip`` says less than the kernel:
 
-- ``ip`` prints the kernel's sentence *instead of* the errno: ``_ERRNO_OF`` has to keep up with kernels. For the one
-  that stands for several, ``_why_invalid`` asks the kernel anew; in rare cases where a device is named it errs.
-- ``ip route del`` takes what matches loosely, so look first. A missing device isn't always told as one, so ask first.
-- ``ip rule show`` tells what a rule suppresses only if it names a table; ``ip rule save`` tells everything.
-- ``ip monitor`` doesn't say from when on it listens; the socket of ``NetlinkBackend`` listens when the call returns.
+- ``ip`` prints the kernel's sentence *instead of* the errno: ``_ERRNO_OF`` has to keep up with kernels. For a
+  sentence that stands for several, ``_why_invalid`` asks the kernel again; in rare cases with a device it is wrong.
+- ``ip route del`` matches loosely, so look first. A missing device doesn't always have its own error, so look first.
+- ``ip rule show`` shows what a rule suppresses only if it names a table; ``ip rule save`` shows everything.
+- ``ip monitor`` doesn't say when it starts to listen; the socket of ``NetlinkBackend`` listens when the call returns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hostrouting.backend import (
 
 _READ = ("-4", "-details", "-json", "-Numeric")
 _NO_ENTRY = {errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL}
-# A sentence that isn't here means EINVAL.
+# Any other sentence means EINVAL.
 _ERRNO_OF = {os.strerror(number): number for number in errnos.errorcode} | {
     "Device for nexthop is not up": errnos.ENETDOWN,
     "Nexthop device is not up": errnos.ENETDOWN,
@@ -68,15 +68,15 @@ class IpCommandBackend(WholeTables):
         self.noticing_changes, self.wait_for_change = listening.noticing_changes, listening.wait_for_change
 
     def links(self) -> tuple[Link, ...]:
-        """All network interfaces, by index."""
+        """Return all network interfaces, by index."""
         return tuple(sorted(map(_link, _show("link")), key=lambda link: link.index))
 
     def addresses(self) -> tuple[Address, ...]:
-        """All IPv4 addresses of this host."""
+        """Return all IPv4 addresses of this host."""
         return tuple(_address(link["ifname"], item) for link in _show("address") for item in link.get("addr_info", ()))
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel asks them; skip the four bytes before them."""
+        """Return the policy rules in the order of their use; skip the four bytes before them."""
         return tuple(_rule(message) for _, message in _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:]))
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
@@ -89,7 +89,7 @@ class IpCommandBackend(WholeTables):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """For each address the entry that wins for a packet of this host."""
+        """Return for each address the entry that wins for a packet of this host."""
         chosen = ("" if source is None else f" from {source}") + (" ipproto tcp" if is_tcp else "")
         batch = "".join(f"route get fibmatch {address}{chosen} uid 0\n" for address in addresses)
         done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
@@ -106,7 +106,7 @@ class IpCommandBackend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """For each entry the sources that packets by it get; a lookup tells the one of the hop that it takes."""
+        """Return for each entry the sources that its packets get; a lookup shows that of the hop that it uses."""
         protocol = " ipproto tcp" if is_tcp else ""
         found: dict[Route, tuple[IPv4Address, ...]] = {}
         for entry, addresses in entries.items():
@@ -119,15 +119,15 @@ class IpCommandBackend(WholeTables):
         return found
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes; one whose ``key`` is taken fails with EEXIST."""
+        """Add routes; one with an existing ``key`` fails with EEXIST."""
         return _each(routes, lambda route: self._put("add", route))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes or put them in the place of the first with the same ``key``."""
+        """Add routes, or replace the first route with the same ``key``."""
         return _each(routes, lambda route: self._put("replace", route))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes; one that isn't there fails with ESRCH."""
+        """Delete exactly these routes; a missing one fails with ESRCH."""
         there = list(self.routes()) if routes else []
 
         def delete(route: Route) -> None:
@@ -160,13 +160,13 @@ class IpCommandBackend(WholeTables):
                 fits = {RouteType.UNICAST, RouteType.UNICAST if hop.onlink else RouteType.LOCAL}
                 if any((hop.onlink or hop.dev in (None, *entry.devs)) and entry.type not in fits for entry in near):
                     return errnos.EINVAL
-                # What may not use a gateway is looked up as a gateway itself is: by scope link. Nothing is sent.
+                # The kernel looks a gateway up by scope link, and so does this lookup. No packet is sent.
                 with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
                     if not hop.onlink and (errno := probe.connect_ex((str(hop.gateway), 0))):
                         return errno
-        return errnos.ENETUNREACH  # near, but not by the device that was named
+        return errnos.ENETUNREACH  # reachable, but not by the named device
 
 
 def _run(*words: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[bytes]:
@@ -243,7 +243,7 @@ def _route(item: dict[str, Any], table: int | None = None) -> Route:
         destination=IPv4Network("0.0.0.0/0" if item["dst"] == "default" else item["dst"]),
         hops=tuple(map(_hop, item.get("nexthops", [item] if "dev" in item and kind < RouteType.BLACKHOLE else []))),
         type=kind,
-        table=int(item.get("table") or table or 0),  # left out where one was named
+        table=int(item.get("table") or table or 0),  # left out if a table was named
         protocol=int(item["protocol"]),
         scope=int(item["scope"]),
         metric=item.get("metric", 0),

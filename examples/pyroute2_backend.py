@@ -1,7 +1,7 @@
-"""A routes backend of one's own: pyroute2's IPRoute asks and tells the kernel what ``NetlinkBackend`` does by hand.
+"""A routes backend of your own: pyroute2's IPRoute does what ``NetlinkBackend`` does by hand.
 
-Fourteen operations, of which ``WholeTables`` makes three and ``NetlinkBackend`` lends two. It takes 0.2 ms a route,
-some thirty times as long as the backend by hand (``./run bench backend-example``).
+It has fourteen operations, of which ``WholeTables`` makes three and ``NetlinkBackend`` lends two. It takes 0.2 ms a
+route, some thirty times as long as the backend by hand (``./run bench backend-example``).
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -57,17 +57,17 @@ class Pyroute2Backend(WholeTables):
         self.noticing_changes, self.wait_for_change = listening.noticing_changes, listening.wait_for_change
 
     def links(self) -> tuple[Link, ...]:
-        """All network interfaces, by index."""
+        """Return all network interfaces, by index."""
         messages = _ask(_LINKS, _DUMP, {})
         names = {message["index"]: _name(message.get_attr("IFLA_IFNAME")) for message in messages}
         return tuple(sorted((_link(message, names) for message in messages), key=lambda link: link.index))
 
     def addresses(self) -> tuple[Address, ...]:
-        """All IPv4 addresses of this host."""
+        """Return all IPv4 addresses of this host."""
         return tuple(map(_address, _ask(_ADDRESSES, _DUMP, _INET)))
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel asks them."""
+        """Return the policy rules in the order of their use."""
         return tuple(map(_rule, _ask(_RULES, _DUMP, _INET)))
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
@@ -85,7 +85,7 @@ class Pyroute2Backend(WholeTables):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """For each address the entry that wins for a packet of this host."""
+        """Return for each address the entry that wins for a packet of this host."""
         fields = _INET | {"dst_len": 32, "src_len": 32 if source else 0, "flags": _ENTRY}
         chosen: list[list[Any]] = [["RTA_SRC", str(source)]] if source else []
         if is_tcp:
@@ -106,7 +106,7 @@ class Pyroute2Backend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """For each entry the sources that packets by it get; a lookup tells the one of the hop that it takes."""
+        """Return for each entry the sources that its packets get; a lookup shows that of the hop that it uses."""
         fields = _INET | {"dst_len": 32}
         found: dict[Route, tuple[IPv4Address, ...]] = {}
         protocol: list[list[Any]] = [["RTA_IP_PROTO", socket.IPPROTO_TCP]] if is_tcp else []
@@ -128,19 +128,19 @@ class Pyroute2Backend(WholeTables):
         return found
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes; one whose ``key`` is taken fails with EEXIST."""
+        """Add routes; one with an existing ``key`` fails with EEXIST."""
         return _each(routes, lambda route, by: _write(_NEW_ROUTE, _ADD, route, by))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes or put them in the place of the first with the same ``key``."""
+        """Add routes, or replace the first route with the same ``key``."""
         return _each(routes, lambda route, by: _write(_NEW_ROUTE, _REPLACE, route, by))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes; one that isn't there fails with ESRCH."""
+        """Delete exactly these routes; a missing one fails with ESRCH."""
         there = list(self.routes()) if routes else []
 
         def delete(route: Route, by: Any) -> None:
-            # The kernel's match is looser: what isn't named is any, and a missing gateway is no wildcard to it.
+            # The kernel matches more loosely: an unnamed attribute matches any value, but a missing gateway only none.
             entry = next((entry for entry in there if _is_meant(entry, route)), None)
             _write(_DEL_ROUTE, _DELETE, route, by, is_there=entry is not None)
             if entry is not None:
@@ -269,7 +269,7 @@ def _is_meant(entry: Route, route: Route) -> bool:
 
 
 def _name(name: str | bytes) -> str:
-    """pyroute2 decodes the names that are UTF-8 and leaves others as they are."""
+    """Return an interface's name; pyroute2 decodes names that are UTF-8 and leaves others as they are."""
     return os.fsdecode(name.encode() if isinstance(name, str) else name)
 
 
@@ -304,7 +304,7 @@ def _route(message: Any) -> Route:
     return Route(
         destination=IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"])),
         hops=_hops(message),
-        # nat and xresolve are stored, and to a packet EINVAL as well (fib_props).
+        # nat and xresolve are stored, and also mean EINVAL to a packet (fib_props).
         type=RouteType(message["type"]) if message["type"] in set(RouteType) else RouteType.BLACKHOLE,
         table=message.get_attr("RTA_TABLE") or message["table"],
         protocol=message["proto"],
@@ -321,7 +321,7 @@ def _hops(message: Any) -> tuple[NextHop, ...]:
     if several := message.get_attr("RTA_MULTIPATH"):
         return tuple(_hop(hop, hop["oif"], hop["hops"] + 1) for hop in several)
     oif = message.get_attr("RTA_OIF")
-    # A blackhole of a nexthop object shows lo, which no packet sees.
+    # A blackhole of a nexthop object shows lo, which no packet reaches.
     is_any = message["type"] < RouteType.BLACKHOLE and (oif or message.get_attr("RTA_GATEWAY"))
     return (_hop(message, oif, 1),) if is_any else ()
 

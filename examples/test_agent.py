@@ -43,7 +43,7 @@ def test_a_host_gets_its_routes_and_the_node_starts(
     assert "bootstrap/prepare/timeout/pull-image: echo node" in lines
 
 
-def test_no_node_starts_where_traffic_would_leave_by_infiniband(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_node_starts_with_a_shadowed_network(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     config = Config(route_overlap=TRIED.route_overlap)
     assert asyncio.run(bootstrap(config, host, ["true"])) == 1
     said = capsys.readouterr()
@@ -54,7 +54,7 @@ def test_no_node_starts_where_traffic_would_leave_by_infiniband(host: Host, caps
     assert "warning: OVERLAP: " in capsys.readouterr().out
 
 
-def test_a_look_says_what_is_wrong_and_changes_nothing(
+def test_a_look_reports_problems_and_changes_nothing(
     kernel: FakeKernel, host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     snapshot = tmp_path / "node.json"
@@ -70,9 +70,7 @@ def test_a_look_says_what_is_wrong_and_changes_nothing(
     assert not (tmp_path / "another.json").exists()
 
 
-def test_without_an_image_nothing_starts_and_no_route_stays_half_made(
-    host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_image_nothing_starts_and_no_route_stays(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     assert asyncio.run(bootstrap(TRIED, host, ["false"])) == 1
     assert "not starting the node: Command" in capsys.readouterr().err
 

@@ -1,14 +1,14 @@
 #!/bin/sh
-# The verdict of hostrouting's last check, read from its marker, for those who look at it from outside.
+# The verdict of hostrouting's last check, read from its marker, for monitoring from outside.
 #
 #   check_route_overlap.sh [FOLDER]     a custom plugin of node-problem-detector: exits with 0 if every expected CIDR leaves
 #                                       by the node's uplinks, with 1 if one doesn't, with 2 if nothing could be judged
 #   /etc/nhc/scripts/route_overlap.nhc  the same file as a check of Node Health Check; in nhc.conf:  * || check_routes_overlap
 #
-# FOLDER, or HOSTROUTING_RUN_DIR, is where the node's /run/aks-flex-node is to be found. It says one line of at most 80
-# bytes, and needs a shell and nothing else, neither Python nor another program: it runs in containers of others. The
-# marker is as fresh as the last check: that of the last boot or start of the node, or, where `hostrouting watch` runs,
-# that of the last change.
+# FOLDER, or HOSTROUTING_RUN_DIR, is the path of the node's /run/aks-flex-node. The script prints one line of at most 80
+# bytes, and needs only a shell, neither Python nor another program: it runs in containers of other projects. The marker
+# is as fresh as the last check: that of the last boot or start of the node or, if `hostrouting watch` runs, that of the
+# last change.
 
 # The argument is the folder.
 read_route_overlap() (
@@ -41,7 +41,7 @@ read_route_overlap() (
   finish 2 "not judged: no marker in $1"
 )
 
-# Fails unless every expected CIDR leaves by the node's uplinks: also if nothing could be judged. NHC has `die`.
+# Fails unless every expected CIDR leaves by the node's uplinks, also without a verdict. NHC provides `die`.
 check_routes_overlap() {
   SAID=$(read_route_overlap "${HOSTROUTING_RUN_DIR:-/run/aks-flex-node}") && unset SAID && return 0
   die 1 "check_routes_overlap:  $SAID"

@@ -1,4 +1,4 @@
-"""Runs the hostrouting command of a node, and hands over the document that it prints."""
+"""Run a node's hostrouting command, and return the document that it prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_file(module: AnsibleModule) -> str:
 
 
 def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    """Return the document that a command prints; fail the task if the exit code isn't one of those that are fine."""
+    """Return the document that a command prints; fail the task if its exit code isn't one of ``fine``."""
     code, out, err = module.run_command([module.params["executable"], *words])
     try:
         report: dict[str, Any] = json.loads(out)
