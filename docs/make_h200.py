@@ -1,4 +1,4 @@
-"""Writes docs/howto/h200.md, its pictures and one-event.svg, in our own words:  ./run python docs/make_h200.py [DIR].
+"""Write docs/howto/h200.md, its pictures and one-event.svg from our output:  ./run python docs/make_h200.py [DIR].
 
 Each variant is a node that can be built on any kernel; tests/kernel/test_h200.py fixes every one of them on Linux.
 """

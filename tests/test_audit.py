@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 
-# Hosts that a snapshot may not hold, of whose kind five are drawn for each; hosts that sockets judge; that meet events; addresses each.
+# Odd hosts (with five plain ones for each), hosts that sockets judge, hosts that meet events, and addresses of each.
 FEW = (1, 2, 1, 64)
 
 

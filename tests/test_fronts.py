@@ -103,7 +103,7 @@ def test_the_plugin_prints_one_short_line(tmp_path: Path, shell: str, leave: Any
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 @pytest.mark.parametrize("leave", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere")])
-def test_what_is_no_marker_is_not_judged(tmp_path: Path, shell: str, leave: Callable[[Path], None]) -> None:
+def test_a_marker_that_is_no_file_gets_no_verdict(tmp_path: Path, shell: str, leave: Callable[[Path], None]) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} on this machine")
@@ -114,8 +114,8 @@ def test_what_is_no_marker_is_not_judged(tmp_path: Path, shell: str, leave: Call
     assert (done.returncode, done.stdout, done.stderr) == (2, "not judged: the marker is no file\n", "")
 
 
-def test_by_another_name_it_says_the_same(tmp_path: Path) -> None:
-    """Not a healthy node by default."""
+def test_under_another_name_it_prints_the_same(tmp_path: Path) -> None:
+    """It doesn't report a healthy node by default."""
     copy = shutil.copy(PLUGIN, tmp_path / "plugin")
     done = subprocess.run([copy, overlap(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0\n")

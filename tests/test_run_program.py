@@ -1,4 +1,4 @@
-"""./run, which sets up what a command needs."""
+"""./run sets up what a command needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def other_python() -> str:
     pytest.skip("there is one Python here")
 
 
-def test_a_python_that_the_environment_is_not_of_is_refused(tmp_path: Path) -> None:
+def test_a_python_other_than_the_environments_is_refused(tmp_path: Path) -> None:
     shutil.copy(ROOT / "run", tmp_path)
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").symlink_to(sys.executable)

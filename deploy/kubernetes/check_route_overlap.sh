@@ -17,7 +17,7 @@ read_route_overlap() (
     printf '%.80s\n' "$2"
     exit "$1"
   }
-  # hostrouting removes the marker that is stale before it writes the other: both are never there.
+  # hostrouting removes the stale marker before it writes the other one: there are never both.
   if [ -e "$1/route-overlap.detected" ] || [ -L "$1/route-overlap.detected" ]; then
     [ -f "$1/route-overlap.detected" ] || finish 2 "not judged: the marker is no file"
     count=0 first=
@@ -49,7 +49,7 @@ check_routes_overlap() {
   return 1
 }
 
-# Run by whatever name, this file is what the shell runs; NHC reads it from its own.
+# $0 is this file if a shell runs it, under any name; NHC sources it, and then $0 is NHC's own script.
 if (read -r line && read -r line && [ "${line%%,*}" = "# The verdict of hostrouting's last check" ]) 2>/dev/null <"$0"; then
   read_route_overlap "${1:-${HOSTROUTING_RUN_DIR:-/run/aks-flex-node}}"
 fi

@@ -1,4 +1,4 @@
-"""One host, and the verdict that is foretold for each event beside the kernel's after it has really happened."""
+"""One host, and the predicted verdict of each event, compared with the kernel's after the event has really happened."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def hosts_for_events(draw: st.DrawFn) -> Audited:
 
 
 class EventExamination(Examination):
-    """A host whose every event happens; the arguments are those of ``Examination``."""
+    """A host that meets every event; the arguments are those of ``Examination``."""
 
     def run(self) -> None:
-        """Foretell each event, and then have it happen to the host made anew."""
+        """Predict each event's verdict, and then make the event happen to the host, built again."""
         self.config, now = self._checked(self._kernel)
         snapshot = self._snapshot()
         told = {each.event: each for each in anticipate(self.config, snapshot, phases.CancelScope())}
@@ -73,13 +73,13 @@ class EventExamination(Examination):
             self._hold(event, told.get(event), now, self._checked(self._kernel)[1])
 
     def _settle(self) -> None:
-        """Wait likewise, by one look at all links."""
+        """Wait for the routes as ``Examination`` does, but with one look at all links."""
         while not all(map(_is_settled, _ip("-o link").splitlines())):
             pass
 
     def _snapshot(self) -> Snapshot:
         found = take_snapshot(self._kernel)
-        # This kernel's have no type of their own.
+        # The test kernel's interfaces aren't of type InfiniBand.
         links = (
             attrs.evolve(link, hardware=Hardware.INFINIBAND) if link.name.startswith("ib") else link
             for link in found.links
@@ -106,7 +106,7 @@ def _words(report: OverlapReport | EventVerdict) -> tuple[object, ...]:
 
 
 def _happens(kernel: NamespaceKernel, event: HostEvent, pod: Namespace) -> bool:
-    """Have an event happen, where it can."""
+    """Make an event happen; return whether it could."""
     dev, (link,) = event.subject, (each for each in kernel.links() if each.name == event.subject)
     if event.kind is EventKind.FLAP:
         if link.is_up:
@@ -148,7 +148,7 @@ def _is_settled(line: str) -> bool:
 
 
 def _ip(words: str, batch: str = "", *, is_forced: bool = False) -> str:
-    """Run ip; what is forced may be refused."""
+    """Run ip, and return its output; a forced command may be refused."""
     return subprocess.run(
         ["ip", *words.split()], input=batch, text=True, check=not is_forced, capture_output=True
     ).stdout

@@ -36,10 +36,10 @@ class Share:
         left: addresses that still fail after a fix that promised otherwise.
         changed: addresses that a fix changed and shouldn't have.
         sockets: connections and datagrams that were sent.
-        unseen: addresses at which the check and they disagree.
-        features: hosts that have it, by feature.
-        events: that happened, by kind.
-        passed: interfaces whose events were passed over, and happened all the same.
+        unseen: addresses at which sockets and the check disagree.
+        features: hosts by feature.
+        events: events that happened, by kind.
+        passed: interfaces whose events were skipped by the prediction, and happened all the same.
     """
 
     worlds: int = 0
@@ -73,13 +73,13 @@ class Figures:
     """The results of an audit.
 
     Args:
-        plain: on hosts whose snapshots hold everything.
-        odd: on hosts with what a snapshot may not hold.
-        seen: on hosts that sockets judge.
-        events: on hosts to which events really happen.
-        mistakes: the first of them in words, each with its host.
-        seconds: that it took.
-        made: when, on which kernel, by which programs, and how to do it again.
+        plain: the results for hosts whose snapshots hold everything.
+        odd: the results for hosts with features that a snapshot may not hold.
+        seen: the results for hosts that sockets judge.
+        events: the results for hosts that meet events.
+        mistakes: the first mistakes in words, each with its host.
+        seconds: the duration.
+        made: the date, the kernel, the programs, and the command to repeat the audit.
     """
 
     plain: Share = attrs.field(factory=Share)
@@ -107,7 +107,7 @@ class Figures:
 
     @property
     def mistaken(self) -> int:
-        """Count everything that was wrong."""
+        """Return how many mistakes there were."""
         return sum(share.mistakes for share in (*self.shares, self.events))
 
     @property

@@ -54,7 +54,7 @@ def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def event_rows(figures: Figures) -> Iterator[tuple[str, int]]:
-    """Return what is told of the hosts that met events."""
+    """Yield the table's rows for the hosts that met events."""
     met = figures.events
     yield "hosts with two to ten interfaces", met.worlds
     yield "events that happened, each to the host made anew", met.events.total()

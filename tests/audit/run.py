@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 # Of five hosts, four are plain and one is odd.
 _PLAIN_EACH = 4
-# Odd ones in a block, those that sockets judge, those that meet events, and addresses by chance in each expected CIDR
-# of a host: if there are many blocks, and if few.
+# Odd hosts in a block, hosts that sockets judge, hosts that meet events, and random addresses in each expected CIDR of
+# a host: for many blocks, and for few.
 _MANY, _FEW = (10, 20, 48, 1024), (2, 8, 1, 64)
-# As a few blocks of few have, or more.
+# A few blocks of the small kind have so many lookups.
 _LOOK_UPS = 5_000
 # Most hosts take a tenth of it.
 _HOST_SECONDS = 120
@@ -79,12 +79,12 @@ def examine_block(number: int, block: int, odd: int, seen: int, met: int, addres
     """Draw a block of hosts and examine them.
 
     Args:
-        number: of the audit.
-        block: of the block.
-        odd: hosts with what a snapshot may not hold.
-        seen: hosts that sockets judge.
-        met: hosts that meet events.
-        addresses: by chance, in each expected CIDR of a host.
+        number: the audit's seed.
+        block: the block's number.
+        odd: how many hosts have features that a snapshot may not hold.
+        seen: how many hosts sockets judge.
+        met: how many hosts meet events.
+        addresses: how many random addresses of each expected CIDR of a host are checked.
     """
     figures = Figures()
     plain = drawn(f"{number} plain {block}", odd * _PLAIN_EACH, hosts(is_odd=False))

@@ -1,4 +1,4 @@
-"""A restart of systemd-networkd ends as it was foretold."""
+"""A restart of systemd-networkd ends as predicted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def told(report: dict[str, Any]) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("setting", ["", "ManageForeignRoutes=no"])
-def test_a_restart_of_networkd_ends_as_foretold(machine: Machine, suite: str, setting: str) -> None:
+def test_a_restart_of_networkd_ends_as_predicted(machine: Machine, suite: str, setting: str) -> None:
     for dev, address in (("eth0", "10.1.0.4/24\nGateway=10.1.0.1"), ("ib0", "172.16.0.10/16")):
         machine.add_nic(dev)
         network = f"[Match]\nName={dev}\n[Network]\nAddress={address}\nLinkLocalAddressing=no\n"

@@ -78,7 +78,7 @@ class TestBeforeATemplateOrdersNothing:
         assert "Dependency failed" not in node.journal()
 
     def test_a_drop_in_for_the_template_orders_it(self, node: Machine) -> None:
-        """The same check and the same template work with After= on the template's side."""
+        """After= on the template's side orders the same check."""
         kube1 = add_nested_machine(node)
         install(node, TEMPLATE, check=SLOWLY_FAILING)
         node.write(f"/etc/systemd/system/{TEMPLATE}.d/zz-order.conf", f"[Unit]\nAfter={CHECK}\n")

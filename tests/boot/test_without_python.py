@@ -180,7 +180,7 @@ def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payl
 
 
 @pytest.mark.each_release
-def test_a_run_that_was_killed_before_systemd_knew_is_made_good(node: Machine, running: Payload) -> None:
+def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, running: Payload) -> None:
     before = files(node)
     carry(node, document(MENDED))
     for name, last in (("install.sh", "\n  reload_if_changed\n"), ("remove.sh", "then reload; fi\n")):
@@ -197,7 +197,7 @@ def test_a_run_that_was_killed_before_systemd_knew_is_made_good(node: Machine, r
 
 
 def test_a_signal_never_leaves_routes_without_files(node: Machine, running: Payload) -> None:
-    """It comes while the routes' script waits for the lock, and reaches install.sh alone."""
+    """It comes while the routes' script waits for the lock, and only to install.sh."""
     carry(node, document(MENDED))
     node.run("mkdir", "-p", "/run/aks-flex-node")
     node.background("flock", "/run/aks-flex-node/lock", "sh", "-c", "until [ -e /run/go-on ]; do sleep 0.1; done")

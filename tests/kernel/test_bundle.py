@@ -199,8 +199,8 @@ def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals
     assert (process.returncode, contents(tree)) == (130, before), err
 
 
-def test_a_file_that_can_not_be_put_back_is_told(tree: Path, tmp_path: Path) -> None:
-    """/etc can't be written any more from the last drop-in on."""
+def test_a_failed_rollback_of_a_file_is_reported(tree: Path, tmp_path: Path) -> None:
+    """/etc becomes read-only before the last drop-in."""
     script = render(BOTH, tmp_path / "out") / "install.sh"
     seals = '  [[ $3 != */zz-* ]] || mount -o remount,bind,ro /etc\n  sync "$new"\n'
     script.write_text(script.read_text().replace('  sync "$new"\n', seals))
@@ -209,7 +209,7 @@ def test_a_file_that_can_not_be_put_back_is_told(tree: Path, tmp_path: Path) -> 
 
 
 def killed(script: Path, number: int) -> Path:
-    """A copy of a script, which ends as by kill -9 before its command of a number."""
+    """Return a copy of a script that ends, as by kill -9, before its Nth command."""
     trap = f"COUNT=0; trap '[ $((++COUNT)) -ne {number} ] || kill -9 $$' DEBUG; set -T; "
     copy = script.with_name("killed.sh")
     copy.write_text(script.read_text().replace("\n[ $# -eq 0 ]", f"\n{trap}\n[ $# -eq 0 ]"))
@@ -218,7 +218,7 @@ def killed(script: Path, number: int) -> Path:
 
 
 @pytest.mark.parametrize("name", ["install.sh", "update", "remove.sh"])
-def test_what_a_kill_leaves_the_next_run_finishes(new_tree: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_the_next_run_finishes_a_killed_one(new_tree: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     out, wanted = render(BOTH, tmp_path / "out"), new_tree("wanted")
     empty = contents(wanted)
     assert run(wanted, out / "install.sh")[0] == 0
@@ -270,7 +270,7 @@ def test_the_go_packages_installation_is_left_alone(tree: Path, tmp_path: Path) 
 
 
 def test_other_programs_files_of_these_names_stay(tree: Path, tmp_path: Path) -> None:
-    """Where nothing of ours is installed, what the Go package has installed is its own."""
+    """If nothing of ours is installed, the Go package's files aren't touched."""
     for name in ("aks-flex-node/static-routes.sh", "systemd/system/static-routes.service"):
         path = tree / "etc" / name
         path.parent.mkdir(exist_ok=True)
@@ -296,7 +296,7 @@ def test_a_pipe_in_a_files_place_is_refused(tree: Path, tmp_path: Path, name: st
 @pytest.mark.parametrize("words", [(), ("bash",)])
 def test_its_folder_may_have_any_name(tree: Path, tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
     script = render(BOTH, tmp_path / name) / "install.sh"
-    # CDPATH has ``cd`` print where it has gone to.
+    # CDPATH makes ``cd`` print where it has gone.
     here = ("env", f"CDPATH={tmp_path}", "sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *words)
     code, _, err = run(tree, script.relative_to(tmp_path) if name[0] != "-" else script, *here)
     assert (code, err) == (0, "")
@@ -304,7 +304,9 @@ def test_its_folder_may_have_any_name(tree: Path, tmp_path: Path, name: str, wor
 
 @pytest.mark.parametrize("given", ["", "/proc, and a /run as of this machine"])
 @pytest.mark.parametrize("script", ["install.sh", "remove.sh"])
-def test_in_a_chroot_this_machines_kernel_is_left_alone(tree: Path, tmp_path: Path, script: str, given: str) -> None:
+def test_a_run_in_a_chroot_leaves_this_machines_kernel_alone(
+    tree: Path, tmp_path: Path, script: str, given: str
+) -> None:
     out = render(BOTH, tmp_path / "out")
     if script == "remove.sh":
         assert run(tree, out / "install.sh")[0] == 0

@@ -242,7 +242,7 @@ def test_an_image_that_contains_a_folder_of_this_host_is_refused(tmp_path: Path,
 
 @pytest.mark.parametrize("enter", ["unshare --net", "ip netns exec other"])
 def test_a_watch_in_another_network_leaves_no_marker(tmp_path: Path, enter: str) -> None:
-    """PID 1 is the shell of a host of its own, which has the files and not the network."""
+    """PID 1 is the shell of another host, which has the files and not the network."""
     done = on_a_host(
         tmp_path,
         f"""

@@ -1,4 +1,4 @@
-"""Two NICs in one subnet: what a flap does was foretold, and what makes it silent does so on the kernel too."""
+"""Two NICs in one subnet: a flap ends as predicted, and the fixes of that risk work on the kernel too."""
 
 from __future__ import annotations
 

@@ -564,14 +564,14 @@ def unjudged(sandbox: Sandbox, prepare: str = "") -> str:
     return markers(sandbox)["route-overlap.detected"]
 
 
-def test_what_awk_prints_before_it_is_killed_is_no_verdict(node: NamespaceKernel, tmp_path: Path) -> None:
+def test_output_of_a_killed_awk_is_no_verdict(node: NamespaceKernel, tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path, str(tmp_path / "awk"))
     sandbox.write(KILLED_AWK, "awk")
     assert unjudged(sandbox) == "check-failed: awk ended without an answer\n"
 
 
-def test_a_listing_that_fails_is_not_judged(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """Though awk has it whole."""
+def test_a_failed_listing_gets_no_verdict(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """The complete listing has reached awk."""
     change = (
         '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
     )

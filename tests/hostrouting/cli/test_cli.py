@@ -277,7 +277,9 @@ def test_render_writes_the_installation_and_two_scripts(run: Any, config: Path, 
         assert (installed.read_bytes(), installed.stat().st_mode) == (path.read_bytes(), path.stat().st_mode)
 
 
-def test_render_into_another_users_folder_asks_for_no_root(run: Any, open_folder: Path, as_ordinary_user: Any) -> None:
+def test_render_into_another_users_folder_does_not_ask_for_root(
+    run: Any, open_folder: Path, as_ordinary_user: Any
+) -> None:
     config = open_folder / "config.json"
     config.write_text(json.dumps(CONFIG))
     with as_ordinary_user():
@@ -292,8 +294,8 @@ def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--out", "none"), ("--format", "ignition")])
-def test_render_says_that_nothing_is_asked_for(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
-    """No script comes of it, and one of an earlier config stays in its folder."""
+def test_render_reports_an_empty_config(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
+    """It writes no script, and leaves one of an earlier config in its folder."""
     config = tmp_path / "config.json"
     config.write_text('{"hostRouting": {}}')
     code, _, err = run("render", config, words[0], tmp_path / words[1] if words[1] == "none" else words[1])

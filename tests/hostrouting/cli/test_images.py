@@ -161,8 +161,8 @@ def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path
     assert "leads out of the image" in err
 
 
-def test_metrics_are_the_images_own(run: Any, image: Path, tmp_path: Path) -> None:
-    """Their folder lies anywhere, and so may lie behind a link that is right in the running image."""
+def test_metrics_belong_to_the_image(run: Any, image: Path, tmp_path: Path) -> None:
+    """Their folder may be anywhere, also behind a link that is right in the running image."""
     metrics = {"watch": {"enabled": True, "textfile": "/var/lib/metrics/hosts.prom"}}
     document = {"hostRouting": CONFIG["hostRouting"] | metrics}
     write(image, "etc/aks-flex-node/config.json", json.dumps(document))
@@ -174,7 +174,7 @@ def test_metrics_are_the_images_own(run: Any, image: Path, tmp_path: Path) -> No
     assert (here.exists(), inside.exists()) == (True, False)
 
 
-def test_an_image_without_an_etc_gets_rid_of_it_again(run: Any, image: Path, tmp_path: Path) -> None:
+def test_an_etc_that_apply_made_is_removed_from_the_image(run: Any, image: Path, tmp_path: Path) -> None:
     config = (image / "etc/aks-flex-node/config.json").rename(tmp_path / "config.json")
     shutil.rmtree(image / "etc")
     assert run("apply", "--root", image, config)[0] == 0
@@ -182,7 +182,7 @@ def test_an_image_without_an_etc_gets_rid_of_it_again(run: Any, image: Path, tmp
     assert not (image / "etc").exists()
 
 
-def test_an_image_may_be_reached_by_a_link(run: Any, image: Path, tmp_path: Path) -> None:
+def test_an_image_may_be_behind_a_link(run: Any, image: Path, tmp_path: Path) -> None:
     (image / "etc").rename(image / "usr/etc")
     link(image, "etc", "usr/etc")
     link(tmp_path, "mounted", str(image))

@@ -218,7 +218,7 @@ def test_a_bad_value_is_refused_with_path_and_reason(place: str, value: Any, wor
 @pytest.mark.parametrize("unit", ["x", "-", "x.service", "@", "x@"])
 @pytest.mark.parametrize("key", ["consumer", "watch.textfile"])
 def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
-    """By no work that grows faster than the name: that would go on for a quarter of an hour."""
+    """The work must not grow faster than the name: it would take a quarter of an hour."""
     unit = f"/{unit}" if key == "watch.textfile" else unit
     document, path = at(key, unit * (1_000_000 // len(unit)))
     assert only_problem(document)[0] == path

@@ -417,8 +417,8 @@ def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
 
 
-def test_an_event_that_leads_elsewhere_for_good_is_a_risk(node: Node) -> None:
-    flush_by_networkd(node)  # after a flap it puts back its own routes, and not ours
+def test_an_event_that_redirects_packets_permanently_is_a_risk(node: Node) -> None:
+    flush_by_networkd(node)  # after a flap it restores its own routes, and not ours
     found = [each for each in examine(host=node.host).findings if each.kind == "one-event"]
     assert [(each.subject, each.severity) for each in found] == [("eth0", Severity.RISK)]
 

@@ -63,7 +63,7 @@ KEEP = "[device]\nkeep-configuration=no\n"
         (NETWORK_MANAGER, {"usr/lib/NetworkManager/conf.d/10.conf": KEEP}, None),
     ],
 )
-def test_what_a_restart_drops(tmp_path: Path, manager: str, files: dict[str, str], drops: bool | None) -> None:
+def test_a_restarts_dropped_routes(tmp_path: Path, manager: str, files: dict[str, str], drops: bool | None) -> None:
     claim = {NETWORKD: (NETWORKDS, "ADMIN_STATE=configured\n"), NETWORK_MANAGER: (NETWORK_MANAGERS, "managed=true\n")}
     for path, text in (claim[manager], *files.items()):
         note(tmp_path, path, text)

@@ -335,8 +335,8 @@ def test_only_the_first_groups_have_pictures() -> None:
     assert all(group.failures[0].devs == (f"eth{number + 1}",) for number, group in enumerate(groups))
 
 
-def test_hosts_that_are_one_event_away_are_a_group_of_their_own() -> None:
-    # After a flap networkd puts back its default route, and not ours.
+def test_hosts_one_event_away_are_a_separate_group() -> None:
+    # After a flap networkd restores its default route, and not ours.
     away = [attrs.evolve(node(number), managers=(Manager(NETWORKD, ("eth0",)),)) for number in (1, 2)]
     with ThreadPoolExecutor(1) as one:
         found = judge([node(0), *away, {}], CONFIG_, one, one_event=True)

@@ -1,4 +1,4 @@
-"""The verdict after one event, foretold on the kernel in memory."""
+"""The verdict after one event, predicted on the kernel in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEEPING, DROPPING = (Manager(NETWORKD, ("eth0", "eth1"), drops) for drops in (Fa
 
 
 def two_nics() -> FakeKernel:
-    """Two interfaces in one subnet: the order of their connected routes decides."""
+    """Return a kernel with two interfaces in one subnet, where the order of their connected routes decides."""
     kernel = FakeKernel()
     for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.1.0.5/24")):
         kernel.add_link(dev)
@@ -63,7 +63,7 @@ def told(config: Config, snapshot: Snapshot) -> dict[tuple[str, str], EventVerdi
 
 def test_a_flap_swaps_two_nics_of_a_subnet_for_good() -> None:
     each = told(config(), recorded(two_nics(), KEEPING))["eth0", "flap"]
-    assert each.verdict is Verdict.UNKNOWN  # until networkd has put the default route back
+    assert each.verdict is Verdict.UNKNOWN  # until networkd has restored the default route
     assert each.restored_by == (NETWORKD,)
     (finding,) = each.lasting_findings
     assert (finding.cidr, finding.probe, finding.devs) == (NODES, NODES[0], ("eth1",))
@@ -80,7 +80,7 @@ def test_the_order_of_equal_routes_is_a_change() -> None:
     assert found["eth3", "flap"].verdict is Verdict.OK
 
 
-def test_routes_that_the_watcher_puts_back_make_it_silent() -> None:
+def test_routes_that_the_watcher_restores_end_the_risk() -> None:
     kernel = two_nics()
     halves = [str(half) for half in NODES.subnets()]
     assert kernel.add([Route(IPv4Network(half), (NextHop("eth0"),)) for half in halves]) == ()
@@ -90,7 +90,7 @@ def test_routes_that_the_watcher_puts_back_make_it_silent() -> None:
     assert (alone.restored_by, alone.lasting_verdict) == ((NETWORKD,), Verdict.OVERLAP)
 
 
-def test_routes_of_networkd_make_it_silent() -> None:
+def test_routes_of_networkd_end_the_risk() -> None:
     kernel = two_nics()
     halves = [Route(half, (NextHop("eth0"),), protocol=Protocol.STATIC) for half in NODES.subnets()]
     assert kernel.add(halves) == ()
@@ -107,7 +107,7 @@ def test_a_late_address_shadows() -> None:
     assert late.restored_by == ()
 
 
-def test_a_late_address_is_of_the_network_of_other_infiniband_interfaces() -> None:
+def test_a_late_address_is_in_the_network_of_other_infiniband_interfaces() -> None:
     kernel = two_nics()
     for dev in ("ib0", "ib1"):
         kernel.add_link(dev, hardware=Hardware.INFINIBAND)
@@ -115,7 +115,7 @@ def test_a_late_address_is_of_the_network_of_other_infiniband_interfaces() -> No
     assert told(config(), recorded(kernel))["ib0", "late-address"].event.address == IPv4Interface("172.20.0.2/16")
 
 
-def test_another_lease_takes_the_routes_with_the_old_source() -> None:
+def test_another_lease_removes_the_routes_with_the_old_source() -> None:
     kernel = two_nics()
     half = Route(IPv4Network("10.1.0.0/25"), (NextHop("eth0"),), source=IPv4Address("10.1.0.4"))
     assert kernel.add([half]) == ()
@@ -139,7 +139,7 @@ def test_a_restart_of_networkd_drops_our_routes_or_keeps_them(manager: Manager, 
     assert each.restored_by == ()
 
 
-def test_what_a_restart_does_may_be_unknown() -> None:
+def test_the_effect_of_a_restart_may_be_unknown() -> None:
     unknown = Manager(NETWORK_MANAGER, ("eth0",))
     assert told(config(), recorded(two_nics(), unknown))[NETWORK_MANAGER, "restart"].outlook is Outlook.UNTOLD
 
@@ -153,19 +153,19 @@ def test_a_lost_carrier_depends_on_a_sysctl() -> None:
     assert told(config(), recorded(kernel, ignoring_linkdown=("eth1",)))[lost].verdict is Verdict.OK
 
 
-def test_a_leg_without_carrier_is_read_as_on_linux() -> None:
+def test_a_hop_without_carrier_is_read_as_on_linux() -> None:
     kernel = two_nics()
     kernel.add_link("eth2")
     kernel.add_address("eth2", "10.5.0.1/24")
     assert kernel.add([Route(IPv4Network("10.9.0.0/24"), (NextHop("eth0"), NextHop("eth2")))]) == ()
-    kernel.del_address("eth2", "10.5.0.1/24")  # its leg is dead
+    kernel.del_address("eth2", "10.5.0.1/24")  # its hop is dead
     (route,) = (each for each in recorded(kernel).routes if len(each.hops) == 2)
     assert route.devs == ("eth0",)
     now = after(recorded(kernel), HostEvent(EventKind.CARRIER_LOST, "eth2"))
     assert [each.devs for each in now.routes if len(each.hops) == 2] == [("eth0", "eth2")]
 
 
-def test_a_port_follows_what_isn_t_known_here() -> None:
+def test_the_effect_on_a_bridge_port_is_unknown() -> None:
     kernel = two_nics()
     kernel.add_link("br0", kind="bridge")
     kernel.add_address("br0", "10.1.7.1/24")
@@ -174,12 +174,12 @@ def test_a_port_follows_what_isn_t_known_here() -> None:
 
 
 @pytest.mark.parametrize("links", [(), (Link(1, "lo"), Link(2, "eth0"))])
-def test_without_its_links_nothing_is_foretold(links: tuple[Link, ...]) -> None:
+def test_without_links_nothing_is_predicted(links: tuple[Link, ...]) -> None:
     snapshot = attrs.evolve(recorded(two_nics(), DROPPING), links=links)
     assert {each.outlook for each in told(config(), snapshot).values()} == {Outlook.UNTOLD}
 
 
-def test_which_hop_an_address_takes_is_not_foretold() -> None:
+def test_the_hop_of_an_address_is_not_predicted() -> None:
     kernel = two_nics()
     hops = (NextHop("eth0"), NextHop("eth1"))
     kernel.add_rule(Rule(100, table=100, source=IPv4Network("10.1.0.5/32")))
@@ -199,7 +199,7 @@ def test_an_interface_may_have_the_name_of_a_manager() -> None:
     assert found[NETWORK_MANAGER, "flap"].outlook is Outlook.LASTING
 
 
-def test_no_mode_heeds_it_and_nobody_is_told_who_hasn_t_asked() -> None:
+def test_events_never_change_the_verdict_and_are_reported_on_request() -> None:
     host = Host.recorded(recorded(two_nics()))
     report = check(config(mode="STRICT"), host=host, one_event=True)
     assert report.verdict is Verdict.OK
@@ -208,7 +208,7 @@ def test_no_mode_heeds_it_and_nobody_is_told_who_hasn_t_asked() -> None:
     assert check(Config(), host=host, one_event=True).events == ()
 
 
-def test_a_snapshot_keeps_what_decides_about_events() -> None:
+def test_a_snapshot_keeps_the_facts_that_decide_about_events() -> None:
     snapshot = recorded(two_nics(), DROPPING, ignoring_linkdown=("eth0",))
     again = Snapshot.from_document(json.loads(snapshot.to_text()))
     assert (again.managers, again.ignoring_linkdown) == ((DROPPING,), ("eth0",))
@@ -217,7 +217,7 @@ def test_a_snapshot_keeps_what_decides_about_events() -> None:
 
 
 @given(question=cut.questions(), kind=st.sampled_from([EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE]))
-def test_an_interface_that_touches_nothing_may_be_passed_over(question: Question, kind: EventKind) -> None:
+def test_an_interface_without_influence_may_be_skipped(question: Question, kind: EventKind) -> None:
     kernel = FakeKernel()
     for number in range(3):
         kernel.add_link(f"far{number}")
