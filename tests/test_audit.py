@@ -42,14 +42,14 @@ def figures() -> Figures:
 @pytest.mark.kernel
 def test_a_few_hundred_lookups_are_right_and_counted(figures: Figures) -> None:
     plain = figures.plain
-    assert figures.look_ups >= 100
-    assert plain.answers >= 2 * plain.look_ups > 0
+    assert figures.lookups >= 100
+    assert plain.answers >= 2 * plain.lookups > 0
     # A plain host may draw a feature that a snapshot can't hold, and then counts as odd; how often depends on
     # Hypothesis.
     assert plain.worlds > 0 < figures.odd.worlds
     assert (plain.worlds + figures.odd.worlds) % (5 * FEW[0]) == 0
     assert figures.seen.features.total() > figures.seen.worlds > 0
-    assert figures.seen.sockets >= 3 * figures.seen.look_ups > 0
+    assert figures.seen.sockets >= 3 * figures.seen.lookups > 0
     assert plain.mistakes == 0
     assert plain.unknown.total() == 0
     assert plain.features.total() > plain.worlds
@@ -126,6 +126,6 @@ def test_the_page_in_docs_has_its_figures_and_every_feature(tmp_path: Path) -> N
     write_docs(figures, tmp_path)
     for name in ("audit.md", "audit.json"):
         assert (tmp_path / name).read_text() == (DOCS / name).read_text(), "written by hand? ./run audit --docs docs"
-    assert figures.look_ups >= program.MILLION
+    assert figures.lookups >= program.MILLION
     had = {name for share in figures.shares for name in share.features}
     assert {*FEATURES, *SEEN_FEATURES} <= had

@@ -8,7 +8,7 @@ from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import EventVerdict, Finding, Outlook, OverlapReport, Verdict
 
-# Nobody reads more than these; programs have the JSON.
+# A person reads no more than these; programs have the JSON.
 _ROWS, _FINDINGS = 32, 4
 
 

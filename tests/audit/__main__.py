@@ -26,8 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     except NamespaceError as error:
         complain(f"an audit needs network namespaces: {error}")
         return 1
-    figures = audit(options.look_ups, options.seed, progress)
-    figures.made = made(options.look_ups, options.seed)
+    figures = audit(options.lookups, options.seed, progress)
+    figures.made = made(options.lookups, options.seed)
     say(as_table(figures))
     if options.docs:
         write_docs(figures, options.docs / "explanation")
@@ -46,7 +46,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog="A million lookups take about ten minutes on two cores. The same seed makes the same hosts.",
     )
     parser.add_argument(
-        "look_ups", metavar="LOOK-UPS", nargs="?", type=int, default=MILLION, help="how many at least (1000000)"
+        "lookups", metavar="LOOKUPS", nargs="?", type=int, default=MILLION, help="how many at least (1000000)"
     )
     parser.add_argument("--seed", type=int, default=1, help="decides about all chance (1)")
     parser.add_argument(
@@ -58,7 +58,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def progress(figures: Figures) -> None:
     hosts = sum(share.worlds for share in figures.shares)
     complain(
-        dim(f"{figures.look_ups:,} lookups on {hosts:,} hosts, {figures.mistaken} mistakes, {figures.seconds:.0f} s")
+        dim(f"{figures.lookups:,} lookups on {hosts:,} hosts, {figures.mistaken} mistakes, {figures.seconds:.0f} s")
     )
 
 

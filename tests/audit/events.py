@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from worlds.cut import _new_addresses
 
 import phases
-from audit.examine import Examination
+from audit.examine import HostAudit
 from audit.hosts import Audited, _address, hosts
 from audit.making import make
 from hostrouting import Layout
@@ -47,8 +47,8 @@ def hosts_for_events(draw: st.DrawFn) -> Audited:
     return attrs.evolve(host, steps=(*host.steps, *steps), connecting=None)
 
 
-class EventExamination(Examination):
-    """A host that meets every event; the arguments are those of ``Examination``."""
+class EventAudit(HostAudit):
+    """A host that meets every event; the arguments are those of ``HostAudit``."""
 
     def run(self) -> None:
         """Predict each event's verdict, and then make the event happen to the host, built again."""
@@ -73,7 +73,7 @@ class EventExamination(Examination):
             self._hold(event, told.get(event), now, self._checked(self._kernel)[1])
 
     def _settle(self) -> None:
-        """Wait for the routes as ``Examination`` does, but with one look at all links."""
+        """Wait for the routes as ``HostAudit`` does, but with one look at all links."""
         while not all(map(_is_settled, _ip("-o link").splitlines())):
             pass
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Sorts = dict[IPv4Network, dict[IPv4Address, "Sort"]]
 
 
-class Examination:
+class HostAudit:
     """A host in a network namespace of its own, which the calling thread enters for good.
 
     Args:
@@ -159,7 +159,7 @@ class Examination:
                 wrong.append("the verdict is ok, and something fails")
             self._say(way, wrong)
         if way == "live":
-            self.share.look_ups += sum(map(len, sorts.values()))
+            self.share.lookups += sum(map(len, sorts.values()))
 
     def _compare_boot(self, lines: list[str], sorts: Sorts) -> None:
         """Compare the boot script's lines with the kernel; they name only the first address of each kind of failure."""

@@ -26,7 +26,7 @@ class Share:
     Args:
         worlds: hosts that were made.
         without_default: hosts without a default route to compare with; their verdict must be unknown.
-        look_ups: addresses whose verdict was compared with the kernel.
+        lookups: addresses whose verdict was compared with the kernel.
         answers: the kernel's answers, for datagrams, TCP and each source of a connection.
         wrong: by ``WAYS``, addresses whose report differs from the kernel.
         blamed: hosts with a mistake, by the kind of report and by a feature that plain hosts don't have.
@@ -44,7 +44,7 @@ class Share:
 
     worlds: int = 0
     without_default: int = 0
-    look_ups: int = 0
+    lookups: int = 0
     answers: int = 0
     wrong: Counter[str] = attrs.field(factory=Counter)
     blamed: Counter[str] = attrs.field(factory=Counter)
@@ -102,8 +102,8 @@ class Figures:
         return self.plain, self.odd, self.seen
 
     @property
-    def look_ups(self) -> int:
-        return sum(share.look_ups for share in self.shares)
+    def lookups(self) -> int:
+        return sum(share.lookups for share in self.shares)
 
     @property
     def mistaken(self) -> int:

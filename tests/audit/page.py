@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _KINDS = ("", "plain hosts", "hosts with what a snapshot may not hold", "hosts that sockets judge")
 
 
-def made(look_ups: int, number: int) -> dict[str, str]:
+def made(lookups: int, number: int) -> dict[str, str]:
     """Return the date of an audit, its command, its kernel and its programs."""
     ip = subprocess.run(["ip", "-V"], capture_output=True, text=True, check=True).stdout.strip()
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-        "by": f"./run audit {look_ups} --seed {number}",
+        "by": f"./run audit {lookups} --seed {number}",
         "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}, {os.cpu_count()} cores",
         "programs": f"Python {platform.python_version()}, {ip}",
     }
@@ -40,7 +40,7 @@ def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
 
     yield row("hosts", "worlds")
     yield row("of them without a default route (each verdict is unknown, and must be)", "without_default")
-    yield row("addresses looked up", "look_ups")
+    yield row("addresses looked up", "lookups")
     yield row("answers of the kernel, also for TCP and from each source", "answers")
     for way, words in WAYS.items():
         yield f"wrong: {words}", tuple(share.wrong[way] for share in figures.shares)
@@ -91,7 +91,7 @@ def as_table(figures: Figures) -> str:
 
 
 def _made(figures: Figures) -> list[str]:
-    rate = figures.look_ups / figures.seconds
+    rate = figures.lookups / figures.seconds
     took = f"took: {figures.seconds:,.0f} s, {rate:,.0f} addresses a second"
     return [*(f"{what}: {words}" for what, words in figures.made.items()), took]
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from worlds import sources
 
-from audit.events import EventExamination, hosts_for_events
-from audit.examine import Examination
+from audit.events import EventAudit, hosts_for_events
+from audit.examine import HostAudit
 from audit.features import with_features
 from audit.figures import SHOWN, Figures
 from audit.hosts import hosts
-from audit.sockets import SeenExamination
+from audit.sockets import SocketAudit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +42,11 @@ _LOOK_UPS = 5_000
 _HOST_SECONDS = 120
 
 
-def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Figures:
+def audit(lookups: int, number: int, progress: Callable[[Figures], None]) -> Figures:
     """Examine hosts until so many lookups were compared with the kernel.
 
     Args:
-        look_ups: the least number of lookups.
+        lookups: the least number of lookups.
         number: the seed of all random choices.
         progress: called with the figures after each block.
     """
@@ -57,10 +57,10 @@ def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Fi
         figures.seconds = time.monotonic() - start
         progress(figures)
 
-    if look_ups <= _LOOK_UPS:
+    if lookups <= _LOOK_UPS:
         for block in count():
             add(examine_block(number, block, *_FEW))
-            if figures.look_ups >= look_ups:
+            if figures.lookups >= lookups:
                 return figures
     workers = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
@@ -68,7 +68,7 @@ def audit(look_ups: int, number: int, progress: Callable[[Figures], None]) -> Fi
         for block in count(workers + 1):
             # The blocks are taken in order, so that the same ones count each time.
             add(running.popleft().result())
-            if figures.look_ups >= look_ups:
+            if figures.lookups >= lookups:
                 break
             running.append(pool.submit(examine_block, number, block, *_MANY))
         pool.shutdown(cancel_futures=True)
@@ -89,12 +89,12 @@ def examine_block(number: int, block: int, odd: int, seen: int, met: int, addres
     figures = Figures()
     plain = drawn(f"{number} plain {block}", odd * _PLAIN_EACH, hosts(is_odd=False))
     for host in (*plain, *drawn(f"{number} odd {block}", odd, hosts(is_odd=True))):
-        _examine(Examination(host, addresses), figures)
+        _examine(HostAudit(host, addresses), figures)
     for host in for_sockets(f"{number} seen {block}", seen):
         # Sockets take longer than lookups.
-        _examine(SeenExamination(host, 16), figures)
+        _examine(SocketAudit(host, 16), figures)
     for host in drawn(f"{number} events {block}", met, hosts_for_events()):
-        _examine(EventExamination(host, addresses), figures)
+        _examine(EventAudit(host, addresses), figures)
     return figures
 
 
@@ -102,27 +102,27 @@ class _TooLongError(Exception):
     """A host that takes minutes."""
 
 
-def _examine(examination: Examination, figures: Figures) -> None:
-    host = examination.host
+def _examine(host_audit: HostAudit, figures: Figures) -> None:
+    host = host_audit.host
     signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(_HOST_SECONDS)
     try:
-        examination.run()
+        host_audit.run()
     except _TooLongError:
-        examination.share.wrong["live"] += 1
-        examination.mistakes.append(f"it takes longer than {_HOST_SECONDS} s")
+        host_audit.share.wrong["live"] += 1
+        host_audit.mistakes.append(f"it takes longer than {_HOST_SECONDS} s")
     finally:
         signal.alarm(0)
-    if isinstance(examination, EventExamination):
+    if isinstance(host_audit, EventAudit):
         share = figures.events
     else:
         share = figures.seen if host.is_seen else figures.odd if host.is_odd else figures.plain
-    share.add(examination.share)
-    if examination.mistakes and len(figures.mistakes) < SHOWN:
-        config = examination.config.to_mapping()
+    share.add(host_audit.share)
+    if host_audit.mistakes and len(figures.mistakes) < SHOWN:
+        config = host_audit.config.to_mapping()
         cycle = [f"  again and again: {step}" for step in host.cycle]
         figures.mistakes.append(
-            "\n".join((*examination.mistakes, *(f"  {step}" for step in host.steps), *cycle, f"  {config}"))
+            "\n".join((*host_audit.mistakes, *(f"  {step}" for step in host.steps), *cycle, f"  {config}"))
         )
 
 

@@ -15,7 +15,7 @@ from fixing import is_told
 from leaving import Leaving
 from scripts import told_by
 
-from audit.examine import Examination, booted, is_unknown
+from audit.examine import HostAudit, booted, is_unknown
 from audit.making import flapping, make
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.routes import RouteType, Table
@@ -96,8 +96,8 @@ class Claim:
         return bool(devs & (set(self.devs) - fine)) or (self.source != "" and not fine.isdisjoint(self.devs))
 
 
-class SeenExamination(Examination):
-    """A host that sockets judge; the arguments are those of ``Examination``."""
+class SocketAudit(HostAudit):
+    """A host that sockets judge; the arguments are those of ``HostAudit``."""
 
     def run(self) -> None:
         """Run every comparison."""
@@ -107,7 +107,7 @@ class SeenExamination(Examination):
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         addresses = self._addresses()
         moments = [self._look(addresses)]
-        self.share.look_ups += len(addresses)
+        self.share.lookups += len(addresses)
         for step in self.host.cycle:
             make([step], self._settle)
             moments.append(self._look(addresses))

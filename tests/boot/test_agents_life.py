@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.payloads import Payload, add_nested_machine
-from boot.test_gate import CONFIG, GATE, MARKERS, MEND, MENDED, ROUTES, UNITS, files, marker, write_config
+from boot.test_gate import CONFIG, FIX, FIXED, GATE, MARKERS, ROUTES, UNITS, files, marker, write_config
 from boot.test_watch import routes
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def join(node: Machine, agent: Agent, machine: str) -> None:
     agent.provision(machine)
     agent.begin_start()
     is_held(agent)
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     node.python("apply")
 
 
@@ -136,7 +136,7 @@ def rejoin(node: Machine, agent: Agent, machine: str) -> None:
     agent.begin_start()
     is_held(agent)
     assert f"{ROUTES} is missing" in node.journal(agent.payload.unit)
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     assert node.python("apply", check=False).returncode == 1
     node.wait_until(lambda: "OVERLAP" in node.journal(agent.payload.unit), "the gate has looked again")
     is_held(agent)
@@ -152,7 +152,7 @@ def live(node: Machine, agent: Agent, first: str, second: str) -> None:
     goes_on(agent)
 
     pid = agent.payload.main_pid()
-    write_config(node, MENDED, OTHER, cidrs=("172.16.1.0/24", "172.16.2.0/24"))
+    write_config(node, FIXED, OTHER, cidrs=("172.16.1.0/24", "172.16.2.0/24"))
     node.python("apply")
     node.run(AGENT, "reconcile", first)
     assert (agent.payload.main_pid(), len(agent.payload.starts())) == (pid, 1)
@@ -188,5 +188,5 @@ def test_an_ended_held_start_is_retried_as_the_agents_drop_in_says(node: Machine
     node.systemctl("kill", "--signal=KILL", "--kill-who=all", agent.payload.unit)
     node.wait_until(lambda: int(node.show(agent.payload.unit, "NRestarts")["NRestarts"]) > 0, "it is tried again")
     is_held(agent)
-    node.ip(*MEND)
+    node.ip(*FIX)
     goes_on(agent)

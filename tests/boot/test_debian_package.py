@@ -10,7 +10,7 @@ import pytest
 
 from boot.payloads import add_nested_machine
 from boot.rig import FOUND
-from boot.test_gate import CONFIG, MARKERS, MENDED, UNITS, start
+from boot.test_gate import CONFIG, FIXED, MARKERS, UNITS, start
 from boot.test_watch import UNIT as WATCHER
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SHADOW = "192.168.7.1/16"
 # A config that installs everything.
 DOCUMENT = {
     "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [MENDED]},
+        "staticRoutes": {"enabled": True, "routes": [FIXED]},
         "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "192.168.0.0/16"], "mode": "STRICT"},
         "watch": {"enabled": True, "textfile": TEXTFILE},
     },

@@ -11,7 +11,7 @@ from boot.payloads import add_nested_machine
 from boot.test_gate import (
     CHECK,
     CONFIG,
-    MENDED,
+    FIXED,
     RESTARTING,
     ROUTES,
     TEMPLATE,
@@ -39,7 +39,7 @@ def find(findings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def healthy(node: Machine) -> Any:
-    payload = installed(node, MENDED)
+    payload = installed(node, FIXED)
     node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", RESTARTING)
     return payload
 
@@ -156,7 +156,7 @@ def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> Non
 
 def test_a_broken_watcher_and_a_missing_consumer_are_found(node: Machine) -> None:
     metrics = "/var/lib/metrics/hostrouting.prom"
-    installed(node, MENDED, consumer="kubelt.service", watch={"enabled": True, "textfile": metrics})
+    installed(node, FIXED, consumer="kubelt.service", watch={"enabled": True, "textfile": metrics})
     unit = f"{UNITS}/hostrouting-watch.service"
     text = node.read(unit).replace("RestartSec=10", "RestartSec=100ms").replace("ExecStart=", "ExecStart=/bin/false ")
     node.write(unit, text)
@@ -191,7 +191,7 @@ def test_networkds_threat_to_the_routes_is_found_and_fixed(machine: Machine) -> 
     machine.write("/etc/systemd/network/10-eth0.network", base)
     machine.systemctl("enable", "systemd-networkd.service")
     payload = add_nested_machine(machine)
-    write_config(machine, MENDED, wait=30)
+    write_config(machine, FIXED, wait=30)
     install_into_image(machine)
     machine.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", RESTARTING)
     machine.boot()

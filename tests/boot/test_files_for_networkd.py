@@ -27,9 +27,9 @@ def route(to: str, *hops: NextHop, **more: Any) -> Route:
     return Route(IPv4Network(to), hops or (ETH0,), **more)
 
 
-MENDING = [route("172.16.0.0/17"), route("172.16.128.0/17", source=OWN, mtu=1400, metric=77)]
+FIXING = [route("172.16.0.0/17"), route("172.16.128.0/17", source=OWN, mtu=1400, metric=77)]
 SAYABLE_BY_ALL = [
-    *MENDING,
+    *FIXING,
     route("172.17.1.1/32"),
     route("172.17.2.0/24", NextHop("eth0", IPv4Address("169.254.1.1"), onlink=True), mtu=65520),
     route("172.17.3.0/24", NextHop("ib0"), source=OWN, mtu=68, metric=2**31 - 1),
@@ -153,7 +153,7 @@ def test_the_comments_warnings_are_true(cabled: Machine) -> None:
     cabled.wait_until(is_configured, "eth0 is configured")
     # A mere reconfigure drops routes that other programs have added, and doesn't read the file.
     add_others()
-    cabled.write(DROP_IN.format("eth0"), as_networkd(MENDING))
+    cabled.write(DROP_IN.format("eth0"), as_networkd(FIXING))
     cabled.run("networkctl", "reconfigure", "eth0")
     cabled.wait_until(lambda: not is_kept(), "others' route is gone")
     cabled.wait_until(is_configured, "eth0 is configured again")
@@ -161,11 +161,11 @@ def test_the_comments_warnings_are_true(cabled: Machine) -> None:
     # A reload reads the file, and drops the routes too.
     add_others()
     cabled.run("networkctl", "reload")
-    await_routes(cabled, MENDING)
+    await_routes(cabled, FIXING)
     assert not is_kept()
     # netplan imports what it doesn't know yet, into a file whose name sorts before most.
     cabled.run("mv", "/etc/systemd/network/10-eth0.network", "/etc/systemd/network/20-eth0.network")
-    cabled.write(FRAGMENT, as_netplan(MENDING), mode=0o600)
+    cabled.write(FRAGMENT, as_netplan(FIXING), mode=0o600)
     cabled.run("netplan", "generate")
     cabled.run("networkctl", "reload")
     status = ("networkctl", "status", "eth0", "--no-pager")

@@ -21,8 +21,8 @@ UNITS = "/etc/systemd/system"
 GATE = "/etc/hostrouting/gate.sh"
 MARKERS = "/run/aks-flex-node"
 TEMPLATE = "systemd-nspawn@.service"
-MEND = ("route", "add", "172.16.1.0/24", "via", "10.1.0.1", "dev", "eth0")
-MENDED = {"destination": "172.16.1.0/24"}
+FIX = ("route", "add", "172.16.1.0/24", "via", "10.1.0.1", "dev", "eth0")
+FIXED = {"destination": "172.16.1.0/24"}
 UNREACHABLE = {"destination": "172.16.9.0/24", "gateway": "10.99.0.1", "dev": "eth0"}
 RESTARTING = "[Service]\nRestart=on-failure\n"
 ENDED = ("active/running", "failed/failed")
@@ -101,7 +101,7 @@ def test_strict_holds_a_shadowed_payload_and_lets_a_fixed_one_run(
     assert "fix: hostrouting fix prints what fixes it" in journal
     assert list(marker(node)) == ["detected"]
     assert not start(node, payload)
-    node.ip(*MEND)
+    node.ip(*FIX)
     payload.wait_until_it_ran()
     assert marker(node) == {"ok": ""}
     judged = float(node.run("stat", "--format=%.Y", f"{MARKERS}/route-overlap.ok").stdout)
@@ -111,7 +111,7 @@ def test_strict_holds_a_shadowed_payload_and_lets_a_fixed_one_run(
 
 @pytest.mark.parametrize(("add", "config"), CONSUMERS)
 def test_routes_installed_at_boot_let_a_strict_node_start(node: Machine, add: Any, config: dict[str, Any]) -> None:
-    payload = installed(node, MENDED, add=add, **config)
+    payload = installed(node, FIXED, add=add, **config)
     node.boot()
     payload.wait_until_it_ran()
     assert node.state("static-routes.service") == "active/exited"
@@ -137,7 +137,7 @@ def test_a_refused_route_holds_the_node_in_either_mode(node: Machine, mode: str)
 def test_it_waits_for_a_default_route_three_seconds_late(machine: Machine) -> None:
     machine.add_nic("eth0", "10.1.0.4/24")
     machine.add_nic("ib0", "172.16.0.10/16")
-    payload = installed(machine, MENDED, wait=30)
+    payload = installed(machine, FIXED, wait=30)
     machine.boot(wait=False)
     machine.wait_for("static-routes.service", "activating")
     machine.run("sleep", "3")
@@ -159,7 +159,7 @@ FAULTS = {
 
 @pytest.mark.each_release
 def test_a_held_start_goes_on_by_itself_after_any_fix(node: Machine, by_turns: Any) -> None:
-    payload = installed(node, MENDED)
+    payload = installed(node, FIXED)
     node.boot()
     payload.wait_until_it_ran()
     faults = dict(by_turns([*FAULTS.items()]))
@@ -219,14 +219,14 @@ def test_broken_oneshots_hold_shadowed_nodes_and_let_healthy_ones_start(node: Ma
     for break_units in (break_masked, break_missing, break_syntax):
         break_units(node)
         boot_held(node, payload)
-        node.ip(*MEND)
+        node.ip(*FIX)
         payload.wait_until_it_ran()
         node.power_off()
-        node.ip("route", "delete", *MEND[2:])
+        node.ip("route", "delete", *FIX[2:])
 
 
 def test_a_broken_script_blocks_in_strict(node: Machine) -> None:
-    payload = installed(node, MENDED)
+    payload = installed(node, FIXED)
     node.boot()
     payload.wait_until_it_ran()
     for count, script in enumerate((ROUTES, CHECK), 1):
@@ -248,7 +248,7 @@ def test_a_broken_script_blocks_in_strict(node: Machine) -> None:
 
 
 def test_warn_forgives_a_missing_check_but_not_missing_routes(node: Machine) -> None:
-    payload = installed(node, MENDED, mode="WARN")
+    payload = installed(node, FIXED, mode="WARN")
     node.remove(CHECK)
     node.boot()
     payload.wait_until_it_ran()
@@ -296,7 +296,7 @@ ReadWritePaths=/var/lib/payload
 
 
 def test_the_consumers_sandbox_is_not_the_gates(node: Machine) -> None:
-    payload = installed(node, MENDED, add=add_kubelet)
+    payload = installed(node, FIXED, add=add_kubelet)
     node.run_offline("chmod", "0777", payload.log)
     node.write(f"{UNITS}/kubelet.service.d/sandbox.conf", SANDBOX)
     node.boot()
@@ -306,7 +306,7 @@ def test_the_consumers_sandbox_is_not_the_gates(node: Machine) -> None:
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_consumer_with_its_own_network_is_refused_only_in_strict(node: Machine, mode: str) -> None:
-    payload = installed(node, MENDED, add=add_kubelet, mode=mode)
+    payload = installed(node, FIXED, add=add_kubelet, mode=mode)
     node.write(f"{UNITS}/kubelet.service.d/private.conf", "[Service]\nPrivateNetwork=yes\n")
     if mode == "WARN":
         node.boot()
@@ -357,7 +357,7 @@ def test_a_consumer_installed_later_is_held_too(node: Machine) -> None:
     payload = add_kubelet(node, enabled=False)
     assert not start(node, payload)
     assert not payload.has_run()
-    node.ip(*MEND)
+    node.ip(*FIX)
     assert start(node, payload)
 
 
@@ -396,17 +396,17 @@ def files(node: Machine) -> str:
 
 
 def test_no_update_ever_stops_or_restarts_a_running_machine(node: Machine) -> None:
-    payload = installed(node, MENDED)
+    payload = installed(node, FIXED)
     node.boot()
     payload.wait_until_it_ran()
     pid = payload.main_pid()
     for routes, config in (
-        ((MENDED, {"destination": "172.16.2.0/24"}), {}),  # one more
+        ((FIXED, {"destination": "172.16.2.0/24"}), {}),  # one more
         (({"destination": "172.16.1.0/24", "metric": 5},), {}),  # a changed one
         ((), {"cidrs": ("10.96.0.0/12",)}),  # removed
-        ((MENDED,), {"mode": "WARN", "cidrs": ("172.16.1.0/24", "172.16.3.0/24")}),  # another mode
+        ((FIXED,), {"mode": "WARN", "cidrs": ("172.16.1.0/24", "172.16.3.0/24")}),  # another mode
         ((), {"cidrs": ()}),  # no CIDR
-        ((MENDED,), {}),  # and again
+        ((FIXED,), {}),  # and again
     ):
         write_config(node, *routes, **config)
         node.python("apply")
@@ -443,7 +443,7 @@ def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine, k
     node.systemctl("disable", payload.unit)
     node.boot()
     if key == "ExecStartPre":
-        node.ip(*MEND)
+        node.ip(*FIX)
     node.background("systemctl", "start", payload.unit)
     node.wait_until(lambda: payload.has_command("/bin/sleep 3"), "another program's line runs")
     node.write(other, "")
@@ -470,7 +470,7 @@ def test_a_removal_during_a_start_admits_it_and_leaves_nothing(node: Machine) ->
 def test_an_old_waiting_oneshot_does_not_write_last(machine: Machine) -> None:
     machine.add_nic("eth0", "10.1.0.4/24")
     machine.add_nic("ib0", "172.16.0.10/16")
-    installed(machine, MENDED, wait=40, cidrs=("10.96.0.0/12",))
+    installed(machine, FIXED, wait=40, cidrs=("10.96.0.0/12",))
     machine.systemctl("disable", "systemd-nspawn@kube1.service")
     machine.boot(wait=False)
     machine.wait_for("static-routes.service", "activating")
@@ -494,7 +494,7 @@ def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
     node.boot()
     payload.wait_until_it_ran()
     pid = payload.main_pid()
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     node.python("apply")
     assert payload.main_pid() == pid
     assert "static-routes.service" not in node.show(payload.unit, "Requires")["Requires"].split()
@@ -509,7 +509,7 @@ def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
 def test_remove_leaves_the_tree_as_it_was(node: Machine) -> None:
     """The reference's old script and unit install their routes at every boot."""
     payload = add_nested_machine(node)
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     node.boot()
     before = files(node)
     node.python("apply")
@@ -525,7 +525,7 @@ def test_remove_leaves_the_tree_as_it_was(node: Machine) -> None:
 
 def test_a_second_apply_touches_nothing(node: Machine) -> None:
     add_nested_machine(node)
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     node.boot()
     node.python("apply")
     times = ("sh", "-c", "find /etc -type f -printf '%p %T@\\n' | sort")
@@ -542,7 +542,7 @@ def test_plan_foretells_whether_the_next_start_passes(node: Machine) -> None:
     assert "would be held back: OVERLAP" in node.python("plan", check=False).stdout
     node.python("apply", check=False)
     assert not start(node, payload)
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     assert "would be let through" in node.python("plan", check=False).stdout
     node.python("apply")
     assert start(node, payload)

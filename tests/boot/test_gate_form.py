@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from boot.payloads import Payload, add_kubelet
-from boot.test_gate import GATE, MEND, MENDED, UNITS, installed, start
+from boot.test_gate import FIX, FIXED, GATE, UNITS, installed, start
 
 if TYPE_CHECKING:
     from boot.rig import Machine
@@ -27,8 +27,8 @@ def trying(node: Machine) -> Payload:
     return payload
 
 
-def unmend(node: Machine) -> None:
-    node.ip("route", "delete", *MEND[2:])
+def unfix(node: Machine) -> None:
+    node.ip("route", "delete", *FIX[2:])
 
 
 def begin(node: Machine, *payloads: Payload) -> None:
@@ -59,7 +59,7 @@ def test_systemds_own_failures_are_retried_as_without_the_gate(node: Machine, tr
     """An ``ExecCondition=`` without "-" would count as a unit that is skipped: no error, no ``Restart=``, never up."""
     beside = add_kubelet(node, "beside", enabled=False)
     node.write(f"{UNITS}/beside.service.d/10-restart.conf", TRYING)
-    node.ip(*MEND)
+    node.ip(*FIX)
     for setting, come, leave in LATECOMERS:
         for payload in (trying, beside):
             node.write(f"{UNITS}/{payload.unit}.d/20-late.conf", f"[Service]\n{setting}\n")
@@ -97,7 +97,7 @@ def test_a_missing_or_truncated_gate_is_closed_until_the_fix(node: Machine, tryi
         trying.wait_until_held()
         assert not trying.has_run(), spoil
         node.systemctl("stop", trying.unit)
-    node.ip(*MEND)
+    node.ip(*FIX)
     assert start(node, trying)
 
 
@@ -115,7 +115,7 @@ def test_a_killed_or_timed_out_gate_is_closed_and_retried(node: Machine, trying:
     assert "timeout" in node.journal(trying.unit)
     trying.wait_until_held()
     assert not trying.has_run()
-    node.ip(*MEND)
+    node.ip(*FIX)
     wait_for_a_start(node, trying, 0)
 
 
@@ -155,10 +155,10 @@ def test_changes_of_other_programs_lines_neither_open_nor_close_it(
         node.run("sleep", "1.2")  # it looks again in that time
         trying.wait_until_held()
         assert len(trying.starts()) == count, name
-        node.ip(*MEND)
+        node.ip(*FIX)
         wait_for_a_start(node, trying, count)
         node.systemctl("stop", trying.unit)
-        unmend(node)
+        unfix(node)
         node.write(path, text) if before is None else node.remove(path)
 
 
@@ -179,9 +179,9 @@ def test_a_step_that_rewrites_its_drop_in_neither_opens_nor_closes_it(node: Mach
     begin(node, trying)
     trying.wait_until_held()
     assert not trying.has_run()
-    node.ip(*MEND)
+    node.ip(*FIX)
     wait_for_a_start(node, trying, 0)
-    unmend(node)
+    unfix(node)
     node.systemctl("stop", trying.unit)
     assert not start(node, trying)
     assert len(trying.starts()) == 1
@@ -190,17 +190,17 @@ def test_a_step_that_rewrites_its_drop_in_neither_opens_nor_closes_it(node: Mach
 def test_the_last_look_sees_changes_after_the_first(node: Machine, trying: Payload) -> None:
     """Other programs' steps may take long: routes or config may have changed when they are done."""
     node.write(f"{DROP_INS}/10-slow.conf", service("ExecStartPre=/bin/sleep 3"))
-    node.ip(*MEND)
+    node.ip(*FIX)
     begin(node, trying)
     node.wait_until(lambda: trying.has_command("/bin/sleep 3"), "another program's step runs")
-    unmend(node)
+    unfix(node)
     wait_until_tried_again(node, trying)
     trying.wait_until_held()
     assert not trying.has_run()
 
 
 def test_ten_instances_start_at_once_with_a_large_table(node: Machine) -> None:
-    payload = installed(node, MENDED, add=add_kubelet, consumer="node@.service")
+    payload = installed(node, FIXED, add=add_kubelet, consumer="node@.service")
     node.write(f"{UNITS}/node@.service", "[Service]\nExecStart=/usr/local/bin/payload /var/lib/payload/%i\n")
     node.systemctl("disable", payload.unit)
     node.boot()

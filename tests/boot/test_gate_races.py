@@ -11,8 +11,8 @@ from nightly import by_day
 
 from boot.test_gate import (
     CONFIG,
-    MEND,
-    MENDED,
+    FIX,
+    FIXED,
     TEMPLATE,
     UNITS,
     boot_held,
@@ -76,7 +76,7 @@ def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) ->
     for number in range(by_day(3, by_night=40)):
         is_fixed = number % 3 == 0
         if number % 3 < 2:
-            node.ip("route", "add" if is_fixed else "delete", *MEND[2:])
+            node.ip("route", "add" if is_fixed else "delete", *FIX[2:])
         ran = start_with(node, payload, lambda n=number: update(node, n), chance.uniform(0, 0.8))
         assert ran == is_fixed, number
         node.systemctl("stop", payload.unit)
@@ -84,7 +84,7 @@ def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) ->
 
 def test_a_removal_never_keeps_a_healthy_machine_down(node: Machine) -> None:
     chance = random.Random(2)
-    payload = installed(node, MENDED)
+    payload = installed(node, FIXED)
     node.write(OTHER, other_lines(0.2))
     node.systemctl("disable", payload.unit)
     node.boot()
@@ -93,12 +93,12 @@ def test_a_removal_never_keeps_a_healthy_machine_down(node: Machine) -> None:
         did_start = start_with(node, payload, lambda: node.python("remove"), chance.uniform(0, 0.8))
         assert did_start, (number, node.journal()[-5000:])
         node.systemctl("stop", payload.unit)
-        node.ip(*MEND)
+        node.ip(*FIX)
         ran = len(payload.starts())
         assert start(node, payload)
         node.wait_until(lambda count=ran: len(payload.starts()) > count, "the payload ran")  # type: ignore[misc]
         node.systemctl("stop", payload.unit)
-        node.ip("route", "delete", *MEND[2:])
+        node.ip("route", "delete", *FIX[2:])
 
 
 def draw_config(chance: random.Random) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def put(node: Machine, path: str, section: dict[str, Any]) -> None:
 @pytest.fixture
 def running(node: Machine) -> Payload:
     """Return a machine that runs behind the gate, with a watcher."""
-    payload = installed(node, MENDED)
+    payload = installed(node, FIXED)
     node.boot()
     payload.wait_until_it_ran()
     return payload
@@ -221,7 +221,7 @@ def test_two_runs_at_once_leave_one_config_or_none(node: Machine, running: Paylo
     chance = random.Random(6)
     pid = running.main_pid()
     for name, routes, cidr, mode in (
-        ("a", [MENDED], "172.16.1.0/24", "STRICT"),
+        ("a", [FIXED], "172.16.1.0/24", "STRICT"),
         ("b", [HARMLESS], "172.16.9.0/24", "WARN"),
     ):
         section = {
@@ -247,7 +247,7 @@ python3 -m hostrouting {other} || exit; wait $!"""
 def test_an_update_delays_no_start_while_systemd_reloads(node: Machine, running: Payload) -> None:
     """G7: the scripts' lock is held while routes are read, written and verified, not during a reload of seconds."""
     node.write("/etc/systemd/system-generators/slow", "#!/bin/sh\nsleep 2\n", mode=0o755)
-    write_config(node, MENDED, HARMLESS, watch={"enabled": True})
+    write_config(node, FIXED, HARMLESS, watch={"enabled": True})
     taken = f"""python3 -m hostrouting apply & run=$!
 while kill -0 $run 2>/dev/null; do flock -w 1 {LOCK} true || exit 9; sleep 0.05; done; wait $run"""
     loaded = ("systemctl", "show", "--property=UnitsLoadTimestampMonotonic", "--value")
@@ -273,7 +273,7 @@ def test_unboundeds_steps_run_after_the_verdict_and_it_starts_by_itself(node: Ma
     node.write(f"{UNITS}/{payload.unit}.d/10-unbounded.conf", UNBOUNDED)
     boot_held(node, payload)
     assert not node.exists("/run/order")
-    node.ip(*MEND)
+    node.ip(*FIX)
     payload.wait_until_it_ran()
     assert node.read("/run/order") == "first\nsecond\n"
     assert marker(node) == {"ok": ""}
@@ -285,7 +285,7 @@ def test_under_any_umask_other_users_only_read_the_markers(node: Machine) -> Non
     ours = f"/etc/aks-flex-node /run/aks-flex-node {UNITS}/{TEMPLATE}.d /etc/iproute2/rt_protos.d"
     as_nobody = "cat /run/aks-flex-node/route-overlap.ok /etc/aks-flex-node/static-routes.sh"
     for umask in ("000", "077"):
-        write_config(node, MENDED)
+        write_config(node, FIXED)
         node.run("sh", "-c", f"umask {umask} && python3 -m hostrouting apply")
         assert node.run("sh", "-c", f"find {ours} -perm /022 -not -type l").stdout == ""
         node.run("setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", as_nobody)

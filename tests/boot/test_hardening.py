@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.payloads import add_nested_machine
-from boot.test_gate import MARKERS, MENDED, boot_held, installed, marker
+from boot.test_gate import FIXED, MARKERS, boot_held, installed, marker
 from boot.test_load_balancer_probe import PINNED, UNIT, change, listing
 from boot.test_watch import OURS, routes
 
@@ -29,7 +29,7 @@ def exposure(node: Machine, unit: str) -> float:
 
 @pytest.mark.each_release
 def test_confined_units_install_and_judge(node: Machine) -> None:
-    payload = installed(node, MENDED, watch={"enabled": True})
+    payload = installed(node, FIXED, watch={"enabled": True})
     node.boot()
     payload.wait_until_it_ran()
     assert [node.state(unit) for unit in ONESHOTS] == ["active/exited"] * 2

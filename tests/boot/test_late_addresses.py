@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from infiniband import infiniband
 from nightly import by_day
 
-from boot.test_gate import CONFIG, MENDED, installed, marker, write_config
+from boot.test_gate import CONFIG, FIXED, installed, marker, write_config
 from hostrouting.kernel.namespace import enter_namespace
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_a_strict_node_waits_for_the_address_that_shadows(machine: Machine) -> N
         assert not payload.has_run()
         assert list(marker(machine)) == ["detected"]
         assert "waiting up to 60 s for an address on ib0" in machine.journal("check-route-overlap.service")
-        write_config(machine, MENDED)
+        write_config(machine, FIXED)
         machine.python("apply", CONFIG)
         payload.wait_until_it_ran()
         assert marker(machine) == {"ok": ""}

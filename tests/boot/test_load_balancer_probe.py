@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from boot.payloads import Payload, add_kubelet, add_nested_machine
 from boot.rig import ROOT
-from boot.test_gate import MENDED, TEMPLATE, UNITS, files, install_into_image, start, write_config
+from boot.test_gate import FIXED, TEMPLATE, UNITS, files, install_into_image, start, write_config
 
 if TYPE_CHECKING:
     from boot.rig import Machine
@@ -86,7 +86,7 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     add_flusher(node)
     node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", SLOWLY)
     node.write(f"{UNITS}/{TEMPLATE}.d/zzz-look.conf", LOOK)
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     install_into_image(node)
     change(node, "eth0")
     node.boot()

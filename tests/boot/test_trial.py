@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from nightly import by_day
 
-from boot.test_gate import CONFIG, MARKERS, MENDED, boot_held, files, installed, marker, start, write_config
+from boot.test_gate import CONFIG, FIXED, MARKERS, boot_held, files, installed, marker, start, write_config
 from boot.test_watch import routes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def ours(node: Machine) -> list[str]:
 @pytest.fixture
 def running(node: Machine) -> Payload:
     """Return a machine that runs behind the gate, and a config to try, which removes one route and adds another."""
-    payload = installed(node, MENDED)
+    payload = installed(node, FIXED)
     write_tried(node)
     node.boot()
     payload.wait_until_it_ran()
@@ -115,7 +115,7 @@ def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
     """The trial's routes disappear when its time is over, and the node would then run shadowed."""
     chance = random.Random(21)
     payload = installed(node)
-    node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [MENDED]})[1:-1]))
+    node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [FIXED]})[1:-1]))
     boot_held(node, payload)
     for _ in range(by_day(2, by_night=20)):
         node.run("sleep", f"{chance.uniform(0, 1):.3f}")
@@ -144,7 +144,7 @@ def test_the_oneshot_ends_a_trial_whose_timer_is_lost(node: Machine, running: Pa
 
 
 def test_the_watcher_rests_during_a_trial(node: Machine, running: Payload) -> None:
-    write_config(node, MENDED, watch={"enabled": True})
+    write_config(node, FIXED, watch={"enabled": True})
     node.python("apply")
     node.wait_for("hostrouting-watch.service", "active/running")
     before = files(node)

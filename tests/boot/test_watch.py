@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.rig import FOUND
-from boot.test_gate import MARKERS, MENDED, installed, write_config
+from boot.test_gate import FIXED, MARKERS, installed, write_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +105,7 @@ def test_only_the_watcher_restores_what_networkd_removes(machine: Machine) -> No
     machine.add_nic("ib0", "172.16.0.10/16")
     write_network(machine)
     machine.systemctl("enable", "systemd-networkd.service")
-    payload = installed(machine, MENDED, wait=30, watch=WATCH)
+    payload = installed(machine, FIXED, wait=30, watch=WATCH)
     machine.write(TEXTFILE, "")
     machine.boot()
     payload.wait_until_it_ran()
@@ -157,7 +157,7 @@ def is_ok(node: Machine, cidr: str) -> bool:
 @pytest.fixture
 def watched(node: Machine) -> Payload:
     """Return a booted node whose watcher runs, behind the gate in STRICT."""
-    payload = installed(node, MENDED, cidrs=("172.16.1.0/24", "192.168.0.0/16"), watch=WATCH)
+    payload = installed(node, FIXED, cidrs=("172.16.1.0/24", "192.168.0.0/16"), watch=WATCH)
     node.write(TEXTFILE, "")
     node.boot()
     payload.wait_until_it_ran()
@@ -200,7 +200,7 @@ def test_a_fight_over_routes_is_reported_and_remove_ends_the_watcher(node: Machi
     for words in ("hostrouting keeps this route", "3 times", "systemctl stop hostrouting-watch", "hostrouting remove"):
         assert words in told["MESSAGE"]
     # An update changes the routes that it keeps, and restarts no unit.
-    write_config(node, MENDED, {"destination": "172.16.2.0/24"}, watch=WATCH)
+    write_config(node, FIXED, {"destination": "172.16.2.0/24"}, watch=WATCH)
     before = node.main_pid(UNIT)
     node.python("apply", "/etc/aks-flex-node/config.json")
     assert node.main_pid(UNIT) == before != 0
@@ -222,7 +222,7 @@ def test_a_fight_over_routes_is_reported_and_remove_ends_the_watcher(node: Machi
 
 
 def test_a_moved_python_breaks_neither_boot_nor_machine(node: Machine) -> None:
-    payload = installed(node, MENDED, watch=WATCH)
+    payload = installed(node, FIXED, watch=WATCH)
     node.remove(FOUND)
     node.boot()
     payload.wait_until_it_ran()

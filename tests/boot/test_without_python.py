@@ -12,8 +12,8 @@ from ignition_documents import written
 from boot.payloads import add_nested_machine
 from boot.test_gate import (
     CONFIG,
-    MEND,
-    MENDED,
+    FIX,
+    FIXED,
     UNREACHABLE,
     boot_held,
     files,
@@ -80,7 +80,7 @@ def test_an_ignition_document_alone_holds_the_node_and_is_removable(node: Machin
     boot_held(node, payload)
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in node.journal(payload.unit)
     assert list(marker(node)) == ["detected"]
-    node.ip(*MEND)
+    node.ip(*FIX)
     payload.wait_until_it_ran()
 
     pid = payload.main_pid()
@@ -88,7 +88,7 @@ def test_an_ignition_document_alone_holds_the_node_and_is_removable(node: Machin
     said = node.run(f"{OUT}/remove.sh").stdout
     assert "removed /run/aks-flex-node/route-overlap.ok" in said
     assert payload.main_pid() == pid
-    node.ip("route", "delete", *MEND[2:])
+    node.ip("route", "delete", *FIX[2:])
     node.systemctl("stop", payload.unit)
     assert start(node, payload), "nothing holds it any more"
     node.power_off()
@@ -99,7 +99,7 @@ def test_an_ignition_document_alone_holds_the_node_and_is_removable(node: Machin
 def test_install_sh_alone_installs_routes_and_python_removes_them(node: Machine) -> None:
     payload = add_nested_machine(node)
     before = whole(node)
-    carry(node, document(MENDED))
+    carry(node, document(FIXED))
     node.run_offline(f"{OUT}/install.sh")
     node.boot()
     payload.wait_until_it_ran()
@@ -114,7 +114,7 @@ def test_install_sh_alone_installs_routes_and_python_removes_them(node: Machine)
 
 
 def test_in_a_chroot_it_leaves_the_same_files_as_apply(node: Machine) -> None:
-    write_config(node, MENDED)
+    write_config(node, FIXED)
     config = Config.from_mapping(json.loads(node.read(CONFIG)))
     install_into_image(node)
     applied = whole(node)
@@ -137,7 +137,7 @@ def running(node: Machine) -> Payload:
 
 def test_on_a_running_node_it_installs_at_once_and_stops_nothing(node: Machine, running: Payload) -> None:
     before, pid, reloads = files(node), running.main_pid(), list[int]()
-    for routes, cidr in (((), "10.96.0.0/12"), ((MENDED,), "172.16.1.0/24"), ((), "10.96.0.0/12")):
+    for routes, cidr in (((), "10.96.0.0/12"), ((FIXED,), "172.16.1.0/24"), ((), "10.96.0.0/12")):
         config = document(*routes, cidrs=(cidr,), staticRoutes={"enabled": True, "routes": [*routes, OTHER]})
         carry(node, config)
         node.run(f"{OUT}/install.sh")
@@ -170,7 +170,7 @@ def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payl
     done = node.run(f"{OUT}/install.sh", check=False)
     assert (done.returncode, "gateway 10.99.0.1" in done.stderr, files(node)) == (1, True, before)
 
-    carry(node, document(MENDED))
+    carry(node, document(FIXED))
     node.write("/etc/systemd/system/systemd-nspawn@kube1.service.d/zzz.conf", "[Service]\nExecStartPre=\n")
     before = files(node)
     done = node.run(f"{OUT}/install.sh", check=False)
@@ -182,7 +182,7 @@ def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payl
 @pytest.mark.each_release
 def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, running: Payload) -> None:
     before = files(node)
-    carry(node, document(MENDED))
+    carry(node, document(FIXED))
     for name, last in (("install.sh", "\n  reload_if_changed\n"), ("remove.sh", "then reload; fi\n")):
         text = node.read(f"{OUT}/{name}")
         assert last in text
@@ -198,7 +198,7 @@ def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, runnin
 
 def test_a_signal_never_leaves_routes_without_files(node: Machine, running: Payload) -> None:
     """It comes while the routes' script waits for the lock, and only to install.sh."""
-    carry(node, document(MENDED))
+    carry(node, document(FIXED))
     node.run("mkdir", "-p", "/run/aks-flex-node")
     node.background("flock", "/run/aks-flex-node/lock", "sh", "-c", "until [ -e /run/go-on ]; do sleep 0.1; done")
     pid = node.background(f"{OUT}/install.sh")

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.ci, pytest.mark.kernel]
 ROOT = Path(__file__).parents[2]
 RULES, PAGE = ROOT / "deploy/prometheus/hostrouting.rules.yml", ROOT / "docs/reference/watch.md"
 ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
-SHADOWED, MENDED = "172.16.0.0/16", IPv4Network("172.16.1.0/24")
+SHADOWED, FIXED = "172.16.0.0/16", IPv4Network("172.16.1.0/24")
 RUN_AT = "hostrouting_last_run_timestamp_seconds"
 
 
@@ -111,9 +111,9 @@ def test_a_healthy_node_fires_no_alert(check: Any, firing: Any) -> None:
 
 def test_a_shadowed_node_fires_until_it_is_fixed(check: Any, firing: Any, node: NamespaceKernel) -> None:
     firing(check(SHADOWED), "HostRoutingOverlap")
-    subprocess.run(["ip", "route", "add", str(MENDED), "via", "10.1.0.1"], check=True)
+    subprocess.run(["ip", "route", "add", str(FIXED), "via", "10.1.0.1"], check=True)
     firing(check(SHADOWED), "HostRoutingOverlap")
-    firing(check(str(MENDED)))
+    firing(check(str(FIXED)))
 
 
 def test_a_node_without_a_default_route_fires(check: Any, firing: Any, node: NamespaceKernel) -> None:
@@ -134,7 +134,7 @@ def test_a_gate_that_is_switched_off_fires(check: Any, firing: Any, host: Host) 
 
 def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples: Any) -> None:
     """The query is in docs/reference/watch.md."""
-    route = {"destination": str(MENDED), "dev": "ib7"}
+    route = {"destination": str(FIXED), "dev": "ib7"}
     warn, strict = (watched(host, route, "hostrouting_problem", mode=mode) for mode in ("WARN", "STRICT"))
     query = re.search(r"```promql\n(.*hostrouting_info.*)\n```", PAGE.read_text())
     assert query is not None
@@ -190,15 +190,15 @@ def watched(
 
 
 def test_a_refused_static_route_fires(host: Host, firing: Any) -> None:
-    metrics = watched(host, {"destination": str(MENDED), "dev": "ib7"}, "hostrouting_problem")
+    metrics = watched(host, {"destination": str(FIXED), "dev": "ib7"}, "hostrouting_problem")
     firing(metrics, "HostRoutingOverlap", "HostRoutingProblem")
 
 
 def test_a_static_route_that_another_program_keeps_removing_fires(host: Host, firing: Any) -> None:
     def remove() -> None:
-        subprocess.run(["ip", "route", "delete", str(MENDED)], check=False, capture_output=True)
+        subprocess.run(["ip", "route", "delete", str(FIXED)], check=False, capture_output=True)
 
-    metrics = watched(host, {"destination": str(MENDED)}, "hostrouting_routes_contested", remove)
+    metrics = watched(host, {"destination": str(FIXED)}, "hostrouting_routes_contested", remove)
     firing(metrics, "HostRoutingContested", "HostRoutingOverlap")
 
 

@@ -367,10 +367,12 @@ def real(program: str, user: str = "") -> str:
 
 
 def test_without_privileges_no_rule_is_touched(world: AzureWorld, tmp_path: Path) -> None:
-    nobody = "setpriv --reuid 65534 --clear-groups --"
-    if subprocess.run([*nobody.split(), "true"], check=False).returncode:
+    unprivileged = "setpriv --reuid 65534 --clear-groups --"
+    if subprocess.run([*unprivileged.split(), "true"], check=False).returncode:
         pytest.skip("root of a user namespace with one user can't become another")
-    programs = {name.replace("-", "_"): real(name, nobody) for name in ("ebtables-nft-save", "ebtables-nft-restore")}
+    programs = {
+        name.replace("-", "_"): real(name, unprivileged) for name in ("ebtables-nft-save", "ebtables-nft-restore")
+    }
     node = node_with(tmp_path, **programs)
     with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
         node.look("azure1")  # also if there is no such bridge

@@ -422,14 +422,14 @@ def on_node(scenario: str) -> FakeKernel:
     return kernel
 
 
-def remedy_of(kernel: Kernel, *expected: ExpectedCidr) -> Fix:
+def fix_of(kernel: Kernel, *expected: ExpectedCidr) -> Fix:
     report = asking.checked(kernel, expected)[1]
     assert report.findings
     return report.fix
 
 
 def test_no_route_by_an_unexpected_default_route_is_proposed() -> None:
-    fix = remedy_of(on_node("route add 10.9.0.0/17 dev eth1"), ExpectedCidr("10.9.0.0/16", ["eth1"]))
+    fix = fix_of(on_node("route add 10.9.0.0/17 dev eth1"), ExpectedCidr("10.9.0.0/16", ["eth1"]))
     (left,) = fix.unfixable
     assert (fix.routes, left.ranges) == ((), (IPv4Network("10.9.128.0/17"),))
     assert "10.9.0.0/16 by eth1 is expected" in left.reason
@@ -437,7 +437,7 @@ def test_no_route_by_an_unexpected_default_route_is_proposed() -> None:
 
 def test_no_fix_breaks_an_entry_that_expects_another_interface() -> None:
     both = ExpectedCidr("10.2.0.0/16"), ExpectedCidr("10.2.0.0/24", ["eth1"])
-    fix = remedy_of(on_node(""), *both)
+    fix = fix_of(on_node(""), *both)
     (left,) = fix.unfixable
     assert (fix.routes, left.devs) == ((), ("eth1",))
     assert "10.2.0.0/24 by eth1 is expected" in left.reason
@@ -453,7 +453,7 @@ def test_a_pasted_command_quotes_the_interface_name() -> None:
         rule add 100 lookup 100
         """
     )
-    (left,) = remedy_of(kernel, ExpectedCidr("10.9.0.0/16")).unfixable
+    (left,) = fix_of(kernel, ExpectedCidr("10.9.0.0/16")).unfixable
     assert "dev ';reboot'" in left.reason
     assert "dev ;reboot" not in left.reason
 
@@ -467,7 +467,7 @@ def test_a_fixed_discard_gets_a_source_and_may_meet_a_rule(kind: str) -> None:
         rule add 100 from 10.1.0.4/32 lookup 100
         """
     )
-    fix = remedy_of(kernel, ExpectedCidr("10.9.0.0/16"))
+    fix = fix_of(kernel, ExpectedCidr("10.9.0.0/16"))
     assert fix.routes
     (left,) = fix.unfixable
     assert (left.ranges, left.obstacle.preference, left.obstacle.table) == ((IPv4Network("10.9.0.0/16"),), 100, 100)
@@ -484,7 +484,7 @@ def test_tcp_behind_a_rule_for_udp_is_reported() -> None:
         rule add 100 to 172.16.2.0/23 ipproto 17 lookup 101
         """
     )
-    parts = remedy_of(kernel, ExpectedCidr("172.16.0.0/22")).unfixable
+    parts = fix_of(kernel, ExpectedCidr("172.16.0.0/22")).unfixable
     (left,) = [left for left in parts if IPv4Network("172.16.2.0/24") in left.ranges]
     assert left.devs == ("ib0",)
     assert "TCP" in left.reason
@@ -506,6 +506,6 @@ def test_a_suppressing_rule_makes_only_a_few_entries(gone: tuple[Rule, ...], ent
     )
     for rule in gone:
         kernel.del_rule(rule)
-    fix = remedy_of(kernel, ExpectedCidr("8.0.0.0/6"))
+    fix = fix_of(kernel, ExpectedCidr("8.0.0.0/6"))
     assert len(fix.routes) == entries
     assert bool(fix.unfixable) is not bool(entries)

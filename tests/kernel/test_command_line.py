@@ -194,12 +194,12 @@ def test_an_unprivileged_snapshot_gets_the_nodes_own_verdict(tmp_path: Path) -> 
     done = on_a_host(
         tmp_path,
         r"""
-        anybody() { setpriv --bounding-set=-all --inh-caps=-all "$@"; }
+        powerless() { setpriv --bounding-set=-all --inh-caps=-all "$@"; }
         elsewhere() { unshare --net "$PYTHON" -m hostrouting "$@"; }
         ip nexthop add id 5 via 10.1.0.1 dev eth0
-        anybody "$PYTHON" -m hostrouting snapshot > "$SCRATCH/ours.json"
+        powerless "$PYTHON" -m hostrouting snapshot > "$SCRATCH/ours.json"
         cd "$SCRATCH"
-        anybody sh -euc "$BY_HAND"
+        powerless sh -euc "$BY_HAND"
         hostrouting check "$CONFIG" > live || echo "live: $?"
         for recorded in ours.json node.json; do
           elsewhere check "$CONFIG" --snapshot "$recorded" > judged || echo "judged: $?"

@@ -64,7 +64,7 @@ EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
         [*HALVES],
     ),
 }
-MENDED = [variant for variant in VARIANTS if variant.name in EXPECTED]
+FIXED = [variant for variant in VARIANTS if variant.name in EXPECTED]
 (GATEWAY_BEHIND,) = [variant for variant in VARIANTS if variant.name not in EXPECTED]
 
 
@@ -88,7 +88,7 @@ def noted(report: dict[str, Any]) -> list[str]:
     return [" ".join([note["kind"], *note["ranges"]]) for note in report["notes"]]
 
 
-@pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
 def test_a_node_is_found_sick_and_its_fix_lets_it_through(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
     variant.build(bare)
     before = bare.routes()
@@ -129,7 +129,7 @@ def test_a_node_is_found_sick_and_its_fix_lets_it_through(variant: Variant, bare
     assert run("fix", config) == (0, json.dumps(fixed, indent=2) + "\n", "nothing fails: there is nothing to fix\n")
 
 
-@pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
 def test_every_entry_of_a_fix_is_needed(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
     variant.build(bare)
     fix = EXPECTED[variant.name][2]
@@ -145,7 +145,7 @@ def test_every_entry_of_a_fix_is_needed(variant: Variant, bare: Kernel, host: Ho
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("variant", MENDED, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
 def test_packets_reach_the_api_server_only_after_the_fix(
     variant: Variant, kernel: NamespaceKernel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

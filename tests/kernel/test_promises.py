@@ -677,7 +677,7 @@ def test_removal_leaves_files_that_the_manifest_does_not_name(node: Kernel, layo
     configure(node, layout)
     assert layout.protocol_names.read_text().splitlines()[-1] == "217\thostrouting"
     beside = layout.protocol_names.with_name("other.conf")
-    beside.write_text("# somebody else's\n")
+    beside.write_text("# another program's\n")
     phases.run(RemoveHostRouting(host=host_of(node, layout)))
     assert set(snapshot(layout.root)) == {"etc/aks-flex-node/config.json", "etc/iproute2/rt_protos.d/other.conf"}
 

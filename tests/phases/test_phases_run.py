@@ -224,7 +224,7 @@ def test_an_observer_is_called_by_one_thread_at_a_time() -> None:
 class Broken(RecordingObserver):
     def started(self, path: str) -> None:
         super().started(path)
-        raise BrokenPipeError("nobody reads")
+        raise BrokenPipeError("no reader")
 
 
 def test_an_observer_that_blocks_delays_no_other_task() -> None:
@@ -268,7 +268,7 @@ def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
         run(Raising("task", ValueError("no")), observer=Broken())
     assert caught.value.__notes__ == [
         "in task task",
-        "besides, an observer or log handler of the run failed: BrokenPipeError: nobody reads",
+        "besides, an observer or log handler of the run failed: BrokenPipeError: no reader",
     ]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMMANDS = ("apply", "plan", "check", "fix", "doctor", "remove")
 TOLD = {"changed", "routes", "files", "units"}
 SECTION = section(SHADOWED)
-UNMENDED = section(SHADOWED, cidrs=["172.16.2.0/24"])
+SICK = section(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_wrong_usage_is_a_document(run: Run, command: str) -> None:
 
 
 def test_a_strict_failure_has_changes_and_findings(run: Run, config: Any) -> None:
-    config(UNMENDED)
+    config(SICK)
     code, document = run("apply")
     assert (code, document["changed"]) == (1, True)
     assert document["routes"] == [{"route": LINE, "change": "added"}]
@@ -122,7 +122,7 @@ def test_the_text_has_the_same_facts(config: Any, host: Host, capsys: pytest.Cap
         "removed   /etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf",
         "enabled   hostrouting-watch.service",
         "restarted hostrouting-watch.service",
-    } <= {*told(UNMENDED | {"consumer": "kubelet.service", "watch": {"enabled": True}}, 1)}
+    } <= {*told(SICK | {"consumer": "kubelet.service", "watch": {"enabled": True}}, 1)}
     lines = told({}, 0)
     assert "nothing to change" not in lines
     assert {f"removed   {LINE}", "stopped   hostrouting-watch.service", "disabled  static-routes.service"} <= {*lines}

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 BY_ETH1 = {"destination": "172.16.1.0/24", "gateway": "10.2.0.1", "dev": "eth1"}
 INSTALLED = config(SHADOWED)
 WATCHED = attrs.evolve(INSTALLED, watch={"enabled": True})
-UNMENDED = config(SHADOWED, cidrs=["172.16.2.0/24"])
+SICK = config(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_parallel_tasks_plan_their_own_part(host: Host) -> None:
 
 def test_a_whole_run_logs_two_tasks(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(UNMENDED, host=host))
+        phases.run(Configure(SICK, host=host))
     assert phases.path_of(caught.value) == "configure/check-route-overlap"
     assert caught.value.warnings == ()
     for word in ("installed", "systemd-nspawn@.service", "hostrouting remove"):
@@ -288,7 +288,7 @@ def test_a_missing_consumer_is_a_warning(kernel: FakeKernel, layout: Layout) -> 
     (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
     assert "systemd-nspawn@.service" in warning
     with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(UNMENDED, host=host))
+        phases.run(Configure(SICK, host=host))
     assert caught.value.warnings == (warning,)
 
 
@@ -316,11 +316,11 @@ def open_gate(layout: Layout) -> None:
 
 @pytest.mark.usefixtures("open_gate")
 def test_an_open_gate_passes_the_next_start_with_any_verdict(host: Host, layout: Layout) -> None:
-    next_start = plan(UNMENDED, host=host).next_start
+    next_start = plan(SICK, host=host).next_start
     assert next_start.is_admitted
     assert "/etc/hostrouting/gate.off" in next_start.reason
     layout.gate_off.unlink()
-    assert not plan(UNMENDED, host=host).next_start.is_admitted
+    assert not plan(SICK, host=host).next_start.is_admitted
 
 
 @pytest.mark.usefixtures("open_gate")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     pass
 
 CONFIG = config(SHADOWED, watch={"enabled": True})
-UNMENDED = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
+SICK = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
 
 
 class Moody(FakeSystemd):
@@ -69,7 +69,7 @@ def named(changes: Changes) -> dict[str, list[str]]:
 
 def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(UNMENDED, host=host))
+        phases.run(Configure(SICK, host=host))
     told = named(caught.value.changes)
     assert told["routes"] == [LINE]
     assert {host.layout.of(path) for path in told["files"]} == {
