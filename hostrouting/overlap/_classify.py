@@ -1,4 +1,4 @@
-"""Pure: what each of the kernel's answers means: as expected, a failure, or worth a note."""
+"""Pure: classify the kernel's answers: as expected, a failure, or worth a note."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 
 Classifications = Mapping[int, tuple["Classification", ...]]
 
-# Calico's blackhole of its own block has protocol 80; BIRD's has 12.
+# Calico's blackhole for its own block has protocol 80, BIRD's has 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
 
@@ -25,11 +25,11 @@ class Classification(NamedTuple):
     """Meaning of an answer.
 
     Args:
-        kind: of the failure or note; None: as expected.
-        answer: the kernel's.
-        devs: what to name: the interfaces that it leaves by, of a container's or an allowed one only those.
+        kind: the kind of the failure or note; None: as expected.
+        answer: the kernel's answer.
+        devs: the interfaces to name: those that it leaves through, or only the exempted ones among them.
         route: the entry that wins or discards; None if there is none.
-        is_lost: of an own or a broadcast address: whether it hides one of the cluster's.
+        is_lost: for a local or broadcast address, whether it hides an address of the cluster.
     """
 
     kind: FindingKind | NoteKind | None
@@ -40,51 +40,52 @@ class Classification(NamedTuple):
 
     @property
     def discarded_by(self) -> RouteType | None:
-        """The type of what discards; to a connection a broadcast or a multicast entry does so too."""
+        """The type of the entry that discards; for a connection, broadcast and multicast entries discard too."""
         if self.kind is FindingKind.BLACKHOLE and self.probe.lookup.route is not None:
             return self.probe.lookup.route.type
         return self.probe.lookup.discarded_by
 
     @property
     def is_failure(self) -> bool:
-        """Return whether it is a failure, and not only noted."""
+        """Return whether it is a failure rather than a note."""
         return isinstance(self.kind, FindingKind)
 
     @property
     def is_sent_to_many(self) -> bool:
-        """Tell whether it goes as expected by a multicast entry, to which TCP doesn't connect."""
+        """Return whether it leaves as expected through a multicast entry, to which TCP doesn't connect."""
         return self.kind is None and self.route is not None and self.route.type is RouteType.MULTICAST
 
     @property
     def is_local(self) -> bool:
-        """Return whether no route changes it: a local or a broadcast address."""
+        """Return whether it is a local or a broadcast address, which no route changes."""
         return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
 
     @property
     def group(self) -> Hashable:
-        """Return the key of what is reported in one finding, of one CIDR."""
+        """Return the key by which a CIDR's results are grouped into findings."""
         if self.is_failure:
             return (self.kind, self.devs, self.probe.source)
         return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
 def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, Classifications]:
-    """Sort the kernel's answers by expected CIDR and by what they mean to it.
+    """Classify the kernel's answers for each expected CIDR.
 
     Args:
-        overlap: the CIDRs, and what may carry them besides.
+        overlap: the CIDRs, and the interfaces that may carry them too.
         state: the host.
 
     Returns:
-        For each CIDR and probe what its first answer means, and then each failure of the other answers, and each
-        own address, that this one doesn't tell of. What holds for a CIDR holds for all that expect the same interfaces.
+        For each CIDR and probe the classification of the first answer, and then those of other failing answers and
+        local addresses that the first doesn't already cover. CIDRs that expect the same interfaces share their
+        classifications.
     """
     classifiers = {expected.devs: _Classifier(overlap, state, expected) for expected in overlap.expected_cidrs}
     return {expected: classifiers[expected.devs] for expected in overlap.expected_cidrs}
 
 
 def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Classification]:
-    """Return what each answer to a probe means: to the first expected CIDR that it fails for, or else to any."""
+    """Classify each answer to a probe for the first expected CIDR that it fails for, or else for any."""
     probes = state.probes[probed]
     by_cidr = [_Classifier(overlap, state, expected).each(probes) for expected in overlap.expected_cidrs]
     of_each = zip(*by_cidr, strict=True)
@@ -105,18 +106,18 @@ def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
 
 
 def _refuses_tcp(probes: Sequence[Probe]) -> bool:
-    """Tell whether TCP, which is looked up a second time where it gets a source, ends at a multicast entry."""
+    """Return whether TCP, which repeats its lookup once it has a source, ends at a multicast entry."""
     of_tcp = [probe for probe in probes if probe.is_tcp] or probes
     last = [probe for probe in of_tcp if probe.source is not None] or of_tcp
     return any(each.lookup.route is not None and each.lookup.route.type is RouteType.MULTICAST for each in last)
 
 
 class _Classifier(dict[int, "tuple[Classification, ...]"]):
-    """The classifications of the lookups that are asked for: each CIDR may expect interfaces of its own."""
+    """The classifications of the lookups that are asked for; each CIDR may expect other interfaces."""
 
     def __init__(self, overlap: RouteOverlap, state: State, expected: ExpectedCidr) -> None:
         self._state, self._expected, self._uplinks = state, expected, state.uplinks
-        # Who names interfaces means these alone.
+        # A CIDR that names interfaces accepts only these.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
         container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
@@ -128,7 +129,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
 
     def _classifications(self, probes: Sequence[Probe]) -> Iterator[Classification]:
         judged = (probe for probe in probes if sends(probe, probes))
-        # Of default routes that are taken by turns any may carry the first packet: a failing one comes first.
+        # Default routes that take turns: any may carry the first packet, so a failing one comes first.
         first, *others = sorted(self.each(tuple(judged)), key=_rank)
         unconnected = {each.group for each in (first, *others) if each.probe.source is None}
         yield first
@@ -143,11 +144,11 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         yield from sorted([*more.values()][1:], key=lambda classification: int(classification.probe.source or 0))
 
     def each(self, probes: Sequence[Probe]) -> list[Classification]:
-        """Return what each answer to a probe means."""
+        """Return the classification of each answer to a probe."""
         classifications = list(map(self._classify, probes))
         if classifications[0].is_local:
             return classifications
-        # Datagrams that aren't connected go elsewhere, and TCP doesn't connect at all (tcp_v4_connect).
+        # Unconnected datagrams go elsewhere, and TCP doesn't connect at all (tcp_v4_connect).
         return [
             classification._replace(kind=FindingKind.BLACKHOLE, devs=())
             if classification.kind is NoteKind.BROADCAST or (classification.is_sent_to_many and _refuses_tcp(probes))
@@ -160,7 +161,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if route is None:
             return self._discarded(probe)
         is_local = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_beyond_routes(probe, route)
-        # What another local entry takes never leaves this host either, whatever its device.
+        # Packets that another local entry takes never leave this host either, whatever its device.
         devs = ("lo",) if route.type is RouteType.LOCAL and not is_local else route.devs
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._uplinks))
         if is_local:
@@ -177,10 +178,10 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         return Classification(FindingKind.OVERLAP, probe, devs, route)
 
     def _is_beyond_routes(self, probe: Probe, route: Route) -> bool:
-        """Return whether an entry is table local's and for one address: no route is preferred to it.
+        """Return whether an entry is table local's and for one address: no route can take precedence.
 
-        As long as local and main are one trie (fib_trie_unmerge) the kernel names main for the entries of both, and a
-        longer one of main wins over a wide one of local.
+        As long as local and main are one trie (fib_trie_unmerge), the kernel reports main for the entries of both, and
+        a longer one of main wins over a short one of local.
         """
         if route.destination.prefixlen < 32:
             return False
@@ -198,9 +199,9 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         return Classification(FindingKind.BLACKHOLE, probe, (), route)
 
     def _is_of_cni(self, discard: Route) -> bool:
-        """CNIs blackhole their own block, with the routes to their pods inside it, in the same table.
+        """Return whether the blackhole is a CNI's own block, with the routes to its pods inside it in the same table.
 
-        A discarded default is no block of an allocator.
+        A discarded default route is never an allocator's block.
         """
         block = numbers(discard.destination)
         if discard.destination.prefixlen == 0:
@@ -212,7 +213,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
 
     @cached_property
     def _pods(self) -> list[tuple[int, int, int]]:
-        """Table and destination of each route to a container's interface, sorted."""
+        """Return table and destination of each route to a container's interface, sorted."""
         return sorted(
             (route.table, *numbers(route.destination))
             for route in self._state.routes

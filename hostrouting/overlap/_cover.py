@@ -1,13 +1,13 @@
-"""Pure: the fewest prefixes that cover some addresses, where of the prefixes around an address the longest counts.
+"""Pure: cover addresses with the fewest prefixes, where the longest prefix around an address wins.
 
-So a prefix may cover what a longer one holds, and may have others in it::
+So a prefix may cover the addresses of a longer one, and may contain other prefixes::
 
-    172.16.0.0/16    dev ib0     to be covered by what is longer than /16
-    172.16.1.0/24    dev eth0    stays what it is below anything shorter than /24
-    172.16.2.0/24    dev ib1     to be covered by what is longer than /24
-    fewest                       172.16.0.0/17 172.16.128.0/17, and within the first 172.16.2.0/25 172.16.2.128/25
+    172.16.0.0/16    dev ib0     to be covered by prefixes longer than /16
+    172.16.1.0/24    dev eth0    unchanged by prefixes shorter than /24
+    172.16.2.0/24    dev ib1     to be covered by prefixes longer than /24
+    fewest                       172.16.0.0/17 172.16.128.0/17, and inside the first 172.16.2.0/25 172.16.2.128/25
 
-Each prefix of the binary trie costs what its halves cost, or one more than they cost once it is taken itself.
+A prefix of the binary trie costs as much as its halves, or, if it is taken, one more than its halves below it cost.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import NamedTuple
 from hostrouting.model.prefixes import Prefix
 from hostrouting.overlap._coverage import Interval
 
-# What it costs to leave out addresses that could be covered: more than any number of prefixes.
+# The cost of leaving out an address that could be covered: higher than any number of prefixes.
 _TOO_MUCH = 1 << 40
 
 
 class Segment(NamedTuple):
-    """Consecutive addresses, and what they ask of the prefixes that cover them.
+    """Consecutive addresses, and their constraints on the prefixes that cover them.
 
     Args:
-        first: the first address, as a number.
-        last: the last one.
-        is_target: whether it shall be covered, if it can be, by a prefix that is longer than ``above``.
-        above: shorter prefixes may cover it too, and do nothing for it; -1: there are none.
-        most: no longer prefix may cover it; -1: none may.
+        first: the first address as an integer.
+        last: the last address as an integer.
+        is_target: whether a prefix longer than ``above`` must cover it, if one can.
+        above: prefixes up to this length may cover it too, without effect; -1: there are none.
+        most: the longest prefix that may cover it; -1: none may.
     """
 
     first: int
@@ -47,22 +47,22 @@ class Segment(NamedTuple):
 def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) -> list[IPv4Network]:
     """Cover the targets with as few prefixes as possible.
 
-    Of several ways to do so it is the one that covers the least, own and broadcast addresses and whatever else any
-    prefix may cover aside.
+    Among equally short lists, return the one that covers the fewest other addresses. Addresses that any prefix may
+    cover, such as local and broadcast ones, don't count.
 
     Args:
-        segments: in the order of their addresses; what none of them covers isn't to be covered.
-        taken: prefixes that can't be used.
+        segments: in address order; addresses outside of all segments must not be covered.
+        taken: prefixes that must not be used.
 
     Returns:
-        The prefixes in the order of their addresses, each before those in it.
+        The prefixes in address order, each before those inside it.
     """
     firsts, lasts = [segment.first for segment in segments], [segment.last for segment in segments]
     mosts = [segment.most for segment in segments]
-    # Whatever is around serves what is no target, and what is longer than 32 would be needed to serve it.
+    # For a segment that is no target: any prefix around satisfies it (-2), and no prefix inside helps it (32).
     aboves = [segment.above if segment.is_target else -2 for segment in segments]
     lowest = [segment.above if segment.is_target else 32 for segment in segments]
-    # How many segments up to this one don't go on where the one before ends.
+    # For each segment, the number of segments up to it that leave a gap after their predecessor.
     gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
 
     def part(first: int, length: int) -> slice:
@@ -73,17 +73,17 @@ def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) 
 
     @cache
     def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
-        """Return what the targets in a prefix cost, and what to take for them.
+        """Return the cost of a prefix's targets, and the prefixes to take for them.
 
         Args:
             first: the prefix's first address.
-            length: its length.
-            around: the length of the innermost prefix that is taken around it; -1: none.
+            length: the prefix's length.
+            around: the length of the innermost prefix taken around it; -1: none.
         """
         if is_served(first, length, around):
             return 0, ()
         inner = part(first, length)
-        # Of what is shorter than the smallest prefix around the segments, they don't cover a half.
+        # Prefixes shorter than the smallest one around the segments have all segments in one half.
         begin, end = max(first, firsts[inner.start]), min(first + _size(length) - 1, lasts[inner.stop - 1])
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
@@ -91,7 +91,7 @@ def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) 
         most = min(mosts[inner])
         is_usable = is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
         halves = (first, first + _size(length + 1))
-        # At the same price the smaller one is taken, which is in a half; what is free is rather taken along.
+        # At equal cost the smaller prefix wins, which is in a half; addresses that cost nothing are included.
         if (
             is_usable
             and max(aboves[inner]) < length
@@ -120,10 +120,10 @@ def _size(length: int) -> int:
 
 
 class AdjacentIntervals:
-    """Own and broadcast addresses, which are noted: they count as part of the failures beside them.
+    """Local and broadcast addresses, which are noted: they count as part of the failures next to them.
 
     Args:
-        intervals: theirs.
+        intervals: the intervals of these addresses.
     """
 
     def __init__(self, intervals: Iterable[Interval]) -> None:
@@ -131,7 +131,7 @@ class AdjacentIntervals:
         self._by_last = {interval.last: interval for interval in self._by_first.values()}
 
     def around(self, failing: Iterable[Interval]) -> list[IPv4Network]:
-        """Return where a failure is, in a few prefixes."""
+        """Return the location of a failure as a few prefixes."""
         segments: dict[int, Segment] = {}
         for interval in failing:
             segments[interval.first] = Segment(interval.first, interval.last, is_target=True)
@@ -140,7 +140,7 @@ class AdjacentIntervals:
         return fewest_prefixes([segments[first] for first in sorted(segments)])
 
     def _adjacent(self, interval: Interval) -> Iterator[Interval]:
-        """Yield the intervals that lead up to an interval without a gap, and those that lead on from it."""
+        """Yield the intervals directly before and directly after an interval, without a gap."""
         first, last = interval.first, interval.last
         while before := self._by_last.get(first - 1):
             yield before

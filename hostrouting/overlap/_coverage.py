@@ -1,8 +1,8 @@
 """Pure: the ranges of the expected CIDRs inside which the kernel's answer can't change.
 
-Routes and rules look at prefixes, so an answer changes at the borders of prefixes only. Prefixes are nested or apart:
-all addresses whose innermost prefix is the same have the same answer, however many segments they are in, and one
-lookup tells it::
+Routes and rules match prefixes, so an answer changes only at the borders of prefixes. Prefixes are nested or disjoint:
+all addresses with the same innermost prefix have the same answer, in however many segments they are, and one lookup
+finds it::
 
     172.16.0.0/16     |--------------------------------|      expected
     172.16.0.0/16     |--------------------------------|      dev ib0
@@ -10,8 +10,7 @@ lookup tells it::
     172.16.3.10/32                      |                     local ib0
     intervals             |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
-A large FIB mostly leaves by the uplinks. Where nothing else reaches, such routes change nothing,
-and cut nothing.
+Most routes of a large FIB leave through the uplinks. Where no other route reaches, they change nothing and cut nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Interval(NamedTuple):
     Args:
         first: the first address, as a number.
         last: the last one.
-        probe: the address to ask the kernel about, as a number; intervals that share it share its answer.
+        probe: the address to look up, as an integer; intervals with the same probe have the same answer.
     """
 
     first: int
@@ -45,21 +44,21 @@ class Interval(NamedTuple):
 
 
 def intervals_in(intervals: Sequence[Interval], prefix: Prefix) -> Sequence[Interval]:
-    """Return the intervals that have an address in a prefix, of some in the order of their addresses."""
+    """Return the intervals that overlap a prefix; the given ones are in address order."""
     first, last = ends(prefix)
     start = bisect_left(intervals, first, key=attrgetter("last"))
     return intervals[start : bisect_right(intervals, last, key=attrgetter("first"))]
 
 
 class Coverage:
-    """Some CIDRs, and where in them something else than plain routes by the expected interfaces may decide.
+    """CIDRs, and the places in them where something other than plain routes through the expected interfaces may decide.
 
     Args:
-        cidrs: any; they may be nested.
+        cidrs: the CIDRs; they may be nested.
         expected_devs: the uplinks.
-        rules: in the order in which the kernel asks them.
-        besides: prefixes to look into as if another interface had them.
-        sources: addresses of the host; a route that names another one may fail every connection.
+        rules: the policy rules, in the order in which the kernel evaluates them.
+        besides: more prefixes to examine, as if another interface had them.
+        sources: the host's addresses; a route with another source may fail every connection.
     """
 
     def __init__(
@@ -72,19 +71,19 @@ class Coverage:
     ) -> None:
         self._cidrs, self._spans = cidrs, PrefixSet(cidrs)
         self._devs, self._sources = frozenset(expected_devs), frozenset(sources)
-        # They are to be looked into, whatever routes there are.
+        # Examined whatever routes there are.
         self._besides = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
         if not _has_floor(rules):
             self._besides.add((0, 0))
 
     def suspects(self, routes: Iterable[Route]) -> list[Prefix]:
-        """Tell where something else may decide; elsewhere ``intervals`` needs no plain routes.
+        """Return where something else may decide; elsewhere ``intervals`` needs no plain routes.
 
         Args:
-            routes: the entries of every table; plain ones by the expected interfaces may be left out.
+            routes: the entries of every table; plain ones through the expected interfaces may be omitted.
 
         Returns:
-            Prefixes that are in the CIDRs; they may be nested.
+            Prefixes inside the CIDRs; they may be nested.
         """
         others = (route for route in routes if route.tos == 0 and not self._is_plain(route))
         suspects = {*self._besides, *(numbers(route.destination) for route in others)}
@@ -92,15 +91,15 @@ class Coverage:
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
 
     def intervals(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Interval]:
-        """Cut the CIDRs into ranges inside which the answer can't change.
+        """Split the CIDRs into ranges inside which the answer can't change.
 
         Args:
             routes: the entries of every table.
-            borders: prefixes to cut at besides, wherever something else than the expected interfaces may win. (So are
-                the gateways behind other interfaces: no fix may cover them.)
+            borders: more prefixes to cut at, wherever something other than the expected interfaces may win. (Gateways
+                behind other interfaces are such borders too: no fix may cover them.)
 
         Returns:
-            The intervals in the order of their addresses, without 0/8, 127/8, 224/4 and 240/4.
+            The intervals in address order, without 0/8, 127/8, 224/4 and 240/4.
         """
         suspects, inner = set(self._besides), set(borders)
         for route in routes:
@@ -114,7 +113,7 @@ class Coverage:
         return _lay([cut for cut in cuts if self._spans.covers(cut)])
 
     def _is_plain(self, route: Route) -> bool:
-        """Return whether a route does what is expected wherever it wins."""
+        """Return whether a route does the expected thing wherever it wins."""
         return (
             route.type is RouteType.UNICAST
             and bool(devs := route.devs)
@@ -125,11 +124,11 @@ class Coverage:
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:
-    """Return whether what is sent to an address that only plain routes reach gets to the default route in any case.
+    """Return whether packets to an address that only plain routes reach always get to the default route.
 
-    Rules for a destination are left out: their prefixes are looked into anyway. What a rule does that asks for more
-    (a source, a protocol, an interface...) may be done to some packets: nothing stands on it, and what isn't a lookup
-    may be wrong.
+    Rules with a destination are left out: their prefixes are examined anyway. A rule with other selectors (source,
+    protocol, interface...) may apply to some packets only: nothing relies on it, and anything but a lookup may be
+    wrong.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:
@@ -147,7 +146,7 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
 
 
 def _lay(cuts: Sequence[Prefix]) -> list[Interval]:
-    """Lay the intervals: each address belongs to the innermost prefix around it."""
+    """Build the intervals: each address belongs to the innermost prefix around it."""
     reserved = PrefixSet(map(numbers, RESERVED))
     index = PrefixIndex(cuts)
     edges = sorted({edge for first, last in map(ends, cuts) for edge in (first, last + 1)})
@@ -161,7 +160,7 @@ def _lay(cuts: Sequence[Prefix]) -> list[Interval]:
 
 
 def networks_of(intervals: Iterable[Interval]) -> tuple[IPv4Network, ...]:
-    """Return the fewest CIDRs that cover some intervals exactly, which come in the order of their addresses."""
+    """Return the fewest CIDRs that cover intervals exactly; the intervals are in address order."""
     spans: list[tuple[int, int]] = []
     for interval in intervals:
         first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first

@@ -1,11 +1,11 @@
-"""Pure: what fails -> the fewest static routes that fix it, and what no route can fix.
+"""Pure: failures -> the fewest static routes that fix them, and the failures that no route can fix.
 
-A route in table main fixes an address if it is longer than what wins there now, or as long where that has a metric, and
-if no rule decides before main. Each failing interval needs such a route; what must stay may be covered by routes
-that are shorter than its entry in main, which then change nothing there::
+A route in table main fixes an address if it is longer than the one that wins there now, or as long if that one has a
+metric, and if no rule decides before main. Each failing interval needs such a route. Addresses that must not change may
+be covered by routes that are shorter than their entry in main, because those have no effect there::
 
     172.16.0.0/16  dev ib0       fails: /17 and longer fix it
-    172.16.3.7     dev ib0       fails, as a route of its own to one address: nothing is longer than /32, so it stays
+    172.16.3.7     dev ib0       fails, as a route to one address: nothing is longer than /32, so it stays
     172.16.3.10    local         no route changes it, so it may be covered
     172.16.9.0/24  dev eth0      fine: what covers it must be shorter than /24
 """
@@ -42,7 +42,7 @@ from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 
-# Where another program owns the network: a route would be undone, or break what it is for.
+# Networks that another program owns: a route would be undone, or would break their purpose.
 _OWNERS = (
     (("docker*", "br-*"), "Docker: move its address pools (bip, default-address-pools in daemon.json)"),
     (("podman*",), "Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)"),
@@ -54,18 +54,18 @@ _OWNERS = (
 )
 
 
-# Where a rule passes over short routes, a wide CIDR would take more routes than a node should have.
+# If a rule passes over short routes, a large CIDR would need more routes than a node should have.
 _ROUTES_MAX = 4096
 
 
 def _is_named_in_config(route: Route) -> bool:
-    """Tell whether a static route can name the next hop of another."""
+    """Return whether a static route can name the next hop of another route."""
     is_plain = len(route.hops) == 1 and not isinstance(route.hops[0].gateway, IPv6Address)
     return is_plain and _is_nameable(route.hops[0].dev or "")
 
 
 def _is_nameable(dev: str) -> bool:
-    """Tell whether a config can name an interface."""
+    """Return whether a config can name an interface."""
     try:
         parse_device(dev)
     except ValueError:  # the kernel allows $(reboot)
@@ -75,13 +75,13 @@ def _is_nameable(dev: str) -> bool:
 
 @attrs.frozen
 class _Constraint:
-    """Demand that an answer makes on the routes that cover its addresses.
+    """An answer's demand on the routes that cover its addresses.
 
     Args:
-        above: it fails, and a route that is longer than this fixes it (-1: any does); None: else.
-        obstacle: why it fails and no route can fix it; None: it doesn't, or one can.
-        most: what is longer would change it; -1: whatever covers it.
-        holder: instead of ``most`` the entry of table main that holds it; what is shorter changes nothing.
+        above: it fails, and a route longer than this fixes it (-1: any does); None: otherwise.
+        obstacle: why it fails and no route can fix it; None: it doesn't fail, or a route can fix it.
+        most: longer routes would change it; -1: any route may cover it.
+        holder: instead of ``most``, the entry of table main that holds it; shorter routes change nothing.
     """
 
     above: int | None = None
@@ -103,22 +103,23 @@ class _Constraint:
 
 
 def _length_to_exceed(found: Route) -> int:
-    """Return the length that an entry of table main must exceed to win over one that is there.
+    """Return the length that a new entry of table main must exceed to win over an existing one.
 
-    Entries have no metric, so one of the same length wins over one that has. A connected route is refused a second.
+    Our entries have no metric, so they win over one of the same length that has one. The kernel refuses a second
+    connected route.
     """
     is_outdone = found.table == Table.MAIN and found.metric > 0 and not found.is_connected
     return found.destination.prefixlen - is_outdone
 
 
 class Fixes:
-    """Fixes of the failures of a check.
+    """The fixes for the failures of a check.
 
     Args:
         state: the host.
-        default: of the reading: the entries inherit from it.
+        default: the state's default route; the entries inherit from it.
         classifications: of each expected CIDR, by ``classify_probes``.
-        nameservers: of resolv.conf.
+        nameservers: the servers in resolv.conf.
     """
 
     def __init__(
@@ -130,12 +131,12 @@ class Fixes:
     ) -> None:
         self._state, self._default, self._nameservers = state, default, tuple(nameservers)
         intervals, devs = state.intervals, state.uplinks
-        # Of two uplinks in one subnet the default route's has it, and one that takes no route has none.
+        # If two uplinks are in one subnet, the default route's has it; one that takes no route has no subnet.
         usable = usable_devs(state.links, devs)
         self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default.devs)
         self._nested_subnets = PrefixIndex(self._local_subnets)
-        # For each probe what its first lookup means, of several CIDRs a failure; and which CIDR expects other
-        # interfaces than those by which an entry would lead it.
+        # For each probe the classification of its first lookup, a failure if there are several CIDRs; and the CIDR that
+        # expects interfaces other than those an entry would use.
         self._classifications: dict[int, Classification] = {}
         self._elsewhere: dict[int, tuple[ExpectedCidr, Sequence[str]]] = {}
         for expected, found in classifications.items():
@@ -151,15 +152,15 @@ class Fixes:
                     self._elsewhere[probed] = expected, by
         self._fib, self._intervals = state.fib, intervals
         self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), state.routes)
-        # The config doesn't say whether the cluster is reached by these instead.
+        # The config doesn't say whether the cluster is reached through these instead.
         rivals = {hop.dev or "" for route in unicast_defaults(state.routes) for hop in route.hops} - {*devs}
         self._rivals = local_subnets(state.addresses, () if state.named is not None else tuple(rivals))
         self._nested_rivals = PrefixIndex(self._rivals)
-        # The gateways behind all other interfaces, each with a route by it.
+        # The gateways behind all other interfaces, each with a route through it.
         self._gateways = {
             (hop.gateway, hop.dev): route for route in state.routes for hop in route.hops if hop.dev not in devs
         }
-        # Where a static route to the same destination would be refused.
+        # Destinations to which a static route would be refused.
         self._taken = {
             numbers(route.destination)
             for route in state.routes
@@ -174,7 +175,7 @@ class Fixes:
         }
 
     def with_fixes(self, findings: Iterable[Finding], fix: Fix) -> Iterator[Finding]:
-        """Yield the failures, each with those entries of the fix that fix some of it."""
+        """Yield the failures, each with the entries of the fix that fix a part of it."""
         entries = {numbers(entry.destination): entry for entry in fix.routes}
         places = PrefixIndex(entries)
         for finding in findings:
@@ -183,7 +184,7 @@ class Fixes:
             yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(fixing)))
 
     def of_all(self) -> tuple[Fix, Fib]:
-        """Return the fix of all failures together, proven on the tables as they would be, and these tables."""
+        """Return the common fix, proven on the tables as they would be, and these tables."""
         constraints = [(interval, self._constraints[interval.probed]) for interval in self._intervals]
         targets = [interval for interval, constraint in constraints if constraint.above is not None]
         found = fewest_prefixes([constraint.segment(interval) for interval, constraint in constraints], self._taken)
@@ -215,13 +216,13 @@ class Fixes:
     def _constraint(self, classification: Classification, size: int) -> _Constraint:
         address = classification.probe.lookup.address
         if classification.is_local:
-            # A longer route would change it only if table main is asked first and passes it on (suppressed, throw).
+            # A longer route would change it only if table main is evaluated first and passes it on (suppressed, throw).
             beaten = self._beaten(address)
             return _Constraint(most=beaten if isinstance(beaten, int) else 32)
         route = classification.route
         entry = route if route is not None and route.table == Table.MAIN else None
         if not classification.is_failure:
-            # Where a rule decides before main, an entry would be seen not to win, and refused.
+            # If a rule decides before main, the proof would show that an entry doesn't win.
             return _Constraint(holder=entry)
         if reason := self._not_ours_to_fix(address, classification):
             return _Constraint(obstacle=Obstacle(reason))
@@ -257,7 +258,7 @@ class Fixes:
         return next(owned, "")
 
     def _above(self, address: IPv4Address, devs: Iterable[str]) -> int | Obstacle:
-        """Return the length that a route must exceed to fix an address; or why none can."""
+        """Return the length that a route must exceed to fix an address; or why no route can."""
         beaten = self._beaten(address)
         if isinstance(beaten, Obstacle):
             return beaten
@@ -276,17 +277,17 @@ class Fixes:
         return max(beaten, subnet[1] - 1)
 
     def _beaten(self, address: IPv4Address) -> int | Obstacle:
-        """Return the length that a new entry of table main must exceed; or why main isn't asked."""
+        """Return the length that a new entry of table main must exceed; or why main isn't looked up."""
         last: Rule | None = None
         bounds: list[int] = []
         dev = self._default.devs[0]
         for rule, found in self._fib.asked(Flow(address), own=dev):
             last = rule
-            # While local and main are one trie, local's turn is main's too.
+            # While local and main are one trie, looking up local is looking up main too.
             is_main = rule.table == Table.MAIN or (rule.table == Table.LOCAL and self._fib.is_merged)
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
             if rule.action is RuleAction.TO_TABLE and is_main and not self._fib.suppresses(rule, 32, dev):
-                # What is too short for this rule may be long enough for the next that asks main.
+                # A route too short for this rule may be long enough for the next one that looks up main.
                 bounds.append(max(-1 if found is None else _length_to_exceed(found), shortest))
         if bounds:
             return min(bounds)
@@ -299,13 +300,13 @@ class Fixes:
 
     @cached_property
     def _has_lost_source(self) -> bool:
-        """Tell whether the default route names a src that isn't this host's; the kernel refuses a route with it."""
+        """Return whether the default route has a src that isn't this host's; the kernel refuses routes with it."""
         source = self._default.source
         return source is not None and not self._fib.is_local(source)
 
     @cached_property
     def _lost_gateway(self) -> str:
-        """Why the kernel would refuse entries by the default route's gateways; "" if it wouldn't."""
+        """Return why the kernel would refuse entries via the default route's gateways; "" if it wouldn't."""
         default = self._default
         if self._has_lost_source and not _is_named_in_config(default):
             return f"the kernel would refuse entries with the src of {default}: it is no address of this host"
@@ -327,7 +328,7 @@ class Fixes:
         return ""
 
     def _subnet_of(self, prefix: Prefix) -> Prefix | None:
-        """Return the innermost subnet of the uplinks that a prefix lies in."""
+        """Return the innermost subnet of the uplinks around a prefix."""
         return next(self._nested_subnets.around(prefix), None)
 
     # --- the entries -------------------------------------------------------------------------------------------
@@ -335,29 +336,29 @@ class Fixes:
     def _entry(self, network: IPv4Network) -> StaticRoute:
         subnet, default = self._subnet_of(numbers(network)), self._default
         if self._has_lost_source:
-            # What names gateway and device inherits nothing, so no src.
+            # An entry with gateway and device inherits nothing, so no src.
             if subnet is not None:
                 return StaticRoute(network, ONLINK, self._local_subnets[subnet])
             (hop,) = default.hops
             return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
         if subnet is not None:
             return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
-        # The default route that wins may be another one's.
+        # Another default route may win.
         is_one = self._state.named is not None and len(default.devs) == 1 and _is_nameable(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     @property
     def _names_devs(self) -> bool:
-        """Tell whether an entry for the link of an uplink has to name it."""
+        """Return whether an entry for an uplink's link has to name the uplink."""
         return self._state.named is not None or len(self._default.devs) > 1
 
     def _tables_with(self, entries: Sequence[StaticRoute], fixed: Iterable[IPv4Address]) -> Fib | str:
-        """Return the tables as the planner would leave them; or why the entries don't do what they shall."""
+        """Return the tables as the planner would leave them; or why the entries don't work as intended."""
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
         try:
             routes, missing = resolve(entries, state.links, state.addresses, main, state.named)
-            # Ours that are there stay: the entries are meant to join them.
+            # Our existing entries stay: the new ones join them.
             plan = plan_routes(routes, [route for route in main if not route.is_ours])
         except RouteError as error:
             return str(error)
@@ -371,7 +372,7 @@ class Fixes:
         return fib
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """Return the first address of each segment of an interval that an entry fixes, within or around a prefix."""
+        """Return the first address of each segment of an interval that an entry fixes, inside or around a prefix."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = []
         for interval in intervals_in(self._intervals, inner):
@@ -386,7 +387,7 @@ class Fixes:
         return sorted(entry for entry in entries.meeting(prefix) if self._fixed_in(prefix, entry))
 
     def _consequences(self, entries: PrefixIndex) -> Iterator[str]:
-        """Yield what a fix moves besides the expected traffic."""
+        """Yield what else a fix moves, besides the expected traffic."""
         state = self._state
         by = ",".join(self._default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Pure: classifications -> findings and notes. Intervals of a CIDR that are classified alike are reported together."""
+"""Pure: classifications -> findings and notes. A CIDR's intervals with equal classifications are reported together."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
 from hostrouting.overlap._state import State, pending_devs, rival_defaults
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
-# The intervals of which something is told together, each with the classification that it is told for.
+# Intervals that are reported together, each with the classification to report.
 _Group = list[tuple[Interval, Classification]]
 
-# A line is for people; all of them are in the report's lists.
+# A line is for people, so it is cut; the report's lists are complete.
 _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
 
-# What is said of one, and of several.
+# The singular and the plural.
 _LOCAL = {
     NoteKind.LOCAL: ("is an address of this host", "are addresses of this host"),
     NoteKind.BROADCAST: ("is a broadcast address", "are broadcast addresses"),
@@ -38,15 +38,15 @@ _OTHERS = {
 def findings_and_notes(
     overlap: RouteOverlap, state: State, classifications: Mapping[ExpectedCidr, Classifications]
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    """Tell of the failures and of what is worth a note.
+    """Return the failures, and the notes.
 
     Args:
         overlap: the expected CIDRs.
         state: the host.
-        classifications: of each, by ``classify_probes``.
+        classifications: of each expected CIDR, by ``classify_probes``.
 
     Returns:
-        The failures in the order of the config, of one CIDR in that of their first addresses; and the notes.
+        The failures in the order of the config, and within a CIDR in address order; and the notes.
     """
     foreseen = PrefixIndex(map(numbers, overlap.foreseen))
     findings: list[Finding] = []
@@ -119,7 +119,7 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, about: Sequence[I
         message = f"{part} is discarded by {classification.route}, a CNI's own block"
     else:
         message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
-        # A route to one address is that of a pod here, and hides no other.
+        # A route to a single address leads to a local pod, and hides no other address.
         hides_others = (each.route and each.route.destination.prefixlen < 32 for _, each in group)
         if kind is NoteKind.CONTAINER and own and any(hides_others):
             import json
@@ -135,9 +135,9 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, about: Sequence[I
 def _own_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     """Return this host's addresses on its uplinks, in a CIDR that may be the nodes', pods' or Services'.
 
-    The config doesn't tell which, nor does a subnet inside the CIDR: nodes have theirs in the nodes' CIDR, and by
-    mistake in the pods'. Two facts tell that it is the nodes': it is the subnet of the address (``Address.network``),
-    or the config names the interfaces that may carry it, which no interface of a container then may.
+    The config doesn't say which, and a subnet inside the CIDR doesn't either: nodes have theirs in the nodes' CIDR, and
+    by mistake in the pods'. Two facts show that it is the nodes': it is the subnet of the address
+    (``Address.network``), or the config names the interfaces that may carry it, and then no container's interface may.
     """
     if expected.devs is not None:
         return []
@@ -167,7 +167,7 @@ def _behind(classification: Classification, expected: ExpectedCidr, state: State
 def _foreseen(
     cidr: IPv4Network, foreseen: PrefixIndex, state: State, classifications: Classifications
 ) -> Iterable[Note]:
-    """Yield notes on what connected routes to the foreseen prefixes would shadow: all that no longer route protects."""
+    """Yield notes on addresses that connected routes to the foreseen prefixes would shadow."""
     for prefix in map(IPv4Network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
         intervals = [
@@ -189,14 +189,14 @@ def _would_lose(classification: Classification, prefix: IPv4Network) -> bool:
 
 
 def _contested(state: State) -> Iterable[Note]:
-    """Tell of default routes by several interfaces, where that leaves a doubt."""
+    """Yield a note on default routes through several interfaces, if the expected interface is in doubt."""
     if (default := state.default) is None or not (others := rival_defaults(state)):
         return
     found = sorted((default, *others), key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in found for dev in route.devs}))
     listed = "; ".join(map(str, found))
     if state.named is not None:
-        settles = f"what names no interface goes by {default}"
+        settles = f"expected CIDRs that name no interface use {default}"
     else:
         settles = f"that by {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
     yield Note(NoteKind.CONTESTED, f"several interfaces have a default route: {listed}; {settles}", devs=devs)

@@ -1,9 +1,9 @@
-"""A host at one moment, as far as a check judges it: read in one state of its tables, and of large ones no more.
+"""The state of a host at one moment, as far as a check needs it; of large tables only the relevant entries.
 
-The lookups are those that a socket of this host makes, and all of them are to go right. A datagram of no connection
-goes by the first lookup. Whatever connects is looked up again, from the source that the first answer chose
-(ip_route_connect in include/net/route.h), which matters where a policy rule asks for a source, and where an entry names
-one that isn't this host's.
+The lookups are those that a socket of this host makes, and all of them must succeed. An unconnected datagram uses the
+first lookup. A connecting socket repeats the lookup from the source that the first answer chose (ip_route_connect in
+include/net/route.h). That matters if a policy rule selects by source, or if an entry names a source that isn't this
+host's.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 
 class ContestedDefaultError(RouteError):
-    """Default routes of one metric by several interfaces, so that the expected interface is unknown."""
+    """Default routes of one metric through several interfaces: the expected interface is unknown."""
 
 
 class NoUplinkError(RouteError):
-    """There is no interface that the config names as an uplink."""
+    """No interface is there that the config names as an uplink."""
 
 
 class _Tables(NamedTuple):
-    """All that is read before the kernel is asked; see ``State``."""
+    """Everything that is read before the kernel is queried; see ``State``."""
 
     uplinks: tuple[str, ...]
     default: Route | None
@@ -60,12 +60,12 @@ class _Tables(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Answer of a lookup.
+    """The answer to a lookup.
 
     Args:
         lookup: the answer.
-        source: which it was asked from; None: the first lookup, which chooses one.
-        is_tcp: whether it was TCP's, else UDP's.
+        source: the source of the lookup; None: the first lookup, which chooses one.
+        is_tcp: whether it is a TCP lookup rather than a UDP one.
     """
 
     lookup: Lookup
@@ -73,22 +73,22 @@ class Probe(NamedTuple):
     is_tcp: bool = False
 
 
-# No code compares or prints one, and making the methods for it takes as long as asking the kernel.
+# No code compares or prints one, and generating those methods takes as long as querying the kernel.
 @attrs.frozen(eq=False, repr=False, slots=False)
 class State:
-    """Everything that a judgement needs to know of the host.
+    """Everything that a judgement needs to know about the host.
 
     Args:
-        uplinks: the interfaces by which the cluster may be reached, sorted.
-        default: the default route that counts, with its live hops by uplinks alone; None: the uplinks, which the config
-            names then, have none.
-        named: the config's patterns of the uplinks: another default route than theirs may win; None: it names none.
+        uplinks: the interfaces through which the cluster may be reached, sorted.
+        default: the default route that counts, with only its live hops through uplinks; None: the uplinks have none,
+            which is allowed if the config names them.
+        named: the config's patterns for the uplinks: another default route may win over theirs; None: it names none.
         links: all interfaces.
-        addresses: of this host.
-        rules: in the order in which the kernel asks them.
+        addresses: the host's addresses.
+        rules: the policy rules, in the order in which the kernel evaluates them.
         routes: the entries of every table.
-        intervals: of the expected CIDRs, in the order of their addresses.
-        answers: the kernel's to each of their probes; the first is what goes unconnected by UDP.
+        intervals: the intervals of the expected CIDRs, in address order.
+        answers: the kernel's answers to each probe; the first is for unconnected UDP.
     """
 
     uplinks: tuple[str, ...]
@@ -103,17 +103,17 @@ class State:
 
     @property
     def next_hops(self) -> tuple[NextHop, ...]:
-        """Return the next hops that what isn't shadowed takes; none where the uplinks have no default route."""
+        """Return the next hops of packets that nothing shadows; none if the uplinks have no default route."""
         return () if self.default is None else self.default.hops
 
     @property
     def asks_local_first(self) -> bool:
-        """Tell whether table local is asked first, as the kernel has it."""
+        """Return whether table local is looked up first, as by default."""
         return _asks_local_first(self.rules)
 
     @cached_property
     def fib(self) -> Fib:
-        """Return what its tables and rules say to a packet, of all that is known here."""
+        """Return a model of the tables and rules, as far as they are known here."""
         from hostrouting.kernel.fib import Fib
 
         return Fib(self.rules, self.routes, self.addresses, links=self.links, lacks_unknown=True)
@@ -124,21 +124,21 @@ def _asks_local_first(rules: Sequence[Rule]) -> bool:
 
 
 def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> State | None:
-    """Read tables and the kernel's answers that belong to them.
+    """Read the tables and the kernel's answers that belong to them.
 
     Args:
         config: the expected CIDRs and the uplinks.
         backend: the kernel.
-        scope: ends it between two looks.
+        scope: cancels it between two reads.
 
     Returns:
-        The reading; None without a default route, where no uplinks are named.
+        The state; None if there is no default route and the config names no uplinks.
 
     Raises:
-        ContestedDefaultError: the default route doesn't tell which interface an expected CIDR should leave by.
-        NoUplinkError: no interface that the config names as an uplink is there.
-        RouteError: the kernel can't be asked, what matters changed each time that it was read, or an encapsulation
-            decides where packets leave.
+        ContestedDefaultError: the default route doesn't show which interface an expected CIDR should leave through.
+        NoUplinkError: none of the interfaces is there that the config names as uplinks.
+        RouteError: the kernel can't be queried, relevant routes changed during each read, or an encapsulation decides
+            where packets leave.
     """
     judged = config.route_overlap.judged
     state, why_torn = at_one_moment(backend, judged, scope, lambda: read_once(config, backend))
@@ -148,12 +148,12 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Stat
 
 
 def read_once(config: Config, backend: RouteBackend, *, needs_uplinks: bool = True) -> State | None:
-    """Read tables and answers one after the other; see ``read_host``.
+    """Read tables and answers once, one after the other; see ``read_host``.
 
     Args:
         config: the expected CIDRs and the uplinks.
         backend: the kernel.
-        needs_uplinks: whether there is nothing to read where there is no uplink to compare with.
+        needs_uplinks: whether to return None if there is no uplink to compare with.
     """
     tables = _read_tables(config, backend, needs_uplinks=needs_uplinks)
     return None if tables is None else _ask_about(config, tables, backend)
@@ -181,9 +181,9 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
             )
     tables = _Tables(devs, default, links, backend.addresses(), backend.rules())
     if any(rule.source is not None or rule.ip_protocol for rule in tables.rules):
-        # Where connections would go once all is fixed only whole tables tell.
+        # Only whole tables show where connections would go once everything is fixed.
         return tables._replace(routes=tuple(dict.fromkeys((*defaults, *backend.routes()))))
-    # Connected routes are what shadows, as a rule; so one pass over a large table mostly does.
+    # Connected routes are what usually shadows; so one pass over a large table is mostly enough.
     connected = [address.prefix for address in tables.addresses if address.dev not in devs]
     single = [(end, 32) for each in tables.addresses for end in (int(each.local), ends(each.prefix)[1])]
     foretold = _coverage(overlap, tables._replace(rules=KERNEL_RULES), (*connected, *single)).suspects(())
@@ -197,14 +197,14 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
 
 
 def is_contested(config: Config, defaults: Sequence[Route]) -> bool:
-    """Tell whether default routes of one metric leave in doubt which interface some CIDR is expected by."""
+    """Return whether default routes of one metric leave in doubt through which interface some CIDR is expected."""
     is_open = any(each.devs is None for each in config.route_overlap.expected_cidrs)
     return config.uplinks is None and is_open and bool(contested_defaults(defaults))
 
 
 def _coverage(overlap: RouteOverlap, tables: _Tables, besides: Iterable[Prefix] = ()) -> Coverage:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
-    # Also where what the uplinks take may be wrong, or nothing takes what they don't, is to be looked into.
+    # Also examine where the uplinks' packets may go wrong, or where nothing takes the others.
     elsewhere = (
         each.cidr for each in overlap.expected_cidrs if tables.default is None or not each.allows_all(tables.uplinks)
     )
@@ -224,7 +224,7 @@ def _ask_about(config: Config, tables: _Tables, backend: RouteBackend) -> State:
 
 
 class Asked(Protocol):
-    """A kernel to ask: a ``RouteBackend``, or a model of one."""
+    """A kernel to query: a ``RouteBackend``, or a model of one."""
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
@@ -240,24 +240,24 @@ class Asked(Protocol):
 def ask(
     intervals: Sequence[Interval], rules: Sequence[Rule], routes: Iterable[Route], asked: Asked
 ) -> dict[int, tuple[Probe, ...]]:
-    """Make every lookup that a socket may make, and none whose answer is known.
+    """Make every lookup that a socket may make, except those whose answer is known.
 
     Args:
         intervals: the addresses to send to.
-        rules: of the host; without any for a source a second lookup can only differ where the entry names a source
-            that isn't this host's, and without any for a protocol there is none of TCP.
+        rules: the host's rules. Without a rule for a source, a second lookup can only differ if the entry names a
+            source that isn't this host's; without a rule for a protocol, there is no lookup for TCP.
         routes: the entries of every table, in the kernel's order.
         asked: the kernel.
 
     Returns:
-        For each probe the answers: those of UDP first, of a protocol first the one without a source.
+        The answers for each probe: UDP's first, and within a protocol the one without a source first.
 
     Raises:
-        RouteError: the kernel can't be asked.
+        RouteError: the kernel can't be queried.
     """
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
-    # A rule for a source may take what is this host's own, too, if it is asked first.
+    # A rule for a source may take this host's own packets too, if it is evaluated first.
     is_local_safe = _asks_local_first(rules)
     look_up = in_turn(asked.lookup, routes)
     found: dict[int, list[Probe]] = {interval.probed: [] for interval in intervals}
@@ -283,7 +283,7 @@ def ask(
 def _by_source(
     groups: Iterable[tuple[Route, list[int]]], intervals: Sequence[Interval], asked: Asked, *, is_tcp: bool
 ) -> dict[IPv4Address, list[int]]:
-    """Return for each source the probes to ask from it, by entries with the probes that go their way."""
+    """Return for each source the probes to look up from it, by entries with the probes that use them."""
     chosen: Mapping[Route, tuple[IPv4Address, ...]] = {}
     if unnamed := [group for group in groups if group[0].source is None]:
         ranges = {
@@ -310,12 +310,12 @@ def pending_devs(links: Sequence[Link], addresses: Sequence[Address], uplinks: S
 
 
 def named_uplinks(links: Sequence[Link], patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the interfaces that a config names as uplinks, sorted; never the loopback, by which nothing is reached."""
+    """Return the interfaces that a config names as uplinks, sorted; never the loopback, which reaches nothing."""
     return tuple(sorted(link.name for link in links if link.name != LOOPBACK and is_like(link.name, patterns)))
 
 
 def usable_devs(links: Sequence[Link], devs: Sequence[str]) -> list[str]:
-    """Return those of some interfaces by which the kernel takes a route and uses it."""
+    """Return those interfaces through which the kernel accepts and uses a route."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return [
         link.name
@@ -328,18 +328,18 @@ def local_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Pre
     """Return the subnets of some interfaces, each with the interface.
 
     Args:
-        addresses: of the host.
-        devs: their names.
+        addresses: the host's addresses.
+        devs: the names of the interfaces.
 
     Returns:
-        None that is a single address: no other host is in it.
+        The subnets, except those of a single address: no other host is in them.
     """
     own = (address for address in addresses if address.dev in devs and address.prefix_length < 32)
     return {address.prefix: address.dev for address in own}
 
 
 def rival_defaults(state: State) -> list[Route]:
-    """Return the live default routes by other interfaces than the one that counts: of uplinks, if these are named."""
+    """Return the live default routes through interfaces other than the default's; if uplinks are named, of uplinks."""
     if state.default is None:
         return []
     known = set(state.default.devs)

@@ -1,4 +1,4 @@
-"""Ask the kernel about every expected CIDR, and have the answers judged."""
+"""Ask the kernel about every expected CIDR, and judge the answers."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ if TYPE_CHECKING:
 def unjudged(
     overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str, *, host: str | None = None
 ) -> OverlapReport:
-    """Return the report of a check that could judge nothing.
+    """Return the report of a check that couldn't judge anything.
 
     Args:
-        overlap: what was to be checked.
-        reason_kind: why nothing could be judged.
-        reason_detail: what more there is to say of that.
-        host: the name of the host that was to be judged; None: this one's.
+        overlap: the CIDRs to check.
+        reason_kind: the kind of the reason.
+        reason_detail: details of the reason.
+        host: the name of the host; None: this one's.
     """
     report = without_findings(overlap, Verdict.UNKNOWN, host=host)
     return attrs.evolve(report, reason_kind=reason_kind, reason_detail=reason_detail)
 
 
 def nothing_expected(overlap: RouteOverlap, *, host: str | None = None) -> OverlapReport:
-    """Return the report of a check that was given no CIDR: it proves nothing, and holds no node back.
+    """Return the report of a check without CIDRs: it proves nothing and holds no node back.
 
     Args:
-        overlap: without expected CIDRs.
-        host: the name of the host that was to be judged; None: this one's.
+        overlap: the check without expected CIDRs.
+        host: the name of the host; None: this one's.
     """
     how = "name the cluster's CIDRs with --cidr or as routeOverlap.expectedCidrs"
     return unjudged(overlap, UnknownReason.NOTHING_EXPECTED, how, host=host)
@@ -82,9 +82,9 @@ def without_findings(overlap: RouteOverlap, verdict: Verdict, *, host: str | Non
     """Return a report without findings.
 
     Args:
-        overlap: what was to be checked.
-        verdict: the result in a word.
-        host: the name of the host that was judged; None: this one's.
+        overlap: the CIDRs to check.
+        verdict: the verdict to report.
+        host: the name of the host; None: this one's.
     """
     return OverlapReport(
         verdict,
@@ -106,22 +106,22 @@ def check_overlap(
     given: NodeAddresses = NONE_GIVEN,
     needs_fix: bool = True,
 ) -> OverlapReport:
-    """Judge every expected CIDR by the kernel's own answers, changing and writing nothing.
+    """Judge every expected CIDR by the kernel's own answers. The check changes and writes nothing.
 
     Args:
         config: the expected CIDRs, how to judge them, and the uplinks.
         backend: the kernel to ask.
-        scope: ends it.
-        deadlines: until when a default route by an uplink, and InfiniBand's addresses, are waited for; None:
-            neither is.
-        nameservers: that the host asks; the fix tells of those that change sides.
-        host: the name of a host that was recorded; None: it is this one.
-        given: the addresses that the config's document gives other components; a note tells of those that don't fit.
+        scope: cancels it.
+        deadlines: how long to wait for a default route through an uplink and for InfiniBand's addresses; None:
+            don't wait.
+        nameservers: the host's DNS servers; the fix names those that it moves to other interfaces.
+        host: the name of the snapshot's host; None: it is this one.
+        given: the addresses that the config's document gives other components; those that don't fit get a note.
         needs_fix: whether the report is to say what fixes its findings.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several
-        that the kernel takes by turns, or no uplink, or the kernel can't be asked.
+        that the kernel alternates between, or no uplink, or the kernel can't be queried.
     """
     overlap = config.route_overlap
     if not overlap.expected_cidrs:
@@ -155,7 +155,7 @@ def check_overlap(
     fixes = Fixes(state, state.default, classifications, nameservers)
     fix, tables = fixes.of_all()
     findings = tuple(fixes.with_fixes(findings, fix))
-    # What is discarded now gets a source, and may meet more rules, only once it is fixed.
+    # Discarded packets get a source only once they are fixed, and may then match more rules.
     selects_more = any(rule.source is not None or rule.ip_protocol for rule in state.rules)
     if selects_more or any(len(probes) > 1 for probes in state.probes.values()):
         left = _left_of_connections(overlap, state, tables)
@@ -164,7 +164,7 @@ def check_overlap(
 
 
 def load_all() -> None:
-    """Load what only a failing check needs: once its package is upgraded a running watcher can't load it any more."""
+    """Load the modules that only a failing check needs: a running watcher can't once its package is upgraded."""
     from hostrouting.kernel import fib  # noqa: F401
     from hostrouting.overlap import _fix  # noqa: F401
 
@@ -176,10 +176,10 @@ def _notes_on_given(given: NodeAddresses, overlap: RouteOverlap, state: State) -
 
 
 def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
-    """Return the uplinks that are there, sorted.
+    """Return the uplinks that exist, sorted.
 
     Args:
-        config: which may name them.
+        config: the config; it may name the uplinks.
         backend: the kernel to ask.
     """
     if config.uplinks is not None:
@@ -192,7 +192,7 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """Return the InfiniBand interfaces for whose addresses a check waits.
 
     Args:
-        config: how long it waits. If only the mode says so, it doesn't wait for interfaces that are down.
+        config: how long the check waits. By the mode's default, it doesn't wait for interfaces that are down.
         backend: the kernel to ask.
     """
     overlap = config.route_overlap
@@ -229,7 +229,7 @@ def _no_default_route(routes: Sequence[Route]) -> str:
 
 
 def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfixable]:
-    """Say of each failure that there is no default route for an entry to inherit from."""
+    """Say for each failure that there is no default route for an entry to inherit from."""
     missing = f"missing is {missing_default_route(state.routes, state.named)}"
     down = sorted(link.name for link in state.links if link.name in state.uplinks and not link.is_up)
     if down:
@@ -240,10 +240,10 @@ def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfi
 
 
 def _left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
-    """Return what still fails of connections and of TCP once the first lookups are fixed, and what fixes these.
+    """Return the connections and TCP lookups that still fail once the first lookups are fixed, and their fixes.
 
-    A fixed address has another first answer, so its connections have another source, and may meet other rules. Static
-    routes are for the first lookup of a datagram.
+    A fixed address has another first answer, so its connections have another source and may match other rules. Static
+    routes fix only the first lookup of a datagram.
     """
     probes = ask(state.intervals, state.rules, fixed.routes, _Fixed(fixed, _known_sources(state)))
     after = attrs.evolve(state, routes=fixed.routes, probes=probes)
@@ -260,7 +260,7 @@ def _left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tup
 
 
 def _known_sources(state: State) -> dict[SourceKey, tuple[IPv4Address, ...]]:
-    """Return the sources that the kernel has told, by ways."""
+    """Return the sources that the kernel has reported, by entry and hop."""
     known: dict[SourceKey, dict[IPv4Address, None]] = {}
     for probes in state.probes.values():
         key: SourceKey = ()
@@ -274,7 +274,7 @@ def _known_sources(state: State) -> dict[SourceKey, tuple[IPv4Address, ...]]:
 
 @attrs.frozen
 class _Fixed:
-    """The kernel with the fix: tables that may be, and sources that were told."""
+    """The kernel with the fix: the tables as they would be, and the sources that were reported."""
 
     fib: Fib
     known: Mapping[SourceKey, tuple[IPv4Address, ...]]
@@ -288,12 +288,12 @@ class _Fixed:
         self,
         entries: Mapping[Route, Sequence[IPv4Address]],
         *,
-        is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
+        is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
     ) -> dict[Route, tuple[IPv4Address, ...]]:
         return {entry: self.known.get(source_key(entry)) or self._possible_sources(entry) for entry in entries}
 
     def _possible_sources(self, entry: Route) -> tuple[IPv4Address, ...]:
-        """Return all sources that an entry of the fix may give, as it can't be asked about."""
+        """Return all sources that an entry of the fix may give; the kernel can't be queried about it."""
         chosen = self.fib.sources()
         return chosen.doubtful(entry, ()) or chosen.of(entry)
 

@@ -1,7 +1,7 @@
-"""The way of one address: each lookup that a socket makes for it, rule by rule and table by table.
+"""The path of one address: each lookup that a socket makes for it, rule by rule and table by table.
 
-The kernel tells where it ends; the model of its tables tells the way there. Where the two differ the kernel is right,
-and that is said.
+The kernel decides the result; the model of its tables shows the path. Where the two differ, the kernel is right, and
+the explanation says so.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from phases import CancelScope
 
 @attrs.frozen
 class Step(JsonObject):
-    """A rule that a lookup comes by.
+    """A rule that a lookup reaches.
 
     Args:
         rule: the rule.
-        passed: why the next one is asked, in words; None: this one decides.
-        route: the longest match in its table; None if there is none, or none is asked for.
+        passed: why the next rule is evaluated, in words; None: this one decides.
+        route: the longest match in its table; None if there is none, or the rule doesn't look one up.
     """
 
     json_names = ("preference", "rule", "passed", "route")
@@ -44,7 +44,7 @@ class Step(JsonObject):
 
     @property
     def preference(self) -> int:
-        """The rule's."""
+        """The rule's preference."""
         return self.rule.preference
 
 
@@ -54,9 +54,9 @@ class ExplainedLookup:
 
     Args:
         classification: what the kernel's answer means.
-        steps: the rules up to the one that decides, as the tables have it.
-        sources: which sources it chooses, if none was given.
-        is_modelled: whether the tables say what the kernel says.
+        steps: the rules up to the one that decides, according to the tables.
+        sources: the sources that the kernel may choose if none was given.
+        is_modelled: whether the tables give the same result as the kernel.
         sends: False: it only chooses the source of a connection, which is looked up again from it.
     """
 
@@ -76,14 +76,14 @@ class ExplainedLookup:
 
 @attrs.frozen
 class Explanation:
-    """The way of an address.
+    """The path of an address.
 
     Args:
         address: the destination.
-        expected: the expected CIDRs around it; none: it is judged as if it were one itself.
-        default_devs: the uplinks, sorted; none: there is no default route, and so nothing to compare with.
-        lookups: what a socket asks, in this order.
-        is_torn: the host changed each time that it was read, so that what is shown may never have been.
+        expected: the expected CIDRs around the address; none: it is judged as if it were one itself.
+        default_devs: the uplinks, sorted; empty if there is no default route and so nothing to compare with.
+        lookups: the lookups of a socket, in their order.
+        is_torn: whether the host changed during every read, so that the result may mix several moments.
     """
 
     address: IPv4Address
@@ -94,7 +94,7 @@ class Explanation:
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether no lookup goes wrong; None: without a default route the expected interface is unknown."""
+        """Return whether every lookup is right; None: without a default route the expected interface is unknown."""
         return (
             not any(each.sends and each.classification.is_failure for each in self.lookups)
             if self.default_devs
@@ -107,8 +107,8 @@ class Explanation:
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
-# All that an explanation needs of one moment: reading, all entries, whether local and main are one, and of each lookup
-# what its answer means and which sources it chooses.
+# One moment's facts for an explanation: state, all entries, whether local and main are one trie, and for each lookup
+# its classification and the sources that the kernel chooses.
 _Found = tuple[State, tuple[Route, ...], "bool | None", list[Classification], list[tuple[IPv4Address, ...]]]
 
 
@@ -117,15 +117,15 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
 
     Args:
         address: the destination; a unicast address.
-        config: what is expected of it.
+        config: the expectations.
         backend: the kernel to ask.
-        scope: ends the reading.
+        scope: cancels the reading.
 
     Returns:
-        Its way.
+        The path.
 
     Raises:
-        RouteError: the kernel can't be asked.
+        RouteError: the kernel can't be queried.
     """
     overlap = config.route_overlap
     around = tuple(expected for expected in overlap.expected_cidrs if address in expected.cidr)
@@ -157,7 +157,7 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
         steps = [*_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))]
         is_modelled = lookup in modelled([address], source=source, is_tcp=is_tcp)
         if is_modelled and lookup.route is not None and lookup.route.destination.prefixlen == 0:
-            # Of default routes that are taken by turns the model knows the first.
+            # The model knows only the first of several default routes that take turns.
             steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
         asked = [each.probe for each in classifications]
         return ExplainedLookup(classification, tuple(steps), sources, is_modelled, sends(classification.probe, asked))
@@ -178,14 +178,14 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IPv4Address, .
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
     for rule, is_met, route in fib.come_by(flow):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
-            # To the kernel it decided; what ip shows of the tables is another thing.
+            # For the kernel this rule decided; the tables that ip shows say otherwise.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
         yield Step(rule, _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback), route)
 
 
 def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
-    """Why a rule that is met doesn't decide; None: it does."""
+    """Return why a matching rule doesn't decide; None: it does."""
     if rule.action is RuleAction.NOP:
         return "it does nothing"
     if rule.action is RuleAction.GOTO:

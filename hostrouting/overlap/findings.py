@@ -1,4 +1,4 @@
-"""Pure: what a check finds: failures, notes, and what fixes them, as values that every output is made of."""
+"""Pure: the result of a check: failures, notes and their fixes, as values that every output uses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 
-# A line is for people; all of them are in ``ranges``.
+# A line is for people, so it is cut; ``ranges`` is complete.
 _SHOWN_NETWORKS = 16
 
 
 class Verdict(StrEnum):
-    """``unknown``: nothing could be judged; the report's ``reason`` says why."""
+    """Result of a check in a word. For ``unknown`` nothing could be judged; the report's ``reason`` says why."""
 
     OK = "ok"
     OVERLAP = "overlap"
@@ -49,7 +49,7 @@ class FindingKind(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """A reason for a note, which is no failure."""
+    """A reason for a note, which isn't a failure."""
 
     LOCAL = "LOCAL"
     BROADCAST = "BROADCAST"
@@ -69,21 +69,22 @@ class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
-        kind: why it fails: ``OVERLAP`` leaves by another interface, ``NO-ROUTE`` has none, ``BLACKHOLE`` is discarded.
+        kind: why it fails: ``OVERLAP`` leaves through another interface, ``NO-ROUTE`` has no route, ``BLACKHOLE`` is
+            discarded.
         cidr: the expected CIDR, masked.
         probe: the first failing address.
-        devs: the interfaces that it leaves by, sorted; none if it doesn't.
+        devs: the interfaces that it leaves through, sorted; empty if it doesn't leave.
         expected_devs: the uplinks, sorted; or the patterns that the config names for this CIDR.
-        source: from which connections fail, and otherwise than the rest; None: it fails unconnected.
+        source: the source from which connections fail, unlike the rest; None: it fails unconnected.
         ranges: the failing part, as the fewest CIDRs.
-        route: the entry that wins at ``probe``, or discards there, as ``ip route show`` prints it; null if there is
+        route: the entry that wins at ``probe``, or discards it, as ``ip route show`` prints it; null if there is
             none, or a policy rule decides.
-        fix: those entries of the whole fix that fix some of it: all of it that routes can fix.
-        shadowed: the failing part in fewer prefixes, with the own and broadcast addresses among them, which are noted.
+        fix: those entries of the whole fix that fix a part of it; together they fix everything that routes can fix.
+        shadowed: the failing part as fewer prefixes, including the noted local and broadcast addresses between them.
             Not part of the JSON.
-        discarded_by: the types of the entries that discard it, if they do. Not part of the JSON.
-        behind: the interfaces that it leaves by next if the routes that win are removed, sorted: others have routes to
-            the same destinations. Not part of the JSON.
+        discarded_by: the types of the entries that discard it. Not part of the JSON.
+        behind: the interfaces that it would leave through next if the winning routes were removed, sorted: other
+            interfaces have routes to the same destinations. Not part of the JSON.
     """
 
     json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
@@ -103,7 +104,7 @@ class Finding(JsonObject):
 
     @property
     def message(self) -> str:
-        """The finding in a line for a person."""
+        """The finding as one line."""
         return f"{self.failure}; {self.cause}" if self.cause else self.failure
 
     @property
@@ -125,20 +126,20 @@ class Finding(JsonObject):
 
     @property
     def cause(self) -> str:
-        """The entry that decides, or that a policy rule does; empty where nothing does."""
+        """The entry or policy rule that decides; empty if there is none."""
         return "" if self.kind is FindingKind.NO_ROUTE else f"by {self.route or 'a policy rule'}"
 
 
 @attrs.frozen
 class Note(JsonObject):
-    """Something worth knowing that is no failure.
+    """A fact worth knowing that isn't a failure.
 
     Args:
-        kind: what it is about; docs/reference/report.md has a row for each.
-        message: one line for a person.
-        cidr: the expected CIDR that it is about, masked; null: all of them.
-        devs: the interfaces that it is about, sorted.
-        ranges: the part of the CIDR that it is about, as the fewest CIDRs.
+        kind: the subject; docs/reference/report.md has a row for each.
+        message: one line of text.
+        cidr: the expected CIDR concerned, masked; null: all of them.
+        devs: the interfaces concerned, sorted.
+        ranges: the part of the CIDR concerned, as the fewest CIDRs.
     """
 
     kind: NoteKind
@@ -149,13 +150,13 @@ class Note(JsonObject):
 
 
 class Obstacle(NamedTuple):
-    """A reason why no route in table main fixes some addresses.
+    """A reason why no route in table main fixes certain addresses.
 
     Args:
-        reason: why, and what would fix it where that isn't a matter of a policy rule.
-        preference: of the policy rule that decides instead; None: none does.
-        table: the table that this rule names, where a route could lead the addresses back; None: there is none.
-        next_hops: the default route's, for such a route.
+        reason: the reason, and the fix unless a policy rule is the reason.
+        preference: the preference of the policy rule that decides instead; None: no rule does.
+        table: the table that this rule names, where a route could send the addresses back; None: there is none.
+        next_hops: the default route's next hops, for such a route.
     """
 
     reason: str
@@ -165,15 +166,15 @@ class Obstacle(NamedTuple):
 
     @classmethod
     def of_rule(cls, reason: str, rule: Rule, next_hops: tuple[NextHop, ...]) -> Obstacle:
-        """Return the obstacle that a policy rule is."""
+        """Return the obstacle for a policy rule."""
         leads = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL)
         return cls(reason, rule.preference, rule.table if leads else None, next_hops if leads else ())
 
     def commands(self, cidr: str) -> tuple[str, ...]:
-        """Return the commands of which each lets a CIDR past the policy rule.
+        """Return commands; each of them alone lets a CIDR past the policy rule.
 
         Args:
-            cidr: the CIDR, or the word that stands for it.
+            cidr: the CIDR, or a word that stands for it.
         """
         from shlex import quote
 
@@ -188,10 +189,10 @@ class Obstacle(NamedTuple):
         return tuple(found)
 
     def sentence(self, cidr: str) -> str:
-        """Return the reason with what fixes it.
+        """Return the reason together with the fix.
 
         Args:
-            cidr: as of ``commands``.
+            cidr: as for ``commands``.
         """
         if self.preference is None:
             return self.reason
@@ -204,11 +205,11 @@ class Unfixable(JsonObject):
     """Failing addresses that no route in table main can fix, or none that we would propose.
 
     Args:
-        ranges: the addresses.
-        devs: the interfaces that they leave by, sorted.
-        obstacle: why.
-        about: the addresses in fewer prefixes, with the own and broadcast addresses among them, which are noted; none:
-            as they are.
+        ranges: the failing addresses.
+        devs: the interfaces that they leave through, sorted.
+        obstacle: the reason.
+        about: the addresses as fewer prefixes, including the noted local and broadcast addresses between them; empty:
+            use ``ranges``.
     """
 
     json_names = ("ranges", "devs", "reason")
@@ -220,23 +221,23 @@ class Unfixable(JsonObject):
 
     @property
     def reason(self) -> str:
-        """Return the reason, and what would fix it; in its commands CIDR stands for each of several prefixes."""
+        """Return the reason and how to fix it; if there are several prefixes, its commands say CIDR in their place."""
         return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The fewest prefixes to name, single addresses without their length."""
+        """The fewest prefixes to name; single addresses have no length."""
         return tuple(str(part).removesuffix("/32") for part in self.about or self.ranges)
 
 
 @attrs.frozen
 class Fix(JsonObject):
-    """The fix of all failures of a check together.
+    """The common fix for all failures of a check.
 
     Args:
-        routes: the fewest entries that cover what fails, and nothing that was fine.
-        unfixable: what they leave.
-        consequences: what else changes sides with them, a line each.
+        routes: the fewest entries that cover what fails without touching anything that is fine.
+        unfixable: the failures that they don't fix.
+        consequences: what else they move to another interface, a line each.
     """
 
     routes: tuple[StaticRoute, ...] = ()
@@ -290,19 +291,19 @@ class OverlapReport(JsonObject):
     """The result of a check.
 
     Args:
-        verdict: the result in a word: ``overlap`` if there are findings, ``unknown`` if nothing could be judged.
-        mode: what a failure means to the node: ``WARN`` reports it, ``STRICT`` holds the node back.
-        time: when the kernel was asked: RFC 3339, UTC, in seconds.
-        host: the name of the host that was judged.
+        verdict: ``overlap`` if there are findings, ``unknown`` if nothing could be judged.
+        mode: how a failure affects the node: ``WARN`` reports it, ``STRICT`` holds the node back.
+        time: when the kernel was queried: RFC 3339, UTC, in seconds.
+        host: the name of the host.
         default_devs: the uplinks, sorted: the default route's interfaces, or those that the config names; none if
             nothing was judged.
-        findings: the failures in the order of the config, those of one CIDR by their first addresses.
-        notes: what is worth knowing and is no failure.
-        reason_kind: why the verdict is ``unknown``; None: it isn't.
-        reason_detail: what more there is to say of that.
-        cidrs: what was checked.
-        fix: what fixes all failures together; not part of the JSON, which has each failure's own.
-        changes: what the task that checked has changed; not part of the JSON, which is the same everywhere.
+        findings: the failures in the order of the config, and within a CIDR in address order.
+        notes: facts worth knowing that aren't failures.
+        reason_kind: the kind of the reason for ``unknown``; None for the other verdicts.
+        reason_detail: details of the reason.
+        cidrs: the CIDRs that were checked.
+        fix: the common fix for all failures; not part of the JSON, where each failure has its own.
+        changes: the changes made by the task that checked; not part of the JSON, which is the same everywhere.
         events: the verdicts after each event that the host may meet; null: they weren't asked for.
     """
 
@@ -330,23 +331,23 @@ class OverlapReport(JsonObject):
 
     @property
     def reason(self) -> str | None:
-        """Return why nothing could be judged, in a line that begins with its kind; None where something was."""
+        """Return why nothing could be judged, in a line that begins with the kind; None if something was judged."""
         if self.reason_kind is None:
             return None
         return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)
 
 
 class RouteOverlapError(HostRoutingError):
-    """STRICT mode found traffic that leaves by a wrong interface, or couldn't judge.
+    """STRICT mode found traffic that leaves through a wrong interface, or couldn't judge.
 
     Args:
         message: a line for each finding, or the reason why nothing could be judged.
-        report: what was found.
-        warnings: what else keeps the installation from doing its job, a sentence each.
+        report: the result of the check.
+        warnings: other problems that keep the installation from working, a sentence each.
         hint: what to do next.
 
-    Of the report ``findings``, ``reason`` and ``fix`` are its own too; the last is None where nothing could be
-    judged.
+    The report's ``findings``, ``reason`` and ``fix`` are attributes of the error too; ``fix`` is None if nothing could
+    be judged.
     """
 
     def __init__(self, message: str, report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Many recorded hosts: each is judged by itself, and those of which the same is to be said are one group."""
+"""Many hosts from snapshots: each is judged by itself, and hosts with the same result form a group."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
-    # Each with its number.
+    # Each source with its number.
     _Sources = tuple[tuple[int, SnapshotSource], ...]
-    # What is the same of the hosts of a group; the first one's report, and all names.
+    # The common result of a group's hosts; the first one's report, and all names.
     _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None, bool | None]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
-# A worker gets a few snapshots at a time, and so many of these are under way at most, however many there are.
+# The number of snapshots that a worker gets at a time, and the limit of those under way.
 _AT_ONCE, _UNDER_WAY = 16, 64
 
-# A host with 115,000 routes, which takes 6 s and 190 MiB; one that is made to do harm takes any.
+# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may take any amount.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
 # A host with 200 interfaces meets 800 events.
@@ -51,13 +51,13 @@ _THREAD_BYTES = 136 << 20
 
 @attrs.frozen
 class GroupFailure(JsonObject):
-    """Failure of each host of a group.
+    """A failure that each host of a group has.
 
     Args:
-        kind: why.
+        kind: the kind of the failure.
         cidr: the expected CIDR.
-        devs: the interfaces that it leaves by, and those that it would leave by without them, sorted; none if it
-            doesn't leave. Which of eight that are alike wins differs from host to host.
+        devs: the interfaces that it leaves through, and those that would carry it without them, sorted; empty if it
+            doesn't leave. Which of eight similar interfaces wins differs from host to host.
     """
 
     kind: FindingKind
@@ -67,14 +67,14 @@ class GroupFailure(JsonObject):
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts with the same verdict, the same failures, and the same fix; or with a reason of the same kind.
+    """Hosts with the same verdict, the same failures and the same fix; or with a reason of the same kind.
 
     Args:
-        verdict: of each of them.
-        failures: of each of them.
-        fix: the entries that fix all of it that routes can fix.
+        verdict: the verdict of each host.
+        failures: the failures of each host.
+        fix: the entries that fix everything that routes can fix.
         hosts: their names, in the order of the snapshots.
-        report: of the first of them. What it says besides, such as addresses, may differ on the others.
+        report: the first host's report. Details such as addresses may differ on the others.
     """
 
     verdict: Verdict
@@ -89,8 +89,8 @@ class FleetReport(JsonObject):
     """The result of ``judge``.
 
     Args:
-        groups: those that are fine first, then those that fail, then those that couldn't be judged; of these the
-            largest first.
+        groups: fine groups first, then failing ones, then those that couldn't be judged; within these the largest
+            first.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -121,28 +121,28 @@ def judge(
     scope: CancelScope | None = None,
     one_event: bool = False,
 ) -> FleetReport:
-    """Judge many recorded hosts, and group them by what is wrong with them.
+    """Judge the snapshots of many hosts, and group the hosts by their result.
 
     Args:
-        snapshots: what ``hostrouting snapshot`` printed on each host: the path of a file, which must be there for the
-            executor's workers too, the document itself, or a ``Snapshot``. Where it names no host the file's name does,
-            without ``.json``.
-        config: what is expected of every one of them.
-        executor: does the work, as ``distributed.Client().get_executor()`` of Dask does on a cluster; it isn't shut
+        snapshots: the output of ``hostrouting snapshot`` on each host: the path of a file, which the executor's workers
+            must be able to read too, the document itself, or a ``Snapshot``. A document without a host's name gets that
+            of its file, without ``.json``.
+        config: the expectations, the same for every host.
+        executor: runs the work, such as Dask's ``distributed.Client().get_executor()`` on a cluster; it isn't shut
             down. None: a process on each core of this machine.
-        max_mib: a larger file isn't read. In the processes of this machine it also bounds the time and the memory that
+        max_mib: larger files aren't read. For the processes of this machine it also limits the time and the memory that
             each snapshot may take.
-        scope: ends it, and is told how far it is.
+        scope: cancels the work, and receives its progress.
         one_event: also tell hosts apart that a single event leads astray for good, which takes several times as long.
 
     Returns:
-        The groups. A snapshot that can't be read is ``unknown``, with a reason that begins with ``no-snapshot``; with
-        one that begins with ``check-failed`` where judging it took too long, too much memory, or ended a process of
-        this machine.
+        The groups. A snapshot that can't be read is ``unknown``, with a reason that begins with ``no-snapshot``. The
+        reason begins with ``check-failed`` if judging it took too long or too much memory, or ended a process of this
+        machine.
 
     Raises:
         HostRoutingError: a worker of the executor died, for example for want of memory.
-        phases.Cancelled, phases.TimedOut: the scope ended.
+        phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     scope = CancelScope() if scope is None else scope
     total = len(snapshots) if isinstance(snapshots, Sized) else None
@@ -171,12 +171,12 @@ def judge(
 
 @contextmanager
 def _processes(count: int, work: _Work) -> Iterator[Executor]:
-    """Start workers; none outlives this block that fails, or this process if it is killed."""
+    """Start workers. None outlives this block if it fails, or this process if it is killed."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import Pipe
 
     ended, lifeline = Pipe(duplex=False)
-    # A worker begins with the address space of this process, and has one thread more.
+    # A worker starts with the address space of this process, and has one more thread.
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     bytes_max = pages * resource.getpagesize() + _THREAD_BYTES + (work.max_mib << 20) * _MEMORY_A_BYTE
     with (
@@ -192,7 +192,7 @@ def _processes(count: int, work: _Work) -> Iterator[Executor]:
 
 
 def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> None:
-    """Have a worker end with the process that has started it, and as any process is ended, and bound its memory."""
+    """Set up a worker: it ends with its parent process, dies of signals as usual, and has limited memory."""
 
     def await_end() -> None:
         ended.poll(None)
@@ -200,7 +200,7 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
 
     lifeline.close()
     threading.Thread(target=await_end, daemon=True).start()
-    # Ctrl-C is for all processes of a terminal; what is to be done then is not the worker's to decide.
+    # Ctrl-C reaches all processes of a terminal; the worker must not react to it by itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -210,18 +210,18 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
 
 @attrs.define(eq=False)
 class _Portion:
-    """Some snapshots, and what a worker finds about them, once they are handed to one."""
+    """Snapshots, and a worker's results for them once one has them."""
 
     snapshots: _Sources
     future: Future[_Groups] | None = None
 
     @property
     def is_judged(self) -> bool:
-        """Tell whether a worker has come to its end with them."""
+        """Return whether a worker has finished with them."""
         return self.future is not None and self.future.done() and self.future.exception() is None
 
     def hand_to(self, pool: Executor, work: _Work) -> Future[_Groups]:
-        """Have a worker judge them, where none has."""
+        """Give them to a worker, unless one has them."""
         if self.future is None or not self.is_judged:
             self.future = pool.submit(work, self.snapshots)
         return self.future
@@ -230,14 +230,14 @@ class _Portion:
 def _results(
     pool: Executor, portions: Iterator[_Portion], begun: deque[_Portion], work: _Work, scope: CancelScope
 ) -> Iterator[_Groups]:
-    """Yield what the workers find, in the order of the snapshots, so that any executor gives the same report.
+    """Yield the workers' results in the order of the snapshots, so that any executor gives the same report.
 
     Args:
         pool: the workers.
-        portions: to be begun; no more are taken than are under way.
-        begun: portions whose result wasn't yielded.
-        work: for the workers.
-        scope: ends the waits.
+        portions: the portions to start; no more are taken than may be under way.
+        begun: the portions whose results weren't yielded yet.
+        work: the work to run.
+        scope: cancels the waits.
     """
     waiting = deque(portion.hand_to(pool, work) for portion in begun)
     while True:
@@ -258,7 +258,7 @@ def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
 
 
 def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield what the workers of an executor find that isn't ours."""
+    """Yield the results of the workers of a foreign executor."""
     begun: deque[_Portion] = deque()
     try:
         yield from _results(executor, portions, begun, work, scope)
@@ -271,11 +271,11 @@ def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, s
 
 
 def _results_here(portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield what processes of this machine find; one snapshot that ends its process is a row."""
+    """Yield the results of processes of this machine; a snapshot that ends its process gets a row."""
     begun: deque[_Portion] = deque()
     while True:
-        # Where this fails they end; before Python 3.12 the thread that finds them gone prints a traceback for each
-        # future that was cancelled.
+        # The workers end here if this fails; before Python 3.12 the thread that notices it prints a traceback for each
+        # cancelled future.
         with _processes(len(os.sched_getaffinity(0)), work) as pool:
             try:
                 yield from _results(pool, portions, begun, work, scope)
@@ -290,7 +290,7 @@ def _alone(portion: _Portion) -> Iterable[_Portion]:
 
 
 def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) -> None:
-    """Judge each snapshot by itself that was under way when a process ended, up to the one that ends another."""
+    """Judge each snapshot that was under way when a process ended by itself, up to the one that ends another."""
     with _processes(1, work) as pool:
         for portion in begun:
             try:
@@ -303,17 +303,17 @@ def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) ->
 
 
 class _TooSlowError(Exception):
-    """A snapshot takes more processor time than it may."""
+    """A snapshot takes more processor time than allowed."""
 
 
 @attrs.frozen
 class _Work:
-    """Work for a worker: it judges some snapshots, and groups them.
+    """A worker's task: judge snapshots, and group them.
 
     Args:
-        config: what is expected of each.
-        max_mib: a larger file isn't read.
-        seconds: of processor time that each may take; 0: any.
+        config: the expectations.
+        max_mib: larger files aren't read.
+        seconds: the limit of processor time for each; 0: no limit.
         one_event: whether events are foretold too.
     """
 
@@ -337,7 +337,7 @@ class _Work:
             why = f"judging it takes more than {self.seconds:g} s of processor time"
         except MemoryError:
             why = "judging it takes more memory than a process may have"
-        # Here what it took is free again.
+        # Its memory is free again here.
         return self.row(number, given, why)
 
     def _judge_unlimited(self, number: int, given: SnapshotSource) -> OverlapReport:
@@ -362,9 +362,9 @@ class _Work:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise ``_TooSlowError`` where the block takes more processor time than that; 0: it may take any.
+    """Raise ``_TooSlowError`` if the block takes more processor time than that; 0: no limit.
 
-    Only the main thread of a process can be limited so.
+    Only the main thread of a process can be limited this way.
     """
 
     def stop(*_: object) -> None:
@@ -374,7 +374,7 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGPROF, stop)
-    # Once more, if it was raised where Python drops it, as at the end of an object.
+    # Repeated, in case it is raised where Python drops it, such as in a finalizer.
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
     try:
         yield
@@ -401,5 +401,5 @@ def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
     failures = (
         GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind)))) for each in report.findings
     )
-    # Connections from several sources of a host fail alike.
+    # A host's connections from several sources fail alike.
     return tuple(dict.fromkeys(failures))

@@ -1,4 +1,4 @@
-"""The marker of a check, and its report as JSON: what other programs read."""
+"""The marker of a check, and its JSON report, for other programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def marked_verdict(layout: Layout) -> Verdict | None:
     """Read the verdict from the marker; None if there is none.
 
     Raises:
-        FileError: it can't be read.
+        FileError: the marker can't be read.
     """
     if exists(layout.marker_ok):
         return Verdict.OK
@@ -33,14 +33,14 @@ def marked_verdict(layout: Layout) -> Verdict | None:
 
 
 def write_markers(layout: Layout, report: OverlapReport) -> None:
-    """Leave exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report beside it.
+    """Write exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report next to it.
 
     Args:
-        layout: where.
-        report: what was found.
+        layout: where the host's files are.
+        report: the result of the check.
 
     Raises:
-        FileError: one can't be written.
+        FileError: a file can't be written.
     """
     marker, other, text = layout.marker_ok, layout.marker_detected, marker_text(report)
     if why := why_open(layout):
@@ -48,6 +48,6 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     if text:
         marker, other = other, marker
     write_if_changed(layout.report, to_json_text(report.to_json()))
-    # The stale one goes first: a reader never sees both, and none is never taken for "ok".
+    # Remove the old marker first: a reader never sees both, and never takes a missing one for "ok".
     remove(other)
     write_if_changed(marker, text)

@@ -14,13 +14,13 @@ from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 
 
 class Metric(NamedTuple):
-    """A metric with its samples.
+    """A metric and its samples.
 
     Args:
-        name: without the prefix that all of ours have.
+        name: the name without the common prefix.
         kind: ``gauge`` or ``counter``.
-        meaning: a sentence.
-        samples: the values by their labels, which hold nothing that has to be escaped.
+        meaning: the help text, one sentence.
+        samples: the values by their labels; the labels need no escaping.
     """
 
     name: str
@@ -33,8 +33,8 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
     """Return the metrics of a check.
 
     Args:
-        report: of the check.
-        time: of the check, in seconds since 1970.
+        report: the result of the check.
+        time: when the check ran, in seconds since 1970.
     """
     failing = {finding.cidr for finding in report.findings}
     usual = Verdict.UNKNOWN if report.verdict is Verdict.UNKNOWN else Verdict.OK
@@ -59,7 +59,7 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
 
     Args:
         layout: where the host's files are.
-        mode: of the check.
+        mode: the check's mode.
 
     Raises:
         FileError: the manifest can't be read.
@@ -73,7 +73,7 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
 
 
 def exposition(*metrics: Metric) -> str:
-    """Return metrics as text; one without a sample is left out."""
+    """Return metrics as text, without those that have no samples."""
     lines: list[str] = []
     for name, kind, meaning, samples in metrics:
         if samples:

@@ -1,7 +1,7 @@
-"""The addresses of node and DNS that a document holds beside ``hostRouting``, for a note about them and nothing else.
+"""The node and DNS addresses that a document has next to ``hostRouting``; they are used for a note only.
 
-Other components read these keys, and tokens stand beside them. So no other key is read, one of another shape is passed
-over, and nothing of them reaches a config, a mapping, a file or a script.
+Other components read these keys, and secrets are stored next to them. So no other key is read, a key of another shape
+is ignored, and these values never reach a config, a mapping, a file or a script.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hostrouting.model.routes import Route
 
 
 class NodeAddresses(NamedTuple):
-    """Addresses that other components are given.
+    """Addresses that the document gives to other components.
 
     Args:
-        node_ip: the kubelet's, ``node.kubelet.nodeIP``; None: there is none that can be read.
-        dns_service_ip: of the cluster's DNS, ``networking.dnsServiceIP``; likewise.
+        node_ip: the kubelet's address, ``node.kubelet.nodeIP``; None if the document has no readable one.
+        dns_service_ip: the address of the cluster's DNS, ``networking.dnsServiceIP``; None likewise.
     """
 
     node_ip: IPv4Address | None = None
@@ -30,18 +30,18 @@ class NodeAddresses(NamedTuple):
 
     @classmethod
     def of(cls, document: object) -> NodeAddresses:
-        """Read the addresses from a document, whatever its shape."""
+        """Read the addresses from a document of any shape."""
         return cls(_address(document, "node", "kubelet", "nodeIP"), _address(document, "networking", "dnsServiceIP"))
 
 
-# Of no document, or of one without these keys.
+# For no document, or for one without these keys.
 NONE_GIVEN = NodeAddresses()
 
 
 def _address(document: object, *keys: str) -> IPv4Address | None:
     for key in keys:
         document = document.get(key) if isinstance(document, Mapping) else None
-    # Of a node with both families there are two, with a comma.
+    # A dual-stack node has two, separated by a comma.
     for word in document.split(",") if isinstance(document, str) else ():
         try:
             return parse_unicast_address(word.strip())
@@ -51,13 +51,13 @@ def _address(document: object, *keys: str) -> IPv4Address | None:
 
 
 class Misfit(NamedTuple):
-    """An address that doesn't fit the host, or what is expected.
+    """An address that doesn't fit the host or the expected CIDRs.
 
     Args:
-        key: where the document has it.
-        message: what is wrong and what follows from it.
-        hint: what to do.
-        devs: the interfaces that have it.
+        key: the address's key in the document.
+        message: the problem and its consequence.
+        hint: how to fix it.
+        devs: the interfaces that have the address.
     """
 
     key: str
@@ -73,14 +73,14 @@ def misfits(
     uplinks: Sequence[str],
     defaults: Iterable[Route],
 ) -> Iterator[Misfit]:
-    """Yield each address that doesn't fit.
+    """Yield a misfit for each address that doesn't fit.
 
     Args:
-        given: by the document.
+        given: the document's addresses.
         overlap: the expected CIDRs.
-        addresses: of the host.
-        uplinks: their names.
-        defaults: the default routes; an interface that has one may be the uplink that is meant.
+        addresses: the host's addresses.
+        uplinks: the names of the uplinks.
+        defaults: the default routes; an interface that has one may be the intended uplink.
     """
     devs = tuple(sorted({each.dev for each in addresses if each.local == given.node_ip}))
     if given.node_ip is not None and not set(devs) & set(uplinks):

@@ -1,4 +1,4 @@
-"""Private networks that leave by other interfaces than the default route's: the cluster's may be among them."""
+"""Private networks that leave through interfaces other than the default route's; a cluster's may be among them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import Table
 
-# RFC 1918 and RFC 6598: a cluster's networks lie in these.
+# RFC 1918 and RFC 6598: a cluster's networks are in these ranges.
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 
 
 def taken_networks(backend: RouteBackend) -> dict[IPv4Network, tuple[str, ...]]:
-    """Return the private networks that table main leads elsewhere, each with its interfaces, sorted.
+    """Return the private networks that table main routes elsewhere, sorted, each with its interfaces.
 
-    Routes to single addresses and by interfaces of containers are left out, as no cluster is hidden by them.
+    Routes to single addresses and through container interfaces are left out: they can't hide a cluster.
 
     Args:
         backend: the kernel to ask.
 
     Raises:
-        RouteError: the kernel can't be asked.
+        RouteError: the kernel can't be queried.
     """
     default = default_route(backend.default_routes())
     usual = {*(default.devs if default else ()), "lo"}
