@@ -1,5 +1,5 @@
-"""The routes port, and those that implement it: netlink, a kernel in memory, a throw-away namespace, a snapshot.
+"""The routes port and its implementations: netlink, a kernel in memory, a throw-away namespace, and a snapshot.
 
-``fib`` and ``rules`` are the pure model by which a snapshot answers. ``managers`` tells which network manager claims an
-interface.
+``fib`` and ``rules`` are the pure model behind a snapshot's answers. ``managers`` finds the network manager that claims
+an interface.
 """

@@ -1,9 +1,8 @@
-"""Pure: what ``ip -j -N`` prints, item by item, as values of ``hostrouting.model``, and the way back.
+"""Pure: convert the output of ``ip -j -N``, item by item, to values of ``hostrouting.model``, and back.
 
-Keys that say nothing to us are passed over; a value that is used must be what ip prints. What ip leaves out without
-``-d`` is what it takes for usual: type unicast, table main, protocol boot and scope universe of a route, protocol
-kernel of a rule. A flag is a key whose value is null or true. Without ``-N`` ip prints names, of which only those
-that don't depend on the host's /etc are known.
+Unknown keys are ignored; a value that is used must be one that ip prints. Without ``-d`` ip omits defaults: type
+unicast, table main, protocol boot and scope universe of a route, protocol kernel of a rule. A flag is a key whose value
+is null or true. Without ``-N`` ip prints names, of which only those that don't depend on the host's /etc are known.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from hostrouting.model.text import shown
 
 _BYTE, _UINT32, _INT32, _UINT64 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF
 
-# ``[32]`` is a link type that ip has no name for, ``ipproto-6`` what -N makes of a protocol (iproute2 6.1).
+# ``[32]`` is a link type that ip has no name for, ``ipproto-6`` a protocol as printed with -N (iproute2 6.1).
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
 
-_NAME_MAX = 15  # IFNAMSIZ has room for its end
+_NAME_MAX = 15  # IFNAMSIZ includes the terminating zero
 _SPACE = re.compile(r"[ \t\n\v\f\r]")
 _NAME = re.compile(r"[^ \t\n\v\f\r/:]+")
 
@@ -74,14 +73,14 @@ def _names(enum: type[IntEnum], **more: int) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    # No name of the kernel's has white space in it (dev_valid_name): who made one up could forge lines of a report.
+    # No kernel name contains white space (dev_valid_name): whoever made one up could forge lines of a report.
     if not isinstance(value, str) or not value or _SPACE.search(value):
         raise ValueError(f"{shown(value)} is not a name")
     return value
 
 
 def _interface(value: object) -> str:
-    """Read the name of an interface as the kernel allows it (dev_valid_name), 15 bytes at most."""
+    """Read the name of an interface that the kernel allows (dev_valid_name), at most 15 bytes."""
     name = value if isinstance(value, str) and _NAME.fullmatch(value) else ""
     if name in ("", ".", "..") or len(name.encode("utf-8", "surrogateescape")) > _NAME_MAX:
         raise ValueError(f"{shown(value)} is not the name of an interface")
@@ -93,7 +92,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _inside(key: str, parse: Callable[[Any], Any], default: object = None) -> Callable[[object], Any]:
-    """Parse the one key that counts of an object."""
+    """Parse the only relevant key of an object."""
     keys = Keys(Key(key, key, parse, str, default))
     return lambda value: keys.read(value)[key]
 
@@ -108,12 +107,12 @@ _type = _number(_BYTE, _names(RouteType, nat=10, xresolve=11))
 _action = _number(_BYTE, _names(RuleAction))
 _scope = _number(_BYTE, _names(Scope, **{"global": 0}))
 _ip_protocol = _number(_BYTE, {"icmp": 1, "tcp": 6, "udp": 17, "sctp": 132})
-# if_arp.h, as lib/ll_types.c words it
+# if_arp.h, with the words of lib/ll_types.c
 _MORE_HARDWARE = {"ppp": 512, "ipip": 768, "tunnel6": 769, "sit": 776, "gre": 778, "none": 0xFFFE, "void": 0xFFFF}
 _hardware = _number(0xFFFF, _names(Hardware, **_MORE_HARDWARE))
 
 
-# How ip writes numbers with -N, those of a header byte, and flags.
+# How ip writes numbers with -N, numbers of a header's byte, and flags.
 _digits, _byte_digits, _null = "{:d}".format, "{:#04x}".format, {True: None}.get
 
 
@@ -145,33 +144,33 @@ _ADDRESSES = Keys(
 
 
 def read_link(value: object) -> Link:
-    """One item of ``ip -j -N -d link show``."""
+    """Read one item of ``ip -j -N -d link show``."""
     fields = _LINK.read(value)
     flags = fields.pop("flags")
     return Link(is_up="UP" in flags, has_carrier="LOWER_UP" in flags, **fields)
 
 
 def write_link(link: Link) -> dict[str, Any]:
-    """Return a link as ``read_link`` reads it."""
+    """Return a link in the form that ``read_link`` reads."""
     flags = (("UP", link.is_up), ("LOWER_UP", link.has_carrier))
     return _LINK.write({"flags": [word for word, is_set in flags if is_set], **attrs.asdict(link, recurse=False)})
 
 
 def read_addresses(value: object) -> tuple[Address, ...]:
-    """One item of ``ip -j -N -4 address show``: the addresses of an interface; those of other families are left out."""
+    """Read one item of ``ip -j -N -4 address show``: an interface's addresses; other families are left out."""
     fields = _ADDRESSES.read(value)
     return tuple(Address(dev=fields["dev"], **found) for found in fields["found"] if found is not None)
 
 
 def _read_address(value: object) -> dict[str, Any] | None:
-    # Some versions of ip leave {} where -4 has filtered an address out.
+    # Some versions of ip leave {} in place of an address that -4 has filtered out.
     if isinstance(value, Mapping) and (not value or value.get("family", "inet") != "inet"):
         return None
     return _ADDRESS.read(value)
 
 
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
-    """Addresses as ``read_addresses`` reads them, an item for each run of the same interface."""
+    """Return addresses in the form that ``read_addresses`` reads, an item for each run of the same interface."""
     return [
         {
             "ifname": dev,
@@ -239,7 +238,7 @@ _NEXTHOP = Keys(
 
 
 def read_route(value: object) -> Route:
-    """One item of ``ip -j -N -4 route show table all``."""
+    """Read one item of ``ip -j -N -4 route show table all``."""
     fields = _ROUTE.read(_without_tunnel(value))
     hop = _take_hop(fields)
     if fields["hops"] is None:
@@ -249,9 +248,9 @@ def read_route(value: object) -> Route:
 
 
 def _without_tunnel(value: object) -> object:
-    """Return a route without the destination and the tos of its tunnel, which ip writes under the same keys.
+    """Return a route without its tunnel's destination and tos, which ip writes under the same keys.
 
-    The route's destination is the first, its tos the last; a tunnel over IPv4 always has one.
+    The route's destination comes first, its tos last; a tunnel over IPv4 always has one.
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value
@@ -262,7 +261,7 @@ def _without_tunnel(value: object) -> object:
 
 
 def write_route(route: Route) -> dict[str, Any]:
-    """Return a route as ``read_route`` reads it; every number that ip would show with ``-d`` is there."""
+    """Return a route in the form that ``read_route`` reads, with every number that ip would show with ``-d``."""
     fields = {**attrs.asdict(route, recurse=False), **_hop_fields(_NO_HOP), "hops": None}
     if len(route.hops) == 1 and route.hops[0].weight == 1 and route.hops[0] != _NO_HOP:
         fields |= _hop_fields(route.hops[0])
@@ -283,7 +282,7 @@ def _hop_fields(hop: NextHop) -> dict[str, Any]:
 
 
 def read_nexthop(value: object) -> NexthopObject:
-    """One item of ``ip -j -N nexthop show``."""
+    """Read one item of ``ip -j -N nexthop show``."""
     fields = _NEXTHOP.read(value)
     hop = _take_hop(fields)
     return NexthopObject(hop=None if hop == _NO_HOP else hop, **fields)
@@ -327,9 +326,9 @@ _RULE = Keys(
     Key("action", "action", _action, _digits, RuleAction.TO_TABLE),
     Key("protocol", "protocol", _protocol, _digits, Protocol.KERNEL, True),
 )
-# An end's ports in the two forms that ip has for them; "ports" is our own.
+# Both forms of ip for the ports of one end; "ports" is our own.
 _PORT, _PORT_RANGES = ("sport", "dport", "ports"), (("sport_start", "sport_end"), ("dport_start", "dport_end"))
-# Other keys may be selectors; of these "flow_from" and "flow_to" are realms, given and not asked for.
+# Other keys may be selectors, except "flow_from" and "flow_to": those set realms.
 _RULE_KEYS = {
     *(key.key for key in _RULE.keys),
     *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
@@ -338,7 +337,7 @@ _RULE_KEYS = {
 
 
 def read_rule(value: object) -> Rule:
-    """One item of ``ip -j -N -4 rule show``."""
+    """Read one item of ``ip -j -N -4 rule show``."""
     fields = _RULE.read(value)
     item = value if isinstance(value, Mapping) else {}
     action = RuleAction(fields["action"])
@@ -352,7 +351,7 @@ def read_rule(value: object) -> Rule:
     uids, dscp = (fields.pop("first_uid"), fields.pop("last_uid")), fields.pop("dscp")
     for name in ("source", "destination"):
         address, length = fields[name], fields.pop(f"{name}_length")
-        # The kernel keeps the host bits that it is told, and compares none of them (fib4_rule_match).
+        # The kernel keeps the host bits that it is given, but doesn't compare them (fib4_rule_match).
         fields[name] = None if address is None else IPv4Network((address, length), strict=False)
     return Rule(
         **{
@@ -372,7 +371,7 @@ def read_rule(value: object) -> Rule:
 
 
 def write_rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule as ``read_rule`` reads it; ``ports`` and ``unknown``, our own, stand for what isn't modelled."""
+    """Return a rule as ``read_rule`` reads it; our own ``ports`` and ``unknown`` stand for what isn't modelled."""
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
     first_uid, last_uid = rule.uid_range or (None, None)
     fields = {

@@ -1,6 +1,6 @@
-"""Pure: JSON objects as fields and back, key by key; every problem at once, with its path.
+"""Pure: convert JSON objects to fields and back, key by key; all problems are reported together, with their paths.
 
-What a kernel holds is a value already, and its class can't be its own schema, as a config's is (``config.schema``).
+A kernel's items are values already, and their classes can't be their own schemas as a config's are (``config.schema``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from hostrouting.model.errors import ConfigError
 
 NEEDED = object()
 
-# What is kept of words is small.
+# Only short words are kept.
 _WORD_MAX = 64
 
 
 class Key(NamedTuple):
-    """A key: the field that it is, how it is read and written, what it is if it is missing, whether that is written."""
+    """A key: its field, how to read and write it, its default, and whether the default is written."""
 
     key: str
     field: str
@@ -30,12 +30,12 @@ class Key(NamedTuple):
 
 
 def is_set(value: object) -> bool:
-    """Parse a flag: it is a key whose value is null or true."""
+    """Parse a flag: a key whose value is null or true."""
     return value is not False
 
 
 def is_unset(value: object) -> bool:
-    """Parse a flag that says what a field is not."""
+    """Parse a flag that negates its field."""
     return value is False
 
 
@@ -43,23 +43,23 @@ class Keys:
     """The keys of an object.
 
     Args:
-        keys: in the order in which they are written, and their problems told.
+        keys: in the order in which they are written and their problems reported.
     """
 
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
         self._defaults = {key.field: key.default for key in keys}
         self._needed = [(key.key, key.field) for key in keys if key.default is NEEDED]
-        # The same words occur again and again, on one host and on many: judging takes a third longer without caches.
+        # The same words occur again and again, on one host and on many: without caches judging takes a third longer.
         self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
 
     def read(self, value: object) -> dict[str, Any]:
-        """Return the fields of an object; keys that aren't named are passed over.
+        """Return the fields of an object; unknown keys are ignored.
 
         Raises:
-            ConfigError: with all that is wrong in it.
+            ConfigError: with all problems of the object.
         """
-        if not isinstance(value, (dict, Mapping)):  # the first is the usual one, and known in no time
+        if not isinstance(value, (dict, Mapping)):  # dict is the usual type, and quick to test
             raise ConfigError([("", f"expected an object, not {kind(value)}")])
         fields = self._defaults.copy()
         problems: dict[str, list[tuple[str, str]]] = {}

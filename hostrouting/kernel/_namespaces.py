@@ -1,7 +1,7 @@
-"""Making network namespaces and living in them: unshare(2), setns(2), and why they are refused.
+"""Create and enter network namespaces: unshare(2), setns(2), and the reasons why the system refuses.
 
-A namespace has no name here and leaves nothing behind: it lives as long as a thread, a socket or a file
-descriptor keeps it.
+A namespace has no name here and leaves nothing behind: it exists as long as a thread, a socket or a file descriptor
+refers to it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 _SO_NETNS_COOKIE = 71  # asm-generic/socket.h
 
-# What this process has made. A list of what may be touched is safer than one of what may not: /proc/1/ns/net, the
-# host's, can't be read without leave to trace that process, which not even every root has.
+# The namespaces made by this process. A list of what may be changed is safer than one of what must not be: reading
+# /proc/1/ns/net, the host's, takes permission to trace that process, which not even every root has.
 made: set[int] = set()
 
 
 class NamespaceError(RouteError):
-    """A network namespace couldn't be made, or isn't one that may be changed."""
+    """A network namespace can't be created, or must not be changed."""
 
 
 def this_namespace() -> int:
-    """Return a number of the network namespace that the calling thread is in, which no other will have until a reboot.
+    """Return the cookie of the calling thread's network namespace, which is unique until a reboot.
 
-    It came with Linux 5.14; the inode, which is older, is given away again as soon as a namespace is gone.
+    It came with Linux 5.14. The inode, which is older, is reused as soon as a namespace is gone.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as here:
         return int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
 
 
 def make_namespace() -> None:
-    """Move the calling thread into a new network namespace; if need be, the process into a user namespace first.
+    """Move the calling thread into a new network namespace; if necessary, first the process into a user namespace.
 
     Raises:
         NamespaceError: the system refuses.
@@ -77,7 +77,7 @@ def _call(function: str, *arguments: int) -> None:
 
 
 class Namespace:
-    """A second network namespace, which lives as long as this object; the calling thread stays where it is.
+    """A second network namespace that lives as long as this object; the calling thread doesn't enter it.
 
     Raises:
         NamespaceError: the system refuses.
@@ -91,7 +91,7 @@ class Namespace:
             os.close(self.fd)
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread inside the namespace, and return or raise what it does."""
+        """Call a function in a thread inside the namespace; return its result or raise its error."""
 
         def inside() -> T:
             _call("setns", self.fd, _CLONE_NEWNET)
@@ -106,22 +106,22 @@ def _made_aside() -> int:
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """Call a function in a thread of its own, wait, and return or raise what it does."""
+    """Call a function in a new thread and wait for it; return its result or raise its error."""
     with ThreadPoolExecutor(1, "hostrouting-namespace") as pool:
         return pool.submit(function).result()
 
 
 def refusal(errno: int | None) -> NamespaceError:
-    """Return the error of a namespace that couldn't be made, with the setting that forbids it, if it is known."""
+    """Return the error for a namespace that can't be created, with the setting that forbids it, if known."""
     reason = os.strerror(errno) if errno else "unknown error"
     return NamespaceError(f"can't make a network namespace: {reason}", hint=_hint(errno), errno=errno)
 
 
 def _hint(errno: int | None) -> str:
     if errno == errnos.EINVAL and threading.active_count() > 1:
-        return "without root it has to be done before the process starts a second thread"
+        return "without root enter the namespace before the process starts a second thread"
     for setting, forbids, advice in _SETTINGS:
-        with contextlib.suppress(FileNotFoundError):  # not every kernel has each
+        with contextlib.suppress(FileNotFoundError):  # some kernels lack some of these settings
             if Path("/proc/sys", setting).read_text().strip() == forbids:
                 return f"{setting.replace('/', '.')} is {forbids}: {advice}"
     return "run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"

@@ -1,8 +1,8 @@
-"""Pure: what tables and rules say about an address, where the kernel can't be asked or doesn't tell.
+"""Pure: the result of tables and rules for an address, where the kernel can't be queried or doesn't say.
 
-The kernel answers every check. This model of it is for what no lookup shows: the entry that discards, what a longer
-route in table main would change, a host that was recorded elsewhere; and for the kernel in memory, which changes the
-tables in place. net/ipv4/fib_trie.c, net/core/fib_rules.c, net/ipv4/route.c.
+The kernel answers every check. This model is for facts that no lookup shows: the entry that discards, the effect of a
+longer route in table main, a host's snapshot; and for the kernel in memory, which changes the tables in place.
+net/ipv4/fib_trie.c, net/core/fib_rules.c, net/ipv4/route.c.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hostrouting.model.rules import Rule, RuleAction
 
 BROADCAST = IPv4Address("255.255.255.255")
 
-# To try so few takes no longer than to find those that matter.
+# Trying so few takes no longer than finding the relevant ones.
 _FEW_RULES = 8
 
 _ERRNO_OF_ACTION = {
@@ -37,10 +37,10 @@ _ERRNO_OF_ACTION = {
 
 
 class Decision(NamedTuple):
-    """End of a lookup.
+    """The end of a lookup.
 
     Args:
-        rule: that decided; None: all rules were asked in vain.
+        rule: the rule that decided; None: no rule did.
         route: the entry, which may discard; None if the rule itself discards, or nothing matches.
     """
 
@@ -49,7 +49,7 @@ class Decision(NamedTuple):
 
     @property
     def errno(self) -> int:
-        """Return the errno that the kernel answers instead of the entry; 0: none."""
+        """Return the errno of the kernel's answer without an entry; 0: there is an entry."""
         if self.route is not None:
             return ERRNO_OF_TYPE.get(self.route.type, 0)
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
@@ -60,12 +60,12 @@ class Fib:
     """The rules and entries of a host at one moment.
 
     Args:
-        rules: in the order in which the kernel asks them.
-        routes: of every table, in the kernel's order.
-        addresses: of the host, in the kernel's order.
-        links: of the host; an interface that isn't among them is of group 0, and the loopback is ``lo`` if none is.
+        rules: the rules, in the order in which the kernel evaluates them.
+        routes: the entries of every table, in the kernel's order.
+        addresses: the host's addresses, in the kernel's order.
+        links: the host's links; an unknown interface is of group 0, and the loopback is ``lo`` if none is among them.
         is_merged: whether tables local and main are one trie, as they are until the first custom rule (fib_unmerge);
-            if not given, as the rules say.
+            by default derived from the rules.
         lacks_unknown: as for ``matches``.
     """
 
@@ -84,12 +84,12 @@ class Fib:
     def __attrs_post_init__(self) -> None:
         self._sources = Sources(self._addresses)
         self._groups = {link.name: link.group for link in self.links if link.group}
-        # What this host sends comes in by its loopback, which may be renamed as any interface.
+        # This host's packets come from its loopback, which may be renamed like any interface.
         self.loopback = loopback_of(self.links)
 
     @cached_property
     def tables(self) -> dict[int, dict[int, dict[int, list[Route]]]]:
-        """For each table, prefix length and first address the entries, the lowest metric first."""
+        """Group the entries by table, prefix length and first address, the lowest metric first."""
         tables: dict[int, dict[int, dict[int, list[Route]]]] = {}
         for route in sorted(self.routes, key=attrgetter("metric")):
             networks = tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, {})
@@ -97,17 +97,17 @@ class Fib:
         return tables
 
     def addresses(self) -> Sequence[Address]:
-        """Of the host, in the kernel's order."""
+        """Return the host's addresses, in the kernel's order."""
         return self._addresses
 
     def sources(self) -> Sources:
-        """Return the sources that packets get where none is chosen."""
+        """Return the sources that packets get if none is chosen."""
         return self._sources
 
     # --- one table ---------------------------------------------------------------------------------------------
 
     def longest_match(self, table: int, address: IPv4Address) -> Route | None:
-        """Return the entry of a table with the longest prefix around an address, whatever its type."""
+        """Return the entry of a table with the longest prefix around an address, of any type."""
         return self._longest_match(table, Flow(address))
 
     def _longest_match(self, table: int, flow: Flow) -> Route | None:
@@ -115,7 +115,7 @@ class Fib:
         lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
             for route in lengths[length].get(number >> (32 - length) << (32 - length), ()):
-                # A route for a tos isn't asked, one whose hops are all dead is passed over.
+                # A route for a tos is never looked up; one whose hops are all dead is skipped.
                 if not route.tos and route.scope >= flow.scope and (not route.hops or self.hop(route, flow)):
                     return route
         return None
@@ -135,21 +135,21 @@ class Fib:
         local, main = self._longest_match(Table.LOCAL, flow), self._longest_match(Table.MAIN, flow)
         if local is None or main is None:
             return local or main
-        # Of equals the one of table local comes first.
+        # If both are equally long, table local's comes first.
         return main if main.destination.prefixlen > local.destination.prefixlen else local
 
     # --- all rules ---------------------------------------------------------------------------------------------
 
     def asked(self, flow: Flow, *, own: str | None = None) -> Iterator[tuple[Rule, Route | None]]:
-        """Yield the rules that a lookup meets, up to the one that decides.
+        """Yield the rules that match a lookup, up to the one that decides.
 
         Args:
-            flow: what is looked up.
-            own: go on behind what table main discards, where a rule would pass over a unicast route by this interface
-                in its place, whatever its length: as if main had one to this address alone.
+            flow: the lookup.
+            own: continue after table main discards, if a rule would pass over a unicast route through this interface
+                instead, whatever its length: as if main had a route to this address alone.
 
         Yields:
-            A rule and the longest match in its table, if it names one that has any; the last pair decides.
+            A rule and the longest match in its table, if it has a table and a match; the last pair decides.
         """
         for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address), own=own):
             if is_met and rule.action not in (RuleAction.NOP, RuleAction.GOTO):
@@ -158,8 +158,8 @@ class Fib:
     def _rules_around(self, address: IPv4Address) -> Sequence[int]:
         """Return the positions of the rules that may decide.
 
-        Left out are those for other destinations alone, and those of other tables than local and main that have no
-        entry around the address.
+        Rules for other destinations are left out, and those of tables other than local and main without an entry around
+        the address.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
@@ -172,7 +172,7 @@ class Fib:
 
     @cached_property
     def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
-        """Group the positions of the rules by destination and table; None: what may decide without an entry."""
+        """Group the positions of the rules by destination and table; None: the rule may decide without an entry."""
         positions: dict[Prefix, dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
             prefix = (0, 0) if rule.destination is None or rule.is_inverted else numbers(rule.destination)
@@ -191,15 +191,15 @@ class Fib:
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
-        """Yield the rules as ``asked`` does, and those that the lookup doesn't meet or that lead to no table.
+        """Yield the rules as ``asked`` does, and those that don't match or lead to no table.
 
         Args:
-            flow: what is looked up.
-            positions: of the rules to try; None: of all.
+            flow: the lookup.
+            positions: the positions of the rules to try; None: all.
             own: as for ``asked``.
 
         Yields:
-            A rule, whether it is met, and the longest match in its table. One of which that isn't known (None) is
+            A rule, whether it matches, and the longest match in its table. A rule of which that is unknown (None) is
             passed over.
         """
         next_ = 0
@@ -213,8 +213,8 @@ class Fib:
             if not is_met or rule.action is RuleAction.NOP:
                 continue
             if rule.action is RuleAction.GOTO:
-                # The target may be gone; then the rule does nothing. The kernel refuses one that lies behind
-                # (fib_nl2rule); a snapshot may have one all the same, and must not lead in circles.
+                # The target may be gone; then the rule does nothing. The kernel refuses a backward goto (fib_nl2rule);
+                # a snapshot may have one all the same, and must not cause a loop.
                 target = (at for at, each in enumerate(self.rules) if each.preference == rule.goto)
                 next_ = next(target, 0)
                 continue
@@ -226,7 +226,7 @@ class Fib:
                 return
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
-        """Yield what each rule of which it isn't known whether it is met would decide; None: which rules come next."""
+        """Yield the decision of each rule that may match; None: it decides which rules come next."""
         for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address)):
             if is_met is not None or rule.action is RuleAction.NOP:
                 continue
@@ -236,18 +236,18 @@ class Fib:
                 yield Decision(rule, found)
 
     def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
-        """Return the rule and the entry that decide about a packet of this host to an address."""
+        """Return the rule and the entry that decide a packet of this host to an address."""
         return self.decide_flow(Flow(address, source, TCP if is_tcp else UDP))
 
     def decide_flow(self, flow: Flow) -> Decision:
-        """Return the rule and the entry that decide about any lookup."""
+        """Return the rule and the entry that decide any lookup."""
         for rule, is_met, route in self.come_by(flow, self._rules_around(flow.address)):
             if is_met and self._ends_with(rule, route):
                 return Decision(rule, route)
         return Decision()
 
     def _ends_with(self, rule: Rule, found: Route | None) -> bool:
-        """Tell whether a rule that is met decides, by the longest match in its table."""
+        """Return whether a matching rule decides, given the longest match in its table."""
         if rule.action is RuleAction.TO_TABLE:
             return found is not None and self.is_final(rule, found)
         return rule.action not in (RuleAction.NOP, RuleAction.GOTO)
@@ -255,7 +255,7 @@ class Fib:
     # --- the kernel's answer -----------------------------------------------------------------------------------
 
     def lookup(self, address: IPv4Address, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Lookup:
-        """Return the kernel's answer, as ``RouteBackend.lookup`` has it (inet_rtm_getroute)."""
+        """Return the kernel's answer, as ``RouteBackend.lookup`` does (inet_rtm_getroute)."""
         flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
         if errno := self._refuse_ends(flow):
             return Lookup(address, None, errno)
@@ -263,13 +263,13 @@ class Fib:
         route = decision.route
         if route is None or decision.errno:
             return Lookup(address, None, decision.errno)
-        # What is local leaves by lo, whatever the entry's device.
+        # Local packets leave through lo, whatever the entry's device.
         if route.type is not RouteType.LOCAL and self._leaves_with_loopback_source(route, flow):
             return Lookup(address, None, errnos.EINVAL)
-        # The entry is shown with the type that the packet has (__mkroute_output), and with the table that was asked:
-        # that is main for all that is found while local and main are one trie.
+        # The entry is shown with the packet's type (__mkroute_output), and with the table that was looked up: while
+        # local and main are one trie, that is main for all entries.
         kind = route.type
-        number = int(address)  # compared in a tenth of the time
+        number = int(address)  # compares ten times as fast
         if number == 0xFFFFFFFF:
             kind = RouteType.BROADCAST
         elif number >> 28 == 0xE:
@@ -280,7 +280,7 @@ class Fib:
         return Lookup(address, self.shown(route))
 
     def shown(self, route: Route) -> Route:
-        """Return an entry as a dump shows it: a hop without carrier as dead, if it isn't used (fib_nexthop_info)."""
+        """Return an entry as a dump shows it: an unused hop without carrier as dead (fib_nexthop_info)."""
         if not self.ignores_linkdown:
             return route
         linkdown = {hop.dev for hop in route.hops if hop.is_linkdown and not hop.is_dead}
@@ -288,20 +288,20 @@ class Fib:
         return with_shares(attrs.evolve(route, hops=tuple(hops)), linkdown.__contains__)
 
     def _refuse_ends(self, flow: Flow) -> int:
-        """Why nothing is looked up; 0: it is."""
+        """Return the errno if nothing is looked up; 0: the lookup goes on."""
         if int(flow.source):
             if flow.source.is_multicast or flow.source == BROADCAST:
                 return errnos.EINVAL
             if not self.is_local(flow.source):
                 return errnos.ENETUNREACH
-            # Such a packet leaves by the device of its source without any lookup, so there is no entry to show.
+            # Such a packet leaves through its source's device without any lookup, so there is no entry to show.
             if flow.address.is_multicast or flow.address == BROADCAST:
                 return errnos.EHOSTUNREACH
-        # 0.0.0.0 is this host without any lookup too.
+        # 0.0.0.0 is this host, also without any lookup.
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
     def is_local(self, source: IPv4Address) -> bool:
-        """Tell whether an address is this host's: of a device, or else one that table local calls so (ip_dev_find)."""
+        """Return whether an address is this host's: a device has it, or else table local says so (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True
@@ -319,16 +319,16 @@ class Fib:
     # --- what the kernel would do ------------------------------------------------------------------------------
 
     def finds_gateway(self, gateway: IPv4Address, dev: str) -> bool:
-        """Return whether the kernel would take a gateway of a route of table main (fib_check_nh_v4_gw).
+        """Return whether the kernel would accept a gateway of a route of table main (fib_check_nh_v4_gw).
 
-        It looks the gateway up by all rules, on that interface and among what is on a link only.
+        It looks the gateway up by all rules, on that interface and among entries on a link only.
 
         Args:
-            gateway: of a next hop that isn't onlink.
-            dev: its interface.
+            gateway: the gateway of a next hop that isn't onlink.
+            dev: the hop's interface.
 
         Returns:
-            Whether it finds a route. What VRFs change isn't known here: where there are any, it is thought to.
+            Whether it finds a route. The effect of VRFs isn't known here: if there are any, the kernel is assumed to.
         """
         if self._has_vrf:
             return True
@@ -344,34 +344,34 @@ class Fib:
         """Return the entry of table local that makes the kernel refuse an onlink gateway (fib_check_nh_v4_gw).
 
         Args:
-            gateway: of a next hop that is onlink.
+            gateway: the gateway of a next hop that is onlink.
 
         Returns:
-            None if the kernel takes it. VRFs are thought to have it taken, as above.
+            None if the kernel accepts it. With VRFs it is assumed to, as above.
         """
         found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
-        # What discards or throws is no address of this host.
+        # An entry that discards or throws is no address of this host.
         is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
         return found if is_claimed else None
 
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
-        """Return the tables with some routes more, each before what has its key, and some less."""
+        """Return the tables with routes added, each before an entry with its key, and with routes removed."""
         gone = set(remove)
         left = [route for route in self.routes if route not in gone] if gone else self.routes
         return attrs.evolve(self, routes=(*add, *left))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
-        """Return whether a rule takes the entry that its table gives (fib4_rule_suppress)."""
+        """Return whether a rule accepts the entry that its table gives (fib4_rule_suppress)."""
         if route.type is RouteType.THROW:
             return False
-        # What discards is never suppressed (fib_rules_lookup asks only where there is a result).
+        # A discarding entry is never suppressed (fib_rules_lookup checks only if there is a result).
         if route.type.is_discard:
             return True
         dev = route.hops[0].dev if route.hops else None
         return not self.suppresses(rule, route.destination.prefixlen, dev)
 
     def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
-        """Return whether a rule passes over unicast routes of a length by an interface."""
+        """Return whether a rule passes over unicast routes of a length through an interface."""
         longest, group = rule.suppress_prefix_length, rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
         return is_short or (group is not None and dev is not None and group == self._groups.get(dev, 0))

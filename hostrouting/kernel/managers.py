@@ -1,6 +1,6 @@
-"""Network managers: which of them claims an interface, and how to keep it from taking routes away.
+"""Network managers: find the one that claims an interface, and say how to keep it from removing routes.
 
-The kernel tells that a route went, not why. But each manager keeps a file for every interface that it knows.
+The kernel reports that a route is gone, but not why. But each manager keeps a file for every interface that it knows.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from hostrouting.model.routes import Protocol, Route
 
 NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
 
-# networkd's is private, but has been like that since 2014; NetworkManager's is documented in its source only.
+# networkd's file is private but hasn't changed since 2014; NetworkManager's is documented only in its source.
 _NOTES = {
     NETWORKD: ("run/systemd/netif/links", "ADMIN_STATE"),
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),
 }
 _ADDED = (Protocol.RA, Protocol.DHCP, Protocol.STATIC)
 _ADVICE = {
-    NETWORKD: "which drops routes that aren't its own when it configures an interface anew: set "
+    NETWORKD: "which drops routes that aren't its own when it configures an interface again: set "
     "ManageForeignRoutes=no in networkd.conf and KeepConfiguration=yes in the .network file (before systemd 257 "
     "neither helps), or give it the route: hostrouting fix --format networkd",
-    NETWORK_MANAGER: "which drops routes when it activates a connection anew: give it the route (nmcli connection "
+    NETWORK_MANAGER: "which drops routes when it activates a connection again: give it the route (nmcli connection "
     "modify … +ipv4.routes), or set unmanaged-devices in NetworkManager.conf",
 }
 
 
 def who_manages(root: Path, dev: str, index: int) -> str:
-    """Return which manager claims an interface, and what stops it from taking routes, as a clause.
+    """Return the manager that claims an interface and how to stop it from removing routes, as a clause.
 
     Args:
-        root: the file system's, where the managers' files are.
+        root: the root of the file system with the managers' files.
         dev: the interface.
-        index: its number.
+        index: the interface's index.
 
     Raises:
         FileError: a manager's file can't be read.
@@ -49,7 +49,7 @@ def who_manages(root: Path, dev: str, index: int) -> str:
     for manager, advice in _ADVICE.items():
         if is_managed(root, manager, index):
             return f"{dev} is managed by {manager}, {advice}"
-    return f"no network manager claims {dev}: a person, a script or another daemon does it; ip monitor route shows when"
+    return f"no network manager claims {dev}: a person, a script or another daemon did it; ip monitor route shows when"
 
 
 def is_managed(root: Path, manager: str, index: int) -> bool:
@@ -58,7 +58,7 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
     Args:
         root: as for ``who_manages``.
         manager: ``NETWORKD`` or ``NETWORK_MANAGER``.
-        index: the interface's number.
+        index: the interface's index.
 
     Raises:
         FileError: the manager's file can't be read.

@@ -1,4 +1,4 @@
-"""A kernel in memory: the one that tests drive, and that stands in where there are no namespaces.
+"""A kernel in memory, for tests and for systems without namespaces.
 
 ::
 
@@ -8,11 +8,11 @@
     assert not kernel.add([Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
     kernel.lookup([IPv4Address("172.16.1.9")])[0].route.devs        # ("eth0",)
 
-It is held to the real kernel's answers, errno by errno, by ``hostrouting.testing.conformance``. Not modelled:
-nexthop objects (EINVAL, as for one that doesn't exist), VRFs, encapsulation, IPv6 addresses other than the
-link-local ones that each device has, source addresses in 127/8 on other devices than ``lo`` in a multipath route, a
-broadcast route that a user has added to the first address of a subnet (it goes with the subnet's), and the cached
-type of a multicast destination below a prefix of its own that shares its hops with another route.
+``hostrouting.testing.conformance`` compares its answers with the real kernel's, errno by errno. Not modelled: nexthop
+objects (EINVAL, as for one that doesn't exist), VRFs, encapsulation, IPv6 addresses other than each device's
+link-local one, source addresses in 127/8 on devices other than ``lo`` in a multipath route, a broadcast route that a
+user has added to the first address of a subnet (it is removed with the subnet's), and the cached type of a multicast
+destination below a multicast prefix that shares its hops with another route.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ class FakeKernel(WholeTables):
     """A ``Kernel`` in memory that starts like a fresh network namespace with ``lo`` up; threads may share it.
 
     Args:
-        promote_secondaries: net.ipv4.conf.all.promote_secondaries: the next address of the subnet takes the place
-            of a deleted primary.
-        ignore_routes_with_linkdown: net.ipv4.conf.all.ignore_routes_with_linkdown: hops without carrier are passed
-            over.
+        promote_secondaries: net.ipv4.conf.all.promote_secondaries: the next address of the subnet replaces a deleted
+            primary.
+        ignore_routes_with_linkdown: net.ipv4.conf.all.ignore_routes_with_linkdown: hops without carrier are skipped.
     """
 
     def __init__(self, *, promote_secondaries: bool = False, ignore_routes_with_linkdown: bool = False) -> None:
@@ -61,25 +60,25 @@ class FakeKernel(WholeTables):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
-        """All network interfaces, by index."""
+        """Return all network interfaces, by index."""
         with self._lock:
             return tuple(dev.show() for dev in self._net.devices.values())
 
     def addresses(self) -> tuple[Address, ...]:
-        """All IPv4 addresses of this host."""
+        """Return all IPv4 addresses of this host."""
         with self._lock:
             return self._net.addresses()
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel asks them."""
+        """Return the policy rules in the order in which the kernel evaluates them."""
         with self._lock:
             return tuple(self._net.rules)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, in the kernel's order; of every table, if none is named.
+        """Return the entries of a table, or of every table if none is named, in the kernel's order.
 
         Args:
-            table: its number.
+            table: the table's number.
 
         Returns:
             The entries; none for a table that doesn't exist.
@@ -89,10 +88,10 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """While it is open, tell whether anything that matters has changed since it was opened.
+        """Yield a function that returns whether anything that matters has changed since then.
 
         Args:
-            inside: prefixes; an entry matters that has an address in one of them.
+            inside: prefixes; an entry matters if it has an address in one of them.
         """
         prefixes, heard = PrefixSet(inside), []
 
@@ -109,7 +108,7 @@ class FakeKernel(WholeTables):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound)."""
+        """Return for each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, not bound)."""
         with self._lock:
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
@@ -117,9 +116,9 @@ class FakeKernel(WholeTables):
         self,
         entries: Mapping[Route, Sequence[IPv4Address]],
         *,
-        is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
+        is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return for each entry which sources packets that have none get by it."""
+        """Return for each entry the sources that packets without a source get from it."""
         with self._lock:
             chosen = self._net.sources()
             return {entry: chosen.of(entry) for entry in entries}
@@ -127,18 +126,18 @@ class FakeKernel(WholeTables):
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes; one whose ``key`` is taken fails with EEXIST."""
+        """Add routes; a route whose ``key`` is taken fails with EEXIST."""
         return self._write(routes, partial(_new_route, how=How.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes or put them in the place of the first with the same ``key``.
+        """Add routes, or replace the first ones with the same ``key``.
 
-        The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
+        The kernel compares only the key, so a connected route or another daemon's is replaced too.
         """
         return self._write(routes, partial(_new_route, how=How.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes; one that isn't there fails with ESRCH."""
+        """Delete exactly these routes; a route that isn't there fails with ESRCH."""
         return self._write(routes, _delete_route)
 
     def _write(self, routes: Sequence[Route], write: Callable[[Net, Route], None]) -> tuple[RouteFailure, ...]:
@@ -157,10 +156,10 @@ class FakeKernel(WholeTables):
         """Return when something has changed since this thread's last call; the first call returns at once.
 
         Args:
-            scope: ends the wait.
+            scope: cancels the wait.
 
         Raises:
-            phases.Cancelled, phases.TimedOut: the scope ended first.
+            phases.Cancelled, phases.TimedOut: the scope was cancelled first.
         """
         with self._lock:
             changed, changes = self._changed, self._net.changes
@@ -184,14 +183,14 @@ class FakeKernel(WholeTables):
         """Add an interface with carrier.
 
         Args:
-            name: of the interface.
+            name: the interface's name.
             up: whether it is set up.
             kind: ``veth``, ``bridge``…; None for hardware.
             hardware: the ARPHRD number.
             master: the interface that it is a port of.
 
         Raises:
-            RouteError: EEXIST if there is one of that name, ENODEV if the master doesn't exist.
+            RouteError: EEXIST if there is an interface of that name, ENODEV if the master doesn't exist.
         """
         with self._attempting(f"add the link {name}") as net:
             if master is not None:
@@ -201,10 +200,10 @@ class FakeKernel(WholeTables):
             devinet.set_device_up(net, dev, is_up=up)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug its cable in or out.
+        """Set an interface up or down, or plug or unplug its cable.
 
         Raises:
-            RouteError: ENODEV if there is none of that name.
+            RouteError: ENODEV if there is no interface of that name.
         """
         with self._attempting(f"set the link {name}") as net:
             dev = net.device(name)
@@ -217,7 +216,7 @@ class FakeKernel(WholeTables):
         """Delete an interface with its addresses and routes.
 
         Raises:
-            RouteError: ENODEV if there is none of that name, EOPNOTSUPP for ``lo``.
+            RouteError: ENODEV if there is no interface of that name, EOPNOTSUPP for ``lo``.
         """
         with self._attempting(f"delete the link {name}") as net:
             devinet.delete_device(net, net.device(name))
@@ -231,12 +230,12 @@ class FakeKernel(WholeTables):
             dev: the interface.
             address: like ``10.1.0.4/24``.
             peer: the far end of a point-to-point link; the prefix length is then the peer's.
-            metric: of the connected route.
+            metric: the connected route's metric.
             prefix_route: whether the kernel adds the connected route.
 
         Raises:
             RouteError: ENODEV, EEXIST if the address is there.
-            ValueError: it is no address.
+            ValueError: the address isn't valid.
         """
         interface = IPv4Interface(address)
         ifa = Address(
@@ -251,22 +250,22 @@ class FakeKernel(WholeTables):
             devinet.inet_insert_ifa(net, net.device(dev), ifa)
 
     def del_address(self, dev: str, address: str) -> None:
-        """Take an address away from an interface.
+        """Remove an address from an interface.
 
         Args:
             dev: the interface.
-            address: with the prefix length that it was added with.
+            address: the address with its original prefix length.
 
         Raises:
             RouteError: ENODEV, EADDRNOTAVAIL if the address isn't there.
-            ValueError: it is no address.
+            ValueError: the address isn't valid.
         """
         interface = IPv4Interface(address)
         with self._attempting(f"delete the address {address} of {dev}") as net:
             devinet.inet_del_ifa(net, net.device(dev), interface.ip, interface.network.prefixlen)
 
     def add_rule(self, rule: Rule) -> None:
-        """Add a policy rule behind those of its preference.
+        """Add a policy rule behind those with the same preference.
 
         Raises:
             RouteError: EEXIST if the same rule is there, EINVAL.
@@ -275,7 +274,7 @@ class FakeKernel(WholeTables):
             fib_newrule(net, rule)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete a policy rule: the first of its preference that has all that it selects by.
+        """Delete a policy rule: the first of its preference with all of its selectors.
 
         Raises:
             RouteError: ENOENT if there is no such rule, EINVAL.
@@ -287,7 +286,7 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def _changing(self) -> Iterator[Net]:
-        """Hold the lock of the state, and wake who waits for a change if there was one."""
+        """Hold the state's lock, and wake waiting threads if there was a change."""
         with self._lock:
             before = self._net.changes
             try:
@@ -315,13 +314,13 @@ def _new_route(net: Net, route: Route, *, how: How) -> None:
 
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
-    # The kernel's own match is looser than the port's: a metric of 0 is any, no gateway is any.
+    # The kernel's own match is looser than the port's: metric 0 and a missing gateway match any.
     Deletable(net.there(route)).take(route)
     fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
 
 
 def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
-    """Refuse what no kernel is asked for: numbers that don't fit, and names of no interface."""
+    """Refuse requests that no kernel gets: with numbers that don't fit, or names that no interface can have."""
     refuse_unwritable(route)
     if route.nexthop_id is None:
         for hop in hops:

@@ -1,8 +1,8 @@
-"""The kernel itself in a throw-away network namespace, where links, addresses and rules can be changed at will.
+"""The kernel itself in a throw-away network namespace, where links, addresses and rules can be changed freely.
 
 ::
 
-    enter_namespace()                      # this thread, and those that it starts later; there is no way back
+      enter_namespace()                      # for this thread, and those that it starts later; there is no way back
     kernel = NamespaceKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
@@ -30,32 +30,32 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# A carrier reaches the routes from a work queue (net/core/link_watch.c), within microseconds on an idle machine.
+# The routes learn about a carrier from a work queue (net/core/link_watch.c), within microseconds on an idle machine.
 _CARRIER_SECONDS = 10.0
 
 
 def enter_namespace() -> None:
-    """Move this thread into a new network namespace of its own, in which ``lo`` is up and nothing else is.
+    """Move this thread into a new network namespace, in which only ``lo`` is up.
 
-    Threads and processes that it starts later are in it too; there is no way back. Without CAP_SYS_ADMIN the
-    whole process enters a user namespace first, as ``unshare -rn`` does, which only a single-threaded one can.
+    Threads and processes that it starts later are in it too; there is no way back. Without CAP_SYS_ADMIN, the whole
+    process first enters a user namespace, as ``unshare -rn`` does; only a single-threaded process can.
 
     Raises:
-        NamespaceError: the system refuses; the message names the setting that forbids it, as far as it is known.
+        NamespaceError: the system refuses; the message names the setting that forbids it, if known.
     """
     make_namespace()
     try:
         NamespaceKernel().set_link("lo", up=True)
     except RouteError as error:
-        # Ubuntu's AppArmor lets a user namespace be made and then denies what its root may do there.
+        # Ubuntu's AppArmor allows making a user namespace and then denies its root's actions there.
         raise refusal(error.errno) from error
 
 
 class NamespaceKernel(NetlinkBackend):
-    """The kernel in a network namespace that ``enter_namespace`` has made: a ``Kernel``.
+    """The kernel in a network namespace made by ``enter_namespace``: a ``Kernel``.
 
-    Each link is one end of a veth pair. The other end has the same name in a second namespace, the *fabric*:
-    ``links()`` doesn't show it, its state is the cable's, and it can have addresses that answer.
+    Each link is one end of a veth pair. The other end has the same name in a second namespace, the *fabric*.
+    ``links()`` doesn't show it; its state is the cable's, and it can have addresses that answer.
 
     Works in namespaces that this process has made, and refuses any other: a thread that is still in the host's can't
     change anything there by mistake.
@@ -74,11 +74,11 @@ class NamespaceKernel(NetlinkBackend):
         """Add an interface with carrier.
 
         Args:
-            name: of both ends of the cable, here and in the fabric.
+            name: the name of both ends of the cable, here and in the fabric.
             up: whether it is set up.
 
         Raises:
-            RouteError: the kernel refused; EEXIST if there is one of that name.
+            RouteError: the kernel refused; EEXIST if there is a link of that name.
         """
         raw_name = os.fsencode(name)
         peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._fabric.fd)]}
@@ -86,17 +86,17 @@ class NamespaceKernel(NetlinkBackend):
         self._ask(
             f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
         )
-        # Not in the same request: veth_open refuses an end that isn't paired yet (ENOTCONN).
+        # In a second request: veth_open refuses an end that isn't paired yet (ENOTCONN).
         self.set_link(name, up=up, carrier=True)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug its cable in or out; returns when the routes know.
+        """Set an interface up or down, or plug or unplug its cable; return once the routes know.
 
         Raises:
-            RouteError: the kernel refused; ENODEV if there is none of that name.
+            RouteError: the kernel refused; ENODEV if there is no link of that name.
         """
         changes, scope = NetlinkBackend(), CancelScope(timeout=_CARRIER_SECONDS)
-        changes.wait_for_change(scope)  # the first is at once
+        changes.wait_for_change(scope)  # the first call returns at once
         if up is not None:
             self._set_up(name, up)
         if carrier is not None:
@@ -113,7 +113,7 @@ class NamespaceKernel(NetlinkBackend):
         """Delete an interface with its addresses and routes.
 
         Raises:
-            RouteError: the kernel refused; ENODEV if there is none of that name.
+            RouteError: the kernel refused; ENODEV if there is no link of that name.
         """
         self._ask(f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)})
 
@@ -132,7 +132,7 @@ class NamespaceKernel(NetlinkBackend):
             dev: the interface.
             address: like ``10.1.0.4/24``.
             peer: the far end of a point-to-point link; the prefix length is then the peer's.
-            metric: of the connected route.
+            metric: the connected route's metric.
             prefix_route: whether the kernel adds the connected route.
 
         Raises:
@@ -151,18 +151,18 @@ class NamespaceKernel(NetlinkBackend):
         )
 
     def del_address(self, dev: str, address: str) -> None:
-        """Take an address away from an interface.
+        """Remove an address from an interface.
 
         Args:
             dev: the interface.
-            address: with the prefix length that it was added with.
+            address: the address with its original prefix length.
 
         Raises:
             RouteError: the kernel refused; EADDRNOTAVAIL if the address isn't there.
         """
         interface = IPv4Interface(address)
         length = interface.network.prefixlen
-        # The kernel compares IFA_ADDRESS, the far end, and the length only where both are named.
+        # The kernel compares IFA_ADDRESS, the far end, and the length only if a request has both.
         key = (dev, interface.ip, length)
         there = (each for each in self.addresses() if (each.dev, each.local, each.prefix_length) == key)
         far_end = next((each.peer or each.local for each in there), interface.ip)
@@ -202,13 +202,13 @@ class NamespaceKernel(NetlinkBackend):
     def in_fabric(self, function: Callable[[], T]) -> T:
         """Call a function in a thread inside the fabric, and return what it returns.
 
-        There, this object's methods work on the far ends; a socket opened there stays there.
+        Inside, this object's methods work on the far ends; a socket opened there stays there.
 
         Args:
-            function: takes nothing.
+            function: a function without arguments.
 
         Returns:
-            Its result; what it raises is raised here.
+            Its result; its exceptions are raised here.
         """
         return self._fabric.run(function)
 
@@ -244,7 +244,7 @@ class NamespaceKernel(NetlinkBackend):
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
     """Return the fields and attributes that name all of a rule.
 
-    ``has_ports`` doesn't tell which ports; it stands for a destination port here.
+    ``has_ports`` doesn't say which ports; here it stands for a destination port.
     """
     fields = {
         "family": socket.AF_INET,

@@ -1,7 +1,7 @@
-"""The routes port on the kernel itself, over netlink sockets of our own.
+"""The routes port on the kernel itself, over our own netlink sockets.
 
-Requests never share a socket with notifications (on a bound socket another process's message is taken for the
-answer): each call holds a conversation of its own in its own thread, and closes it; changes arrive on other sockets
+Requests never share a socket with notifications (on a bound socket, another process's message would be taken for the
+answer): each call opens a conversation in its own thread and closes it; changes arrive on other sockets
 (rtnetlink/conversation.py).
 """
 
@@ -31,13 +31,13 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# A table that other daemons keep changing is read this often for one in which nothing changed meanwhile.
+# How often to read a table that other daemons keep changing, to get one that didn't change during the read.
 _READ_ATTEMPTS = 4
 
-# Of the ports that are tried; no service has one of those that follow.
+# The first port to try; no service uses the ones after it.
 _FIRST_PORT = 50_000
 
-# What fib_lookup answers instead of an entry; anything else is a failure to answer.
+# The errors by which fib_lookup answers without an entry; any other one is a failure.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 
@@ -49,54 +49,54 @@ def _list_rules(talk: Conversation) -> list[bytes]:
 class NetlinkBackend:
     """The IPv4 FIB of the network namespace that the calling thread is in.
 
-    Needs no privileges to read; writing needs CAP_NET_ADMIN, without which each route fails with EPERM. May be
-    shared by threads: every call works on a socket of its own.
+    Reading needs no privileges; writing needs CAP_NET_ADMIN, without which each route fails with EPERM. Threads may
+    share it: every call works on its own socket.
     """
 
     def __init__(self) -> None:
         self._local = threading.local()
 
     def __reduce__(self) -> tuple[type[NetlinkBackend], tuple[()]]:
-        # A copy, or one that went to another process, asks the kernel where it is; sockets stay behind.
+        # A copy, or one in another process, queries the kernel there; sockets aren't copied.
         return type(self), ()
 
     # --- reading -----------------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
-        """All network interfaces, by index."""
+        """Return all network interfaces, by index."""
         return tuple(sorted(self._list(values.LINKS), key=lambda link: link.index))
 
     def addresses(self) -> tuple[Address, ...]:
-        """All IPv4 addresses of this host."""
+        """Return all IPv4 addresses of this host."""
         return self._list(values.ADDRESSES)
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel asks them, that of its list."""
+        """Return the policy rules in the order in which the kernel evaluates and lists them."""
         return self._list(values.RULES)
 
     def nexthops(self) -> tuple[NexthopObject, ...]:
-        """All nexthop objects, by number.
+        """Return all nexthop objects, by number.
 
-        Beyond the port: what routes do by them, ``routes`` tells.
+        Not part of the port: ``routes`` shows their effect on routes.
         """
         return self._list(values.NEXTHOPS)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, in the kernel's order; of every table, if none is named.
+        """Return the entries of a table, or of every table if none is named, in the kernel's order.
 
-        A table that changed while it was read is read again, a few times over. Should it never be still, each entry
-        was there at some time during the call, though not all of them at one moment.
+        A table that changed while it was read is read again, a few times. If it never stops changing, each entry
+        existed at some time during the call, though not all of them at one moment.
 
         Args:
-            table: its number; the kernel itself leaves the others out.
+            table: the table's number; the kernel itself leaves out the others.
 
         Returns:
-            The entries; none for a table that doesn't exist. One that uses a nexthop object has the hops of that.
+            The entries; none for a table that doesn't exist. An entry with a nexthop object has the object's hops.
         """
         return routes_of(self._groups(table))
 
     def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """Return the entries of a table as ``routes`` reads them: consecutive prefixes, by their next hops."""
+        """Return the entries of a table as ``routes`` reads them: consecutive prefixes, grouped by their attributes."""
         return tuple(self._groups(table))
 
     def _groups(
@@ -117,7 +117,7 @@ class NetlinkBackend:
         return self._read("list the routes", ask)
 
     def default_routes(self) -> tuple[Route, ...]:
-        """Return the entries of table main for 0.0.0.0/0, which stand at its head; read it no further.
+        """Return the entries of table main for 0.0.0.0/0, which come first; don't read the rest.
 
         Returns:
             The entries in the kernel's order: by tos, then by metric.
@@ -125,7 +125,7 @@ class NetlinkBackend:
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
             groups = chain.from_iterable(map(self._reader().groups, _dumped_routes(talk, Table.MAIN)))
-            # The walk is in the order of addresses (leaf_walk_rcu). What is left of it ends with the socket.
+            # The kernel walks a table in address order (leaf_walk_rcu). Closing the socket ends the walk.
             head = takewhile(lambda group: group[1][0][0] == 0, groups)
             return routes_of((entry, [prefix for prefix in prefixes if prefix == (0, 0)]) for entry, prefixes in head)
 
@@ -139,33 +139,34 @@ class NetlinkBackend:
     def routes_except(
         self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
     ) -> tuple[Route, ...]:
-        """Return the entries of every table but the plain ones by some interfaces; of these, those in some prefixes.
+        """Return the entries of every table except the plain ones through some interfaces outside some prefixes.
 
         A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
-        nearer, where gateways are. Those that aren't asked for are never made a value: memory goes by the result,
-        whatever the size of the tables. In a large table, most of them are passed over hundreds at a time.
+        nearer, where gateways are. Unwanted entries never become values: memory depends on the result, whatever the
+            size of
+        the tables. In a large table, most entries are skipped hundreds at a time.
 
         Args:
-            devs: names of interfaces.
-            inside: prefixes; a plain entry whose destination is one of them or lies in one is given too.
-            sources: that a plain entry may name.
+            devs: the names of the interfaces.
+            inside: prefixes; a plain entry is included if its destination is one of them or lies in one.
+            sources: the sources that a plain entry may have.
 
         Returns:
-            The entries in the kernel's order; of a table that is never still, as ``routes`` gives them.
+            The entries in the kernel's order; for a table that never stops changing, see ``routes``.
         """
         return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs, sources), inside))
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """While it is open, tell whether anything that matters may have changed since it was opened.
+        """Yield a function that returns whether anything that matters may have changed since then.
 
         An overrun of the socket counts as a change.
 
         Args:
-            inside: prefixes; an entry matters that has an address in one of them.
+            inside: prefixes; an entry matters if it has an address in one of them.
 
         Raises:
-            RouteError: the kernel can't be listened to.
+            RouteError: listening to the kernel failed.
         """
         attempt = "listen for changes of routes"
         with rtnl.translate_errors(attempt):
@@ -181,18 +182,18 @@ class NetlinkBackend:
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """For each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
+        """Return for each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
 
-        Never with an output interface: the kernel would then call nearly every destination reachable.
+        Never names an output interface: the kernel would then call nearly every destination reachable.
 
         Until the first policy rule is added, tables local and main are one trie, and the kernel names main
         (254) for the entries of both (fib_trie_unmerge).
 
-        A rule for all ports applies to every packet; the kernel finds that it does for one that has ports.
+        A rule for all ports applies to every packet; the kernel only finds that out for a lookup that has ports.
 
         Raises:
-            RouteError: the kernel can't be asked, or a rule for all source ports decides. TCP asks without a source
-                port first, and once more with one (tcp_v4_connect).
+            RouteError: the kernel can't be queried, or a rule for all source ports decides. TCP's first lookup has no
+                source port, its second one has (tcp_v4_connect).
         """
         if not addresses:
             return ()
@@ -227,9 +228,9 @@ class NetlinkBackend:
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Ask which sources the kernel chooses for packets that have none, by the entries that win for them.
+        """Return the sources that the kernel chooses for packets without one, by the entries that win for them.
 
-        A lookup tells of the hop that it takes: by a hash of the address or, as a sysctl says, of the port too.
+        A lookup shows the hop that it takes: by a hash of the address or, depending on a sysctl, of the port too.
         """
         owners = [entry for entry, addresses in entries.items() for _ in addresses]
         flows = [
@@ -261,18 +262,18 @@ class NetlinkBackend:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes; one whose ``key`` is taken fails with EEXIST."""
+        """Add routes; a route whose ``key`` is taken fails with EEXIST."""
         return self._write(routes, partial(wire.new_route, rtnl.ADD, wire.hops_packer(rtnl.Indexes())))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes or put them in the place of the first with the same ``key``.
+        """Add routes, or replace the first ones with the same ``key``.
 
-        The kernel asks for no more than the key: a connected route or another daemon's is replaced too.
+        The kernel compares only the key, so a connected route or another daemon's is replaced too.
         """
         return self._write(routes, partial(wire.new_route, rtnl.REPLACE, wire.hops_packer(rtnl.Indexes())))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes; one that isn't there fails with ESRCH."""
+        """Delete exactly these routes; a route that isn't there fails with ESRCH."""
         deletable, pack_hops = self._deletable(routes), wire.hops_packer(rtnl.Indexes())
 
         def pack(route: Route, sequence: int) -> bytes:
@@ -296,7 +297,7 @@ class NetlinkBackend:
             entry
             for table, protocol in tables
             for entry in routes_of(self._groups(table, lambda _: False, destinations, protocol))
-            if entry.protocol == protocol  # 0 is no filter to the kernel
+            if entry.protocol == protocol  # for the kernel 0 means no filter
         )
 
     # --- waiting -----------------------------------------------------------------------------------------------
@@ -304,15 +305,15 @@ class NetlinkBackend:
     def wait_for_change(self, scope: CancelScope) -> None:
         """Return when links, addresses, routes or rules may have changed since this thread's last call.
 
-        The first call in a thread returns at once; from then on changes are collected, until the thread ends or
-        the backend is gone. An overrun of the socket counts as a change.
+        The first call in a thread returns at once; from then on changes are collected until the thread ends or the
+        backend is deleted. An overrun of the socket counts as a change.
 
         Args:
-            scope: ends the wait.
+            scope: cancels the wait.
 
         Raises:
-            phases.Cancelled, phases.TimedOut: the scope ended first.
-            RouteError: the kernel can't be listened to.
+            phases.Cancelled, phases.TimedOut: the scope was cancelled first.
+            RouteError: listening to the kernel failed.
         """
         attempt = "listen for changes of routes"
         changes: Listener | None = vars(self._local).get("changes")
@@ -332,7 +333,7 @@ class NetlinkBackend:
     def _reader(
         self, is_wanted: Callable[[Route], bool] = lambda _: True, inside: Sequence[Prefix] = ()
     ) -> RouteReader:
-        # Where the sysctl nexthop_compat_mode is 0, the kernel doesn't show the hops of a nexthop object with a route.
+        # If the sysctl nexthop_compat_mode is 0, the kernel doesn't show the hops of a nexthop object with a route.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
         return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside))
 

@@ -1,7 +1,7 @@
-"""Pure: where routes lead: the default route that counts, the hops of a nexthop object, the source that a hop gives.
+"""Pure: next hops: the default route that counts, a nexthop object's hops, and the source that a hop gives.
 
-The kernel shows the hops of a nexthop object with the route itself, but where the sysctl
-net.ipv4.nexthop_compat_mode is 0. A route whose object discards is shown as one that does, in either case.
+The kernel shows the hops of a nexthop object with the route itself, unless the sysctl net.ipv4.nexthop_compat_mode is
+0. A route whose object discards is shown as a discarding one in either case.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Route, Rout
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
-    """Return a route with the hops of the nexthop object that it names, where the kernel didn't show them itself.
+    """Return a route with the hops of its nexthop object, if the kernel didn't show them.
 
     Args:
-        route: as the kernel shows it.
-        nexthops: gives all objects by number.
+        route: the route as the kernel shows it.
+        nexthops: returns all objects by number.
     """
     if route.nexthop_id is None or route.hops or route.type is not RouteType.UNICAST:
         return route
@@ -33,34 +33,34 @@ def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]])
 
 
 def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple[NextHop, ...]:
-    """Return the hops of a nexthop object, as the kernel shows them with a route by it.
+    """Return the hops of a nexthop object, as the kernel shows them with a route that uses it.
 
     Args:
         nexthop: the object.
-        by_id: all of them, for the members of a group.
+        by_id: all objects, for the members of a group.
 
     Returns:
-        Those of a group with their weights, one without an interface for a member that isn't there; none of what
-        discards.
+        For a group its members' hops with their weights, without an interface for a missing member; nothing for an
+        object that discards.
     """
     if nexthop.hop is not None:
         return (nexthop.hop,)
     legs = ((by_id[member].hop if member in by_id else NextHop(), weight) for member, weight in nexthop.members)
     hops = tuple(attrs.evolve(hop, weight=weight) for hop, weight in legs if hop is not None)
-    # Of a group of one the kernel shows no weight.
+    # The kernel shows no weight for a group of one.
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
-    """Return a route whose legs are alive that only a sysctl shows as dead, as they still get their share of packets.
+    """Return a route with those legs alive that only a sysctl shows as dead: they still get their share of packets.
 
-    Where ignore_routes_with_linkdown is set, a hop without carrier is shown as dead. But the share of a leg is taken
-    away when the carrier goes, and not when the sysctl comes (fib_rebalance). The legs of nexthop objects are skipped
-    in any case, and so is a route none of whose legs has a carrier.
+    If ignore_routes_with_linkdown is set, a hop without carrier is shown as dead. But a leg loses its share when the
+    carrier goes, and not when the sysctl is set (fib_rebalance). The legs of nexthop objects are skipped in any case,
+    and so is a route if none of its legs has a carrier.
 
     Args:
-        route: as the kernel shows it.
-        lacks_carrier: tells whether an interface is up and has no carrier; else a leg is dead for another reason.
+        route: the route as the kernel shows it.
+        lacks_carrier: returns whether an interface is up without carrier; otherwise a leg is dead for another reason.
     """
     if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
         return route
@@ -73,22 +73,22 @@ def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
     return attrs.evolve(route, hops=hops)
 
 
-# The part of an entry that decides about the sources of what goes by it.
+# The part of an entry that decides which sources its packets get.
 SourceKey = tuple[object, ...]
 
 
 def source_key(route: Route) -> SourceKey:
-    """Return what the entries have in common whose packets get the same sources."""
+    """Return a key that is equal for entries whose packets get the same sources."""
     hops = tuple(hop.path for hop in route.hops if not hop.is_dead)
     return route.type, route.scope, route.source, route.nexthop_id, hops
 
 
-# A hop that has its share of so many flows is taken by none of them once in e**16 times.
+# All of this many flows miss a hop with its share only once in e**16 times.
 _FLOWS_A_SHARE, _FLOWS_MAX = 16, 4096
 
 
 def flows_through(route: Route) -> int:
-    """Return how many flows by an entry take all its hops."""
+    """Return how many flows through an entry it takes to use all its hops."""
     weights = [hop.weight for hop in route.hops]
     if len(weights) < 2 or route.source is not None:
         return 1
@@ -96,20 +96,20 @@ def flows_through(route: Route) -> int:
 
 
 def spread(route: Route, addresses: Iterable[IPv4Address]) -> list[IPv4Address]:
-    """Return as many of some addresses as flows take all hops of an entry, the same again where there are fewer."""
+    """Return enough addresses for flows through all hops of an entry; addresses repeat if there are too few."""
     return list(islice(cycle(addresses), flows_through(route)))
 
 
 class Sources:
-    """The sources that a host's packets get where none is chosen, as far as addresses and entries tell.
+    """The sources that a host's packets get if none is chosen, as far as addresses and entries show.
 
-    The kernel is asked where it can be. Three things that decide are not in any dump: the order in which interfaces
-    were registered, the sysctl route_localnet, and which route has last had the source of a nexthop object chosen.
+    Where possible, the kernel is queried instead. Three deciding facts are in no dump: the order in which interfaces
+    were registered, the sysctl route_localnet, and the route that last chose the source of a nexthop object.
 
-    ``loopback_scope`` is the least scope that an entry must have to get a source of 127.0.0.0/8.
+    ``loopback_scope`` is the least scope that an entry must have to get a source in 127.0.0.0/8.
 
     Args:
-        addresses: of the host; those of an interface in the kernel's order.
+        addresses: the host's addresses; those of an interface in the kernel's order.
     """
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -118,29 +118,30 @@ class Sources:
             if not address.is_secondary:
                 self._primary.setdefault(address.dev, []).append(address)
         loopbacks = (each.scope for each in addresses if each.local.is_loopback)
-        # Most hosts have 127.0.0.0/8 for themselves alone.
+        # On most hosts all of 127.0.0.0/8 has host scope.
         self.loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
         self._by_hop = cache(self._source_by)
 
     def of(self, route: Route) -> tuple[IPv4Address, ...]:
-        """Return the sources that packets by an entry get, the least first: of several hops each has its own.
+        """Return the sources that packets through an entry get, in ascending order; each hop may have another one.
 
-        Interfaces are thought to be registered in the order of their indexes, and the rest to be as it mostly is.
+        Interfaces are assumed to be registered in the order of their indexes, and the other unknown facts to be as
+        usual.
         """
         return tuple(sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead)))
 
     def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IPv4Address, ...]:
-        """Return all sources that packets by an entry may get, each once; none if there is no doubt.
+        """Return all sources that packets through an entry may get, without duplicates; none if there is no doubt.
 
         Args:
             route: the entry.
-            scopes: of the entries that use nexthop objects.
+            scopes: the scopes of the entries that use nexthop objects.
         """
         if route.source is not None:
             return ()
         shared = {route.scope}
         if route.nexthop_id is not None:
-            # The object has one from the beginning, by a scope of its own (nh_create_ipv4), until an address changes.
+            # The object has a source from the start, by its own scope (nh_create_ipv4), until an address changes.
             shared |= {*scopes, Scope.LINK - 1, Scope.LINK}
         cases = list(product(shared, (Scope.HOST, Scope.LINK)))
         hops = [(hop.dev, _compared_gateway(route, hop)) for hop in route.hops if not hop.is_dead]
@@ -148,7 +149,7 @@ class Sources:
         return _each_once(chain.from_iterable(by_hop)) if any(len(sources) > 1 for sources in by_hop) else ()
 
     def by_hop(self, route: Route, hop: NextHop) -> IPv4Address | None:
-        """Return the source of packets that take a hop of an entry (fib_result_prefsrc); None: none is found."""
+        """Return the source of packets through a hop of an entry (fib_result_prefsrc); None if there is none."""
         if route.source is not None:
             return route.source
         return next(iter(self._by_hop(hop.dev, _compared_gateway(route, hop), route.scope, Scope.HOST)), None)
@@ -156,16 +157,17 @@ class Sources:
     def _source_by(
         self, dev: str | None, gateway: IPv4Address | None, scope: int, local_scope: int
     ) -> tuple[IPv4Address, ...]:
-        """Return the source that a hop gives (inet_select_addr): of its interface, the gateway's subnet first.
+        """Return the sources that a hop may give (inet_select_addr): from its interface, the gateway's subnet first.
 
         Args:
-            dev: its interface.
-            gateway: of the hop, if any.
-            scope: of the entry.
-            local_scope: the farthest that counts of an address of scope host; route_localnet makes it link.
+            dev: the hop's interface.
+            gateway: the hop's gateway, if any.
+            scope: the entry's scope.
+            local_scope: a limit on the addresses' scopes: host, or link with route_localnet.
 
         Returns:
-            An interface without any takes that of the first interface that has one: one for each that may be the first.
+            If the interface has no address, the kernel uses the first interface with one: one source for each that may
+                be first.
         """
         own = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
         near = (each for each in own if gateway is not None and gateway in each.network)
@@ -175,13 +177,13 @@ class Sources:
             name: next((each.local for each in those if each.scope != Scope.LINK and each.scope <= scope), None)
             for name, those in self._primary.items()
         }
-        # The loopback is registered first, always.
+        # The loopback is always registered first.
         first = firsts.get(LOOPBACK)
         return (first,) if first is not None else _each_once(firsts.values())
 
 
 def _compared_gateway(route: Route, hop: NextHop) -> IPv4Address | None:
-    """Return what the kernel compares with subnets (fib_info_update_nhc_saddr): of IPv6 the first four bytes."""
+    """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr): IPv6's first four bytes."""
     if isinstance(hop.gateway, IPv6Address):
         number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96
         return IPv4Address(number) if number else None
@@ -199,18 +201,18 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
     """Return the default route that counts: the lowest-metric unicast 0.0.0.0/0 of table main.
 
     Args:
-        routes: entries of any tables, in the kernel's order.
-        by: shell patterns of interfaces: take only default routes with a live hop by one of them; None: by any.
+        routes: the entries of any tables, in the kernel's order.
+        by: shell patterns of interfaces: accept only default routes with a live hop through one of them; None: any.
 
     Returns:
-        The route; None if there is none with a live hop. Its other hops, if any, are still in it.
+        The route; None if none has a live hop. Its other hops, if any, are still included.
     """
     candidates = [route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
 
 
 def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return ``default_route`` with its live hops by these interfaces alone: what a static route inherits."""
+    """Return ``default_route`` with only its live hops through these interfaces: a static route inherits these."""
     default = default_route(routes, by)
     if default is None:
         return None
@@ -219,12 +221,12 @@ def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) 
 
 
 def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
-    """Return whether an interface is like one of some shell patterns; None: each is."""
+    """Return whether an interface matches one of some shell patterns; None matches any."""
     return patterns is None or is_like(dev, patterns)
 
 
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the default routes that share the lowest metric; an empty list if they leave by the same interfaces."""
+    """Return the default routes that share the lowest metric; an empty list if all use the same interfaces."""
     live = [route for route in unicast_defaults(routes) if route.devs]
     lowest = min((route.metric for route in live), default=0)
     tied = [route for route in live if route.metric == lowest]
@@ -232,10 +234,10 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
 
 
 def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
-    """Return a lookup that gives each default route that the kernel may take where it gives one of several.
+    """Return a lookup that returns each default route that the kernel may choose if it returns one of several.
 
-    Of default routes of one table and metric by one gateway each, the kernel chooses by the state of these gateways,
-    anew for each lookup (fib_select_default).
+    Among default routes of one table and metric with one gateway each, the kernel chooses by the state of these
+    gateways, again for each lookup (fib_select_default).
 
     Args:
         look_up: ``RouteBackend.lookup``, or a model of it.
@@ -259,7 +261,7 @@ def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -
 
 
 def _is_alternative(route: Route) -> bool:
-    """Return whether a route is one among which the kernel chooses by the state of their gateways."""
+    """Return whether a route is one of those among which the kernel chooses by their gateways' state."""
     is_default = route.destination.prefixlen == 0 and route.type is RouteType.UNICAST and not route.is_dead
     return is_default and len(route.hops) == 1 and route.hops[0].gateway is not None
 
@@ -269,10 +271,10 @@ def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = 
 
     Args:
         routes: as for ``default_route``.
-        by: likewise.
+        by: as for ``default_route``.
 
     Returns:
-        What is missing, with what is there instead.
+        What is missing, and what is there instead.
     """
     on = "" if by is None else f" on {','.join(by)}"
     dead = [route for route in unicast_defaults(routes) if any(is_among(hop.dev or "", by) for hop in route.hops)]
@@ -282,7 +284,7 @@ def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = 
 
 
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the unicast 0.0.0.0/0 of table main for any tos, dead ones too, in the order in which they are given."""
+    """Return the unicast 0.0.0.0/0 of table main for any tos, including dead ones, in the given order."""
     return [
         route
         for route in routes

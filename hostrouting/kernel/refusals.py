@@ -1,6 +1,6 @@
-"""Refusals of any kernel, the real one and the one in memory: of a request, and of one that the port forbids to make.
+"""Refusals of a request by the kernel, real or in memory, and by the port itself.
 
-A backend asks for no route that fits into no message, and for the deletion of none that isn't there.
+A backend never requests a route that doesn't fit into a message, or the deletion of a route that doesn't exist.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _BYTE_MAX, _UINT32_MAX, WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
 
 
 class NetlinkError(Exception):
-    """The kernel's refusal of one request; it never leaves the backend.
+    """A request that the kernel refused; this error never leaves the backend.
 
     Args:
-        errno: its reason.
-        message: its own sentence (ext-ACK), or the errno in words.
+        errno: the error number.
+        message: the kernel's own sentence (ext-ACK), or the errno in words.
     """
 
     def __init__(self, errno: int, message: str = "") -> None:
@@ -30,13 +30,13 @@ class NetlinkError(Exception):
 
 
 def refuse_unwritable(route: Route) -> None:
-    """Refuse a route with a number that fits into no message.
+    """Refuse a route with a number that doesn't fit into a message.
 
     Raises:
         NetlinkError: EINVAL.
     """
     limited = (
-        ("table", route.table, 1, _UINT32_MAX),  # 0 isn't one: the kernel would take main (fib_new_table)
+        ("table", route.table, 1, _UINT32_MAX),  # 0 is no table: the kernel would use main (fib_new_table)
         ("metric", route.metric, 0, _UINT32_MAX),
         ("mtu", route.mtu or 0, 0, _UINT32_MAX),
         ("nexthop id", route.nexthop_id or 0, 0, _UINT32_MAX),
@@ -51,15 +51,15 @@ def refuse_unwritable(route: Route) -> None:
 
 
 class Deletable:
-    """The routes that are there, each to be taken once: which of a batch of deletions may be asked for.
+    """Existing routes, each of which can be deleted once: they decide which deletions of a batch are requested.
 
-    The kernel's own match is looser than what ``RouteBackend.delete`` promises: a metric of 0 is any metric, and a
-    device without a gateway is that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). Asking for a
-    route that isn't there could so take another one away. So the tables are read first; only entries with the
-    destination of a route to delete are kept, however many others there are.
+    The kernel's own match is looser than the promise of ``RouteBackend.delete``: a metric of 0 matches any metric, and
+    a device without a gateway matches that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). So
+    deleting a route that doesn't exist could remove another one. Therefore the tables are read first. Only entries with
+    the destination of a route to delete are kept, however many others there are.
 
     Args:
-        entries: of the tables concerned.
+        entries: the entries of the tables concerned.
     """
 
     def __init__(self, entries: Iterable[Route]) -> None:
@@ -68,10 +68,10 @@ class Deletable:
             self._devs.setdefault(_identity(entry), []).append(_first_dev(entry))
 
     def take(self, route: Route) -> None:
-        """Find a route, and count it as gone; a hop without a device means any device.
+        """Find a route and mark it as deleted; a hop without a device matches any device.
 
         Raises:
-            NetlinkError: it isn't there (ESRCH).
+            NetlinkError: there is no such route (ESRCH).
         """
         devs, dev = self._devs.get(_identity(route), []), _first_dev(route)
         if not devs or (dev is not None and dev not in devs):
@@ -80,10 +80,10 @@ class Deletable:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    """All that must match but the device of the first hop; as numbers, which are hashed fast."""
+    """Return all that must match, except the first hop's device; as numbers, which are fast to hash."""
     prefix = numbers(route.destination)
     key = (route.table, *prefix, route.tos, route.metric, route.type, route.protocol, route.nexthop_id)
-    # The hops of a nexthop object are its own.
+    # A nexthop object has its own hops.
     return key if route.nexthop_id is not None or not route.hops else (*key, route.hops[0].gateway)
 
 

@@ -1,4 +1,4 @@
-"""Pure: which policy rules a packet of this host meets."""
+"""Pure: decide which policy rules match a packet of this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule
 
-# What the kernel compares as long as no source is chosen.
+# The kernel compares with this address as long as no source is chosen.
 NO_SOURCE = IPv4Address(0)
 
 TCP, UDP = 6, 17
@@ -25,14 +25,14 @@ KERNEL_RULES = tuple(
 
 
 class Flow(NamedTuple):
-    """Key of a lookup (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
+    """The key of a lookup (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
 
     Args:
         address: the destination.
-        source: of the packet, if one is chosen.
-        protocol: UDP or TCP; 0 for a gateway, which is found by an interface without carrier too.
-        oif: the interface that it must leave by.
-        scope: of the entries that count the farthest.
+        source: the packet's source, if one is chosen.
+        protocol: UDP or TCP; 0 for a gateway, which can be found through an interface without carrier.
+        oif: the interface that the packet must leave through.
+        scope: the least scope of the entries that count.
     """
 
     address: IPv4Address
@@ -43,19 +43,19 @@ class Flow(NamedTuple):
 
     @classmethod
     def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
-        """Return the kernel's own lookup of the gateway of a route of some scope (fib_check_nh_v4_gw)."""
+        """Return the kernel's own lookup for the gateway of a route of some scope (fib_check_nh_v4_gw)."""
         return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
 def loopback_of(links: Iterable[Link]) -> str:
-    """Return the name of the interface by which what this host sends comes in; ``lo`` if it isn't among these."""
+    """Return the name of the interface that this host's packets come from; ``lo`` if it isn't among the links."""
     return next((link.name for link in links if link.hardware == Hardware.LOOPBACK), LOOPBACK)
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Return whether a rule doesn't decide about the packets asked about, but may about others to the same address.
+    """Return whether a rule can't match our packets, but may match others to the same address.
 
-    Those asked about have mark 0, tos 0, uid 0, no device chosen, and are UDP's and TCP's, of which no ports are known.
+    Our packets have mark 0, tos 0, uid 0, no chosen device, and are UDP or TCP with unknown ports.
     """
     selects = (
         rule.mark is not None
@@ -75,17 +75,17 @@ def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
 
 
 def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: bool = False) -> bool | None:
-    """Tell whether a packet meets a rule (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
+    """Return whether a rule matches a packet (fib_rule_match in net/core/fib_rules.c, fib4_rule_match).
 
     Args:
         rule: a policy rule.
-        flow: the packet, or the kernel's own lookup of a gateway.
-        loopback: the name of the interface by which what this host sends comes in.
-        lacks_unknown: whether the packet has nothing of what rules select by and isn't known here: then it meets a
-            rule for all but that.
+        flow: the packet, or the kernel's own lookup for a gateway.
+        loopback: the name of the interface that this host's packets come from.
+        lacks_unknown: whether the packet has none of the selectors that are unknown here: then it matches an inverted
+            rule for them.
 
     Returns:
-        Whether the rule's action is taken; None: that depends on something unknown. No rule of a VRF is thought to
+        Whether the rule's action is taken; None: that depends on something unknown. A VRF's rule is assumed not to
         match.
     """
     is_match = (
@@ -107,11 +107,11 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
 
 
 def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
-    """Why a packet that doesn't meet a rule doesn't, in words for a person: the first selector that is another's."""
+    """Return why a rule doesn't match a packet: the first selector that differs, in words."""
     if rule.has_unknown:
-        return "it selects by something that isn't known here"
+        return "it has a selector that isn't known here"
     if rule.is_inverted:
-        return "it is about all but such packets"
+        return "it applies to all packets except these"
     ends = [str(end).removesuffix("/32") for end in (rule.destination, rule.source)]
     unchosen = " and no source is chosen yet" if flow.source == NO_SOURCE else ""
     protocol = {TCP: "TCP", UDP: "UDP"}.get(rule.ip_protocol, f"protocol {rule.ip_protocol}")
@@ -121,11 +121,11 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
         (rule.source is not None and flow.source not in rule.source, f"packets from {ends[1]}{unchosen}"),
         (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
         (rule.oif is not None, f"sockets bound to {rule.oif}"),
-        (rule.iif not in (None, loopback), f"packets that come in by {rule.iif}"),
+        (rule.iif not in (None, loopback), f"packets that come in through {rule.iif}"),
         (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
         (rule.tos != 0, "packets with a tos"),
         (rule.tun_id != 0, "packets out of a tunnel"),
         (rule.ip_protocol not in (0, flow.protocol), f"{protocol} alone"),
         (rule.has_ports, "certain ports, which aren't known here"),
     )
-    return f"it is about {next(words for is_so, words in is_about if is_so)}"
+    return f"it applies to {next(words for is_so, words in is_about if is_so)}"

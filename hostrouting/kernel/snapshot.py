@@ -1,4 +1,4 @@
-"""A recorded host as one JSON document, in the shape of what ``ip -j -N`` prints.
+"""A snapshot of a host as one JSON document, in the format of ``ip -j -N``.
 
 ::
 
@@ -13,12 +13,12 @@
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are passed over without a carrier (a sysctl),
      "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    what configures interfaces
-     "isTorn": true,                   the host changed while it was recorded
-     "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
-     "sources": [{...}, ...]}         routes, each with the sources of connections by it, where no other list tells them
+     "isTorn": true,                   the host changed during the recording
+          "isMerged": true,                whether tables local and main are one, as they are until the first custom
+          rule, "sources": [{...}, ...]}         routes, each with its connections' sources if no other list shows them
 
-Only links, addresses, rules and routes must be there. The last two are the kernel's to tell, and ip doesn't. We write
-the keys that our values come from, and nothing else.
+Only links, addresses, rules and routes are required. The last two come from the kernel, not from ip. We write only the
+keys that our values come from.
 """
 
 from __future__ import annotations
@@ -73,21 +73,21 @@ _BYTES_MAX = 1 << 30
 
 @attrs.frozen
 class Snapshot:
-    """A host's links, addresses, rules and routes as they were at some time.
+    """A host's links, addresses, rules and routes at some time.
 
     Args:
-        links: by index.
-        addresses: IPv4.
-        rules: in the order in which the kernel asks them.
+        links: the links, by index.
+        addresses: the IPv4 addresses.
+        rules: the rules, in the order in which the kernel evaluates them.
         routes: the entries of every table, in the kernel's order, with the hops of nexthop objects.
-        nameservers: that the host asks, IPv4.
-        host: its name; None: not known.
-        time: RFC 3339, UTC, in seconds; None: not known.
-        kernel: name and release; None: not known.
-        is_merged: whether tables local and main are one trie; None: not known.
-        is_torn: the host changed while it was recorded, so this may be a state that never was; it isn't judged.
-        sources: entries with the sources that connections by them, and by any that lead the same way, get; those that
-            follow from addresses and entries aren't recorded.
+        nameservers: the host's IPv4 DNS servers.
+        host: its name; None: unknown.
+        time: RFC 3339, UTC, in seconds; None: unknown.
+        kernel: name and release; None: unknown.
+        is_merged: whether tables local and main are one trie; None: unknown.
+        is_torn: the host changed during the recording, so it may never have been in this state; it isn't judged.
+        sources: entries with the sources of connections through them, and through any with the same next hops; sources
+            that follow from addresses and entries aren't recorded.
         ignoring_linkdown: interfaces of net.ipv4.conf.*.ignore_routes_with_linkdown; None: not known.
         managers: network managers with the interfaces that they configure.
     """
@@ -108,16 +108,16 @@ class Snapshot:
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
-        """Read a document that ``to_document`` or ip has made; keys that aren't known are passed over.
+        """Read a document made by ``to_document`` or ip; unknown keys are ignored.
 
         Args:
-            document: as ``json.load`` gives it.
+            document: as returned by ``json.load``.
 
         Returns:
             The snapshot.
 
         Raises:
-            ConfigError: it isn't one: with all problems, each with its path, like ``routes[3].gateway``.
+            ConfigError: it isn't a snapshot: with all problems, each with its path, like ``routes[3].gateway``.
         """
         if not isinstance(document, Mapping):
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
@@ -138,22 +138,22 @@ class Snapshot:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:
-        """Read a file that ``save``, ``hostrouting snapshot`` or a shell with ip has written.
+        """Read a file written by ``save``, ``hostrouting snapshot`` or a shell with ip.
 
         Args:
-            path: of the file; ``-`` is standard input.
-            bytes_max: a larger one is refused.
+            path: the file's path; ``-`` is standard input.
+            bytes_max: larger files are refused.
 
         Returns:
-            The snapshot; a host that the document doesn't name goes by the file's name without ``.json``.
+            The snapshot; if the document has no host's name, the file's name without ``.json`` is used.
 
         Raises:
             ConfigError: there is no such file, or it isn't a snapshot.
-            FileError: it can't be read.
+            FileError: the file can't be read.
         """
         if path != STDIN:
             document = read_document(path, "snapshot", bytes_max=bytes_max)
-            # Who made a file up could forge lines of a report.
+            # Whoever made up the file could forge lines of a report.
             name = "?".join(Path(path).name.removesuffix(".json").splitlines())
         else:
             document = _read_stdin(bytes_max)
@@ -162,13 +162,13 @@ class Snapshot:
         return loaded if loaded.host else attrs.evolve(loaded, host=name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that ``load`` and ``--snapshot`` read: the whole document, or nothing.
+        """Write a file that ``load`` and ``--snapshot`` read, either completely or not at all.
 
         Args:
-            path: of the file; one that is there is replaced.
+            path: the file's path; an existing file is replaced.
 
         Raises:
-            FileError: it can't be written; what was there still is.
+            FileError: the file can't be written; an existing one is unchanged.
         """
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}")
@@ -182,21 +182,21 @@ class Snapshot:
             raise FileError.of(f"write the snapshot {target}", error) from error
 
     def to_document(self) -> dict[str, Any]:
-        """Return the document that ``from_document`` reads back as this snapshot."""
-        # The routes have the hops of nexthop objects.
+        """Return a document from which ``from_document`` reads this snapshot."""
+        # The routes already have the nexthop objects' hops.
         fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
-        """Return the document as JSON, an item a line, so that two of them can be compared."""
+        """Return the document as JSON, an item a line, so that two documents can be compared."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
 
 
 def _prints_all_selectors(kernel: str, ip: str) -> bool:
-    """Return whether ip prints all that a rule of the kernel may select by: its releases go by the kernel's.
+    """Return whether ip prints every selector that the kernel's rules may have: ip's releases follow the kernel's.
 
-    Up to Linux 6.12 ip prints all of it since long ago.
+    Up to Linux 6.12, ip has long printed all of them.
     """
     release, printer = _RELEASE.search(kernel), _RELEASE.search(ip.partition("iproute2-")[2])
     if release is None:
@@ -240,7 +240,7 @@ def _name(value: object) -> str:
 
 def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], default: Any = NEEDED) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
-        # Some versions of ip leave {} where an interface has nothing to show.
+        # Some versions of ip leave {} if an interface has nothing to show.
         items = each(value, lambda item: None if item == {} else parse(item))
         return tuple(item for item in items if item is not None)
 

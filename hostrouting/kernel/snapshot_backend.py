@@ -1,4 +1,4 @@
-"""A recorded host: how it is recorded, and asked; it can't be changed."""
+"""Record a host's snapshot, and query one as a backend, which can't be changed."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Tab
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
-# Of the entries by one way that many are looked for where they win: others may come first in the tables that rules ask.
+# The number of entries with the same next hops to try; others may win in the tables that are looked up before.
 _TRIED_ENTRIES = 16
 
 
 def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
-    """Record a host at one moment; if it never stands still, at several, which ``is_torn`` then says.
+    """Record a host at one moment; if it never stops changing, ``is_torn`` says that there were several.
 
     Args:
         backend: the kernel.
-        nameservers: that the host asks.
+        nameservers: the host's DNS servers.
 
     Returns:
-        What was found.
+        The snapshot.
 
     Raises:
-        RouteError: the kernel can't be asked.
+        RouteError: the kernel can't be queried.
     """
     kernel = os.uname()
 
@@ -66,10 +66,10 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
 
 
 def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
-    """Ask whether the kernel finds an own address in table main: then that and table local are one trie.
+    """Return whether the kernel finds a local address in table main: then main and local are one trie.
 
     Returns:
-        None where it finds none.
+        None if the kernel finds none.
     """
     for found in backend.lookup([address.local for address in addresses[:1]]):
         if found.route is not None and found.route.type is RouteType.LOCAL:
@@ -80,10 +80,10 @@ def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | No
 def _asked_sources(
     addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], backend: RouteBackend
 ) -> tuple[tuple[Route, tuple[IPv4Address, ...]], ...]:
-    """Ask for the sources that matter and don't follow from addresses and entries.
+    """Query the sources that matter and don't follow from addresses and entries.
 
     Returns:
-        An entry of each way with its sources. Of an entry that no first lookup ends at they aren't needed.
+        One entry for each set of next hops, with its sources. Entries at which no first lookup ends aren't needed.
     """
     if not any(rule.source is not None for rule in rules):
         return ()
@@ -97,7 +97,7 @@ def _asked_sources(
     for route in chain.from_iterable(entries[:_TRIED_ENTRIES] for entries in doubts.values()):
         prefix = numbers(route.destination)
         if (first := free[prefix]) is not None:
-            first = max(first, 1)  # 0.0.0.0 is this host
+            first = max(first, 1)  # 0.0.0.0 means this host
             tried += map(IPv4Address, range(first, min(first + flows_through(route), ends(prefix)[1] + 1)))
     asked: dict[SourceKey, tuple[Route, list[IPv4Address]]] = {}
     for found in backend.lookup(tried):
@@ -108,7 +108,7 @@ def _asked_sources(
 
 
 def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
-    """Return the scopes of the entries by nexthop objects: any of them may have chosen the source of an object."""
+    """Return the scopes of entries with nexthop objects: any of them may have chosen an object's source."""
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
@@ -116,7 +116,7 @@ _LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Tell whether it isn't recorded by which interfaces a route leaves, as of a nexthop object that isn't there."""
+    """Return whether a route's interfaces aren't in the snapshot, as for a nexthop object that isn't there."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 
@@ -133,15 +133,15 @@ def _untold_dev(route: Route) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return what an answer says apart from the table: while local and main are one the kernel names main for both."""
+    """Return the answer without its table: while local and main are one trie, the kernel names main for both."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)
 
 
 class SnapshotBackend(WholeTables):
-    """A ``RouteBackend`` that answers as the kernel of a recorded host would have; threads may share it.
+    """A ``RouteBackend`` that answers as the snapshot's kernel would have; threads may share it.
 
     Args:
-        snapshot: the host.
+        snapshot: the snapshot.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -150,19 +150,19 @@ class SnapshotBackend(WholeTables):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
-        """All network interfaces, by index."""
+        """Return all network interfaces, by index."""
         return self.snapshot.links
 
     def addresses(self) -> tuple[Address, ...]:
-        """All IPv4 addresses of the host."""
+        """Return all IPv4 addresses of the host."""
         return self.snapshot.addresses
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel asked them."""
+        """Return the policy rules in the order in which the kernel evaluated them."""
         return self.snapshot.rules
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, in the kernel's order; of every table, if none is named."""
+        """Return the entries of a table, or of every table if none is named, in the kernel's order."""
         routes = self.snapshot.routes
         return routes if table is None else tuple(route for route in routes if route.table == table)
 
@@ -170,7 +170,7 @@ class SnapshotBackend(WholeTables):
         """Return the entries of table main for 0.0.0.0/0, in the kernel's order.
 
         Raises:
-            RouteError: it isn't recorded by which interfaces the first of them that counts leaves.
+            RouteError: the snapshot lacks the interfaces of the first of them that counts.
         """
         found = super().default_routes()
         counting = (route for route in unicast_defaults(found) if route.devs or _lacks_dev(route))
@@ -181,10 +181,10 @@ class SnapshotBackend(WholeTables):
 
     @contextmanager
     def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Tell that nothing ever changes.
+        """Yield a function that returns False, because nothing ever changes.
 
         Raises:
-            RestlessError: the host changed while it was recorded.
+            RestlessError: the host changed during the recording.
         """
         if self.snapshot.is_torn:
             raise RestlessError("the host changed while it was recorded", hint="record it again")
@@ -193,7 +193,7 @@ class SnapshotBackend(WholeTables):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """For each address the entry that wins for a packet of the host (mark 0, tos 0, uid 0, nothing bound)."""
+        """Return for each address the entry that wins for a packet of the host (mark 0, tos 0, uid 0, not bound)."""
         return tuple(self._lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def _lookup(self, address: IPv4Address, source: IPv4Address | None, *, is_tcp: bool) -> Lookup:
@@ -217,9 +217,9 @@ class SnapshotBackend(WholeTables):
         self,
         entries: Mapping[Route, Sequence[IPv4Address]],
         *,
-        is_tcp: bool = False,  # noqa: ARG002 - an entry gives UDP and TCP the same
+        is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return for each entry which sources packets that have none get by it."""
+        """Return for each entry the sources that packets without a source get from it."""
         return {entry: self._sources(entry, addresses[0]) for entry, addresses in entries.items()}
 
     def _sources(self, entry: Route, address: IPv4Address) -> tuple[IPv4Address, ...]:
@@ -248,14 +248,14 @@ class SnapshotBackend(WholeTables):
 
     @cached_property
     def _unmerged(self) -> Fib | None:
-        """The host as it would be after a rule has been added and deleted again; None if it is known which it is."""
+        """The host if a rule had been added and deleted again; None if it is known whether the tables are merged."""
         is_known = not self._fib.is_merged or self.snapshot.is_merged is not None
         return None if is_known else attrs.evolve(self._fib, is_merged=False)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Refuse: what is recorded stays as it was."""
+        """Refuse: a snapshot can't change."""
         if not routes:
             return ()
         raise RouteError(f"can't change {routes[0]}: this is a recorded host", hint="do it on the host itself")
@@ -265,12 +265,12 @@ class SnapshotBackend(WholeTables):
     # --- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Wait for the scope's end, since nothing ever changes.
+        """Wait until the scope is cancelled, because nothing ever changes.
 
         Args:
-            scope: ends the wait.
+            scope: cancels the wait.
 
         Raises:
-            phases.Cancelled, phases.TimedOut: the scope ended.
+            phases.Cancelled, phases.TimedOut: the scope was cancelled.
         """
         scope.wait(threading.Event())

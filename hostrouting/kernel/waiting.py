@@ -1,4 +1,4 @@
-"""Waiting for a kernel to become as needed: a wait only waits."""
+"""Wait until the kernel's state is as needed. Waiting changes nothing."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from phases import CancelScope, TimedOut
 
-# Some changes send no event (a sysctl, a nexthop group), so look now and then without one.
+# Some changes send no event (a sysctl, a nexthop group), so check now and then without one.
 _LOOK_SECONDS = 1.0
 
 
 @attrs.frozen
 class Deadline:
-    """A time until which a run waits, whatever it waits for.
+    """A deadline for all waits of a run.
 
     Args:
-        start: when the run began, by its scope's clock.
-        seconds: how long after that.
+        start: when the run began, by its scope's clock, in seconds.
+        seconds: the time after that.
     """
 
     start: float
     seconds: float
 
     def is_over(self, scope: CancelScope) -> bool:
-        """Return whether the time has come."""
+        """Return whether the deadline has passed."""
         return self.left(scope) <= 0
 
     def left(self, scope: CancelScope) -> float:
-        """Return the seconds that are left; negative where it has passed."""
+        """Return the seconds left; negative once the deadline has passed."""
         return self.start + self.seconds - scope.clock.monotonic()
 
 
 @attrs.frozen
 class Deadlines:
-    """The two deadlines of a run, set once as it starts.
+    """The two deadlines of a run, set once when it starts.
 
     Args:
-        network: of the wait for the default route, for devices and for gateways.
-        addresses: of the wait for InfiniBand's addresses.
+        network: for the default route, devices and gateways.
+        addresses: for InfiniBand's addresses.
     """
 
     network: Deadline
@@ -49,7 +49,7 @@ class Deadlines:
 
     @classmethod
     def of(cls, config: Config, scope: CancelScope) -> Deadlines:
-        """Start the deadlines of a run now, by the clock of its scope."""
+        """Start the deadlines of a run now, by its scope's clock."""
         start = scope.clock.monotonic()
         return cls(Deadline(start, config.wait_seconds), Deadline(start, config.route_overlap.address_seconds))
 
@@ -57,16 +57,16 @@ class Deadlines:
 def look_until(
     backend: RouteBackend, scope: CancelScope, deadline: Deadline, find_missing: Callable[[], str | None]
 ) -> str | None:
-    """Look, and again after each change, until nothing is missing or the deadline has passed.
+    """Check, and check again after each change, until nothing is missing or the deadline has passed.
 
     Args:
-        backend: tells of changes.
-        scope: ends it.
-        deadline: when to give up; the first look is made in any case.
-        find_missing: looks, and returns what is still missing in words; None: nothing.
+        backend: reports changes.
+        scope: cancels the wait.
+        deadline: when to give up; the first check always happens.
+        find_missing: checks, and returns in words what is still missing; None: nothing is.
 
     Returns:
-        What was missing at the last look; None: nothing.
+        What was missing at the last check; None: nothing was.
     """
     while True:
         before = scope.clock.monotonic()
@@ -77,8 +77,8 @@ def look_until(
         scope.progress(f"waiting up to {deadline.seconds:g} s for {missing}", 1 - left / deadline.seconds)
         nap = scope.child(timeout=min(_LOOK_SECONDS, left))
         try:
-            # A flood of changes gets half of our time at most.
+            # At most half of our time goes to a flood of changes.
             nap.wait(took)
             backend.wait_for_change(nap)
         except TimedOut:
-            scope.check()  # the nap's end is no news; the scope's own deadline is
+            scope.check()  # the nap may end, but the scope must not have

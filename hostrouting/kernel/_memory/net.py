@@ -1,4 +1,4 @@
-"""struct net, net_device with its in_device; net/ipv4/fib_trie.c: how entries come into tables, leave and are shown."""
+"""struct net, net_device with its in_device; net/ipv4/fib_trie.c: insert, delete and dump entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hostrouting.model.rules import Rule
 
 
 class How(Enum):
-    """Ways in which an entry comes into a table where its key may be taken: NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND."""
+    """Ways to insert an entry whose key may be taken: NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -29,7 +29,7 @@ class How(Enum):
 
 @attrs.define(eq=False)
 class Device:
-    """An interface (struct net_device with its in_device); ``is_plugged``: the far end of its cable is up."""
+    """An interface (struct net_device with its in_device). ``is_plugged``: the far end of its cable is up."""
 
     index: int
     name: str
@@ -42,16 +42,16 @@ class Device:
 
     @property
     def has_carrier(self) -> bool:
-        """IFF_LOWER_UP: a device that is down has none (veth_close)."""
+        """IFF_LOWER_UP: a device that is down has no carrier (veth_close)."""
         return self.is_up and self.is_plugged
 
     def show(self) -> Link:
-        """Return the link as a dump shows it."""
+        """Return the link as in a dump."""
         return Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master)
 
 
 class Net(Fib):
-    """A network namespace; ``changes`` counts what would be told to listeners.
+    """A network namespace; ``changes`` counts the events that listeners would get.
 
     Args:
         promotes_secondaries: net.ipv4.conf.all.promote_secondaries.
@@ -66,10 +66,10 @@ class Net(Fib):
         self.devices: dict[str, Device] = {}
         self.changes = 0
         self.listeners: list[Callable[[Route | None], None]] = []
-        self.indexes = count(1)  # of devices; none is given twice
+        self.indexes = count(1)  # of devices; an index is never reused
 
     def tell(self, entry: Route | None = None) -> None:
-        """Tell listeners that an entry has changed; None: a link, an address or a rule."""
+        """Notify listeners that an entry has changed; None: a link, an address or a rule."""
         self.changes += 1
         for listen in tuple(self.listeners):
             listen(entry)
@@ -85,29 +85,29 @@ class Net(Fib):
         return self.devices[name]
 
     def addresses(self) -> tuple[Address, ...]:
-        """Of the devices by their index."""
+        """Return the addresses, by the index of their device."""
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
     def sources(self) -> Sources:
-        """Return the sources of now: addresses come and go."""
+        """Return the current sources; addresses come and go."""
         return Sources(self.addresses())
 
     def _rules_around(self, _: IPv4Address) -> Sequence[int]:
-        """All: rules come and go."""
+        """Return all positions; rules come and go."""
         return range(len(self.rules))
 
     def there(self, route: Route) -> list[Route]:
-        """Return a table's entries for a route's destination, to be changed in place; none without that table."""
+        """Return a table's list of entries for a route's destination, to change in place; empty without that table."""
         networks = self.tables.get(route.table, {}).setdefault(route.destination.prefixlen, {})
         return networks.setdefault(int(route.destination.network_address), [])
 
     def change_entries(self, changed: Callable[[Route], Route | None]) -> None:
-        """Give each entry another state, or none: then it is gone (fib_flush)."""
+        """Replace each entry by its changed value; None deletes it (fib_flush)."""
         for routes in self.lists():
             routes[:] = [now for route in routes if (now := changed(route)) is not None]
 
     def lists(self) -> Iterator[list[Route]]:
-        """Yield the entries of all tables, those of a destination together."""
+        """Yield the lists of entries of all tables, one for each destination."""
         networks = chain.from_iterable(lengths.values() for lengths in self.tables.values())
         return chain.from_iterable(each.values() for each in networks)
 
@@ -116,18 +116,18 @@ class Net(Fib):
 
 
 def info_of(route: Route) -> tuple[object, ...]:
-    """Return what routes to any destinations may share (struct fib_info, fib_find_info)."""
+    """Return the attributes that routes to different destinations may share (struct fib_info, fib_find_info)."""
     paths = tuple(hop.path for hop in route.hops)
     return (route.type, route.table, route.protocol, route.scope, route.metric, route.source, route.mtu, paths)
 
 
 def fib_table_insert(net: Net, route: Route, how: How) -> None:
-    """Put a route into its table: by falling tos, then by rising metric, behind those of the same.
+    """Insert a route into its table: by falling tos, then by rising metric, behind equal ones.
 
     Args:
         net: the namespace.
-        route: as it will be shown.
-        how: what to do where the key is taken.
+        route: the route as dumps will show it.
+        how: what to do if the key is taken.
 
     Raises:
         NetlinkError: EEXIST.
@@ -149,7 +149,7 @@ def fib_table_insert(net: Net, route: Route, how: How) -> None:
 
 
 def fib_table_delete(net: Net, cfg: Route) -> None:
-    """Take the first route out that fits; metric 0, no source, scope NOWHERE and no hops fit any.
+    """Delete the first route that matches; metric 0, no source, scope NOWHERE and no hops match any.
 
     Raises:
         NetlinkError: ESRCH.
@@ -170,7 +170,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
 
 
 def _fib_nh_match(cfg: Route, route: Route) -> bool:
-    """Return whether the first hop fits; the kernel looks at no other where one is named by RTA_OIF or RTA_GATEWAY."""
+    """Return whether the first hop matches; the kernel compares no other if RTA_OIF or RTA_GATEWAY names one."""
     if not cfg.hops or not route.hops:
         return not cfg.hops
     meant, first = cfg.hops[0], route.hops[0]
@@ -180,8 +180,8 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
 def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
     """Return the entries of a table, or of all, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
 
-    Tables come by the low byte of their number, the newest of a byte first (fib_table_hash); entries by address,
-    the longest prefix first.
+    Tables are ordered by the low byte of their numbers, the newest of equal bytes first (fib_table_hash); entries by
+    address, the longest prefix first.
     """
     newest_first = reversed([table for table in net.tables if number in (None, table)])
     return tuple(

@@ -1,4 +1,4 @@
-"""net/core/fib_rules.c and net/ipv4/fib_rules.c: how policy rules come and go."""
+"""net/core/fib_rules.c and net/ipv4/fib_rules.c: add and delete policy rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAST_UID = 0xFFFFFFFE
 # IPTOS_TOS_MASK: "IPv4 currently doesn't handle high order DSCP bits correctly".
 _HIGH_DSCP = 0xFF & ~0x1E
 
-# What a rule selects by; one that has the value of this rule takes any for the same.
+# The selectors of a rule; one with the value of this rule matches any.
 _ANYTHING = Rule(0, protocol=0)
 _IPV4_SELECTORS = ("tos", "source", "destination")
 _SELECTORS = (
@@ -27,7 +27,7 @@ _SELECTORS = (
 
 
 def fib_newrule(net: Net, rule: Rule) -> None:
-    """Add a rule behind those of its preference.
+    """Add a rule behind those with the same preference.
 
     Raises:
         NetlinkError: EINVAL, EEXIST.
@@ -43,7 +43,7 @@ def fib_newrule(net: Net, rule: Rule) -> None:
 
 
 def fib_delrule(net: Net, rule: Rule) -> None:
-    """Delete the first rule that fits; what the given one doesn't select by is any.
+    """Delete the first rule that matches; selectors that the given rule lacks match any.
 
     Raises:
         NetlinkError: EINVAL, ENOENT.
@@ -58,7 +58,7 @@ def fib_delrule(net: Net, rule: Rule) -> None:
 
 
 def _fib_nl2rule(rule: Rule) -> Rule:
-    """Return a rule as it will be shown: selectors that select nothing left out.
+    """Return a rule as dumps will show it: without selectors that select nothing.
 
     Raises:
         NetlinkError: EINVAL.
@@ -83,7 +83,7 @@ def _fib_nl2rule(rule: Rule) -> Rule:
 
 
 def _rule_exists(there: Rule, rule: Rule) -> bool:
-    """Return whether a rule is there, ``invert`` and the target of a goto aside, which the kernel doesn't compare."""
+    """Return whether a rule exists, ignoring ``invert`` and a goto's target, which the kernel doesn't compare."""
     uncompared = {name: getattr(there, name) for name in (*_IPV4_SELECTORS, "is_inverted", "goto")}
     return attrs.evolve(rule, **uncompared) == there and _selects_no_other(rule, there, _IPV4_SELECTORS)
 

@@ -1,4 +1,4 @@
-"""net/ipv4/fib_semantics.c: what a route must be like, and what becomes of routes when links and addresses go."""
+"""net/ipv4/fib_semantics.c: requirements on routes, and how routes follow their links and addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK, Flow
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
-# fib_props: the nearest scope that a type may have.
+# fib_props: the least scope that a type may have.
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}
 _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 
@@ -29,14 +29,14 @@ def fib_new_route(net: Net, cfg: Route, how: How) -> None:
     """Add a route (inet_rtm_newroute).
 
     Raises:
-        NetlinkError: as fib_create_info and fib_table_insert.
+        NetlinkError: as for fib_create_info and fib_table_insert.
     """
-    net.tables.setdefault(cfg.table, {})  # none is ever unmade
+    net.tables.setdefault(cfg.table, {})  # tables are never removed
     fib_table_insert(net, _fib_create_info(net, cfg), how)
 
 
 def _fib_create_info(net: Net, cfg: Route) -> Route:
-    """Return a route as it will be shown.
+    """Return a route as dumps will show it.
 
     Raises:
         NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or a discarding type's errno.
@@ -45,7 +45,7 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
         raise NetlinkError(errnos.EINVAL, "Invalid scope")
     if cfg.nexthop_id is not None:
         raise NetlinkError(errnos.EINVAL, "Nexthop id does not exist")
-    # RTA_PREFSRC 0.0.0.0 is none.
+    # RTA_PREFSRC 0.0.0.0 means no source.
     source = None if cfg.source == _ANY else cfg.source
     hops: tuple[NextHop, ...] = ()
     if cfg.type in _WITHOUT_HOPS:
@@ -57,8 +57,8 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
             raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
     mtu = min(cfg.mtu, _LARGEST_MTU) if cfg.mtu else None
     route = attrs.evolve(cfg, hops=hops, source=source, mtu=mtu)
-    # Routes with the same attributes share their hops' state. It differs from that of new hops only where some hops
-    # are dead and others aren't, or don't know of their carrier.
+    # Routes with the same attributes share their hops' state. It differs from that of new hops only if some hops are
+    # dead and others aren't, or don't know about their carrier.
     if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
         sharing = (each.hops for there in net.lists() for each in there if info_of(each) == info_of(route))
         route = attrs.evolve(route, hops=next(sharing, hops))
@@ -81,17 +81,17 @@ def _create_hops(net: Net, cfg: Route) -> tuple[NextHop, ...]:
 
 
 def _gateway_of(hop: NextHop) -> IPv4Address | IPv6Address | None:
-    # RTA_GATEWAY 0.0.0.0 is none; RTA_VIA inet6 :: is one.
+    # RTA_GATEWAY 0.0.0.0 means no gateway; RTA_VIA inet6 :: is one.
     return None if hop.gateway == _ANY else hop.gateway
 
 
 def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
     dev = None if hop.dev is None else net.device(hop.dev)
     gateway = _gateway_of(hop)
-    # A weight is an attribute of RTA_MULTIPATH; a lone hop has none to show.
+    # A weight is an attribute of RTA_MULTIPATH; a single hop doesn't show one.
     weight = hop.weight if len(cfg.hops) > 1 else 1
     if isinstance(gateway, IPv6Address):
-        # RTA_VIA has no room for a zone. The check of an IPv6 gateway doesn't take over whether there is carrier.
+        # RTA_VIA has no room for a zone. The check of an IPv6 gateway doesn't copy the carrier's state.
         via = IPv6Address(gateway.packed)
         return NextHop(_fib_check_nh_v6_gw(dev, via, hop).name, via, hop.onlink, weight)
     if gateway is None:
@@ -129,7 +129,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
     if gateway.is_multicast or gateway.is_loopback or gateway.is_unspecified:
         raise NetlinkError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
-        # There is no IPv6 route that could lead to it.
+        # No IPv6 route could lead to it.
         raise NetlinkError(errnos.EHOSTUNREACH)
     if dev is None:
         raise NetlinkError(errnos.EINVAL, "Egress device not specified")
@@ -139,7 +139,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
-    """Return the device of the gateway's own route: by the route's table, and by the rules if that doesn't give one."""
+    """Return the device of the gateway's own route: from the route's table, or from the rules if that has none."""
     route = net.find(table, flow) if table != Table.MAIN else None
     if route is None or not route.hops:
         decision = net.decide_flow(flow)
@@ -149,12 +149,12 @@ def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
     if route.type not in (RouteType.UNICAST, RouteType.LOCAL):
         raise NetlinkError(errnos.EINVAL, _INVALID_GATEWAY)
     hop = net.hop(route, flow) or route.hops[0]
-    # The gateway may be the own address of a device that is down.
+    # The gateway may be the address of a device that is down.
     return _up(net.device(hop.dev or ""))
 
 
 def inet_addr_type(net: Net, address: IPv4Address, table: int) -> RouteType:
-    """Return the kind of an address, by a table (inet_addr_type_table)."""
+    """Return the type of an address according to a table (inet_addr_type_table)."""
     if address in (_ANY, BROADCAST):
         return RouteType.BROADCAST
     if address.is_multicast:
@@ -171,13 +171,13 @@ def _fib_valid_prefsrc(net: Net, cfg: Route, source: IPv4Address) -> bool:
 
 
 def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: bool = False) -> None:
-    """Take out, or mark, what a device takes along.
+    """Remove or mark the entries that are lost with a device.
 
     Args:
         net: the namespace.
         dev: the device.
-        is_dead: whether it went down; else it lost its carrier.
-        force: also the routes of host scope: the device's last address is gone.
+        is_dead: whether it went down; otherwise it lost its carrier.
+        force: include routes of host scope: the device's last address is gone.
     """
 
     def lost(hop: NextHop) -> NextHop:
@@ -193,12 +193,12 @@ def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: boo
 
 
 def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
-    """Bring the hops of a device back.
+    """Bring the hops of a device back to life.
 
     Args:
         net: the namespace.
         dev: the device.
-        revive: it came up or got an address, so that dead ones live again; else it got carrier.
+        revive: the device came up or got an address, so dead hops live again; otherwise it got carrier.
     """
 
     def back(hop: NextHop) -> NextHop:
@@ -224,7 +224,7 @@ def nexthop_flush_dev(net: Net, dev: Device) -> None:
 
 
 def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
-    """Return a route with the hops by a device changed, save those of a nexthop object, whose state is the object's."""
+    """Return a route with its hops through a device changed, except those of a nexthop object, which has the state."""
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops))

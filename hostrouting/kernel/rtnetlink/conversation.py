@@ -1,13 +1,13 @@
-"""The sockets of rtnetlink(7): one asks (dumps, questions by the hundred, changes by the hundred), one only listens.
+"""The sockets of rtnetlink(7): one for dumps, lookups and changes, the latter by the hundred, and one to listen.
 
-What the kernel does with a message it does within send(2), so all answers of a batch are queued when that returns. An
-answer takes up to 2 KiB of the socket's receive buffer however short it is, and one too many is dropped; the kernel
-then says ENOBUFS, once. So a batch is never larger than what its answers fit into; should one get lost all the same,
-what was read is read again, and the fate of a change is unknown.
+The kernel processes a message within send(2), so all answers of a batch are queued when send returns. An answer takes
+up to 2 KiB of the socket's receive buffer however short it is; an answer that doesn't fit is dropped, and the kernel
+reports ENOBUFS once. So a batch is never larger than its answers' space. If an answer is lost all the same, a read is
+repeated, and a change's result is unknown.
 
-A socket that asks joins no group. What else may arrive has another sequence number or port, and is passed over.
-Of an event one that listens reads only where the route leads to: an event is a reason to look, as some losses of routes
-send none (a link that goes down takes its routes along in silence, fib_disable_ip).
+A querying socket joins no group. Any other message that arrives has another sequence number or port and is ignored.
+A listening socket reads only the destination of an event: an event is a reason to read the state, because some losses
+of routes send none (a link that goes down silently removes its routes, fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _EVERYWHERE = PrefixSet([(0, 0)])
 
 _LOST = "an answer of the kernel got lost"
 
-# The kernel fills a datagram of a dump up to 32 KiB (netlink_dump), if the buffer of the reader shows room for it.
+# The kernel fills a dump's datagrams up to 32 KiB (netlink_dump) if the reader's buffer has shown room for it.
 _DATAGRAM_BYTES = 0x10000
-_MESSAGE_BYTES = 0x4000  # twice what the kernel makes (NLMSG_GOODSIZE)
+_MESSAGE_BYTES = 0x4000  # twice the kernel's size (NLMSG_GOODSIZE)
 _BATCH_BYTES = 0x8000
 _BATCH_MAX = 100
 _ANSWER_BYTES = 0x800
@@ -47,23 +47,23 @@ _NLMSGERR_ATTR_MSG = 1
 
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
-# linux/rtnetlink.h: RTMGRP_*. Never the default groups of a library: those bring IPv6, neighbours and traffic control.
+# linux/rtnetlink.h: RTMGRP_*. Never a library's default groups: those include IPv6, neighbours and traffic control.
 _LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV4_NETCONF = 0x1, 0x10, 0x40, 0x80, 0x800000
 
 # asm-generic/socket.h
 _SO_RCVBUFFORCE = 33
-# For a reading of seconds beside hundreds of changes a second.
+# Enough for a read that takes seconds while there are hundreds of changes a second.
 _HEARD_BYTES = 4 << 20
-# What tells where a route leads to is at its beginning.
+# An event's destination is at its beginning.
 _EVENT_BYTES = 0x80
 
-# Under constant churn two dumps of three are interrupted; this many in a row happen once in a million.
+# Under constant churn two of three dumps are interrupted; this many in a row happen once in a million.
 _ATTEMPTS = 32
 
-# A request that changes nothing and is no dump, about the interface with the index 1, which needn't be there.
+# A request that changes nothing and is no dump, about interface index 1, which needn't exist.
 _GET_LINK = HEADER.pack(HEADER_BYTES + 16, rtnl.RTM_GETLINK, rtnl.GET, 1, 0) + struct.pack("=BxHiII", 0, 0, 1, 0, 0)
 
-# A bound, so that a flood that never ends can't keep the caller from looking; the next wait returns at once.
+# A limit, so that an endless flood can't keep the caller from reading; the next wait returns at once.
 _DRAINED_AT_ONCE = 100_000
 
 
@@ -71,30 +71,30 @@ class Socket(socket.socket):
     """A socket in the network namespace of this thread.
 
     Args:
-        groups: RTMGRP_*, to listen to; changes of nexthop objects come besides. 0: it asks.
+        groups: RTMGRP_* to listen to; it also gets changes of nexthop objects. 0: it queries.
 
     Raises:
-        OSError: it can't be opened.
+        OSError: the socket can't be opened.
     """
 
     def __init__(self, groups: int = 0) -> None:
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self.setblocking(not groups)
-        # The kernel's own sentences; refusals without the whole request; dumps filtered by the kernel.
+        # The kernel's own error messages; refusals without the whole request; dumps filtered by the kernel.
         for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
             self.setsockopt(rtnl.SOL_NETLINK, option, 1)
         self.bind((0, groups))
-        # To a socket that is connected to the kernel no other socket can send (netlink_getsockbyportid).
+        # No other socket can send to a socket that is connected to the kernel (netlink_getsockbyportid).
         self.connect((0, 0))
         if groups:
             self.setsockopt(rtnl.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _RTNLGRP_NEXTHOP)
 
 
 class Conversation(Socket):
-    """A socket that asks; close it.
+    """A querying socket; close it.
 
     Raises:
-        OSError: it can't be opened.
+        OSError: the socket can't be opened.
     """
 
     def __init__(self) -> None:
@@ -107,15 +107,15 @@ class Conversation(Socket):
     # --- lists -------------------------------------------------------------------------------------------------
 
     def dump(self, kind: int, body: bytes) -> Iterator[Run]:
-        """Ask for a list and yield it as it comes; a datagram is read when the one before has been worked off.
+        """Request a list and yield it as it arrives; a datagram is read when the previous one has been processed.
 
         Args:
             kind: RTM_GET*.
-            body: and attributes, which filter.
+            body: the body and the attributes, which filter.
 
         Raises:
-            DumpInterrupted: the list changed while it was read (NLM_F_DUMP_INTR), or a part of it got lost. The dump
-                may still be running, so this conversation is over.
+            DumpInterrupted: the list changed while it was read (NLM_F_DUMP_INTR), or a part was lost. The dump may
+                still be running, so this conversation is over.
             NetlinkError: the kernel refused.
         """
         sequence = self._reserve(1)
@@ -129,7 +129,7 @@ class Conversation(Socket):
                 if run.kind == rtnl.NLMSG_ERROR:
                     raise _refusal(run.messages)
                 if run.kind == rtnl.NLMSG_DONE:
-                    # The end of a dump may be the only place that says why there is nothing.
+                    # The end of a dump may be the only place with the reason why it is empty.
                     (errno,) = _INT.unpack_from(run.messages, HEADER_BYTES)
                     if errno:
                         raise NetlinkError(-errno)
@@ -147,17 +147,17 @@ class Conversation(Socket):
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
     ) -> Iterator[tuple[Sequence[T], list[bytes | NetlinkError]]]:
-        """Ask a question about each subject; yield some of them at a time, with their answers.
+        """Send a query about each subject; yield some of them at a time, with their answers.
 
         Args:
-            subjects: in any number.
-            pack: makes a request of a subject and a sequence number.
+            subjects: any number of subjects.
+            pack: makes a request from a subject and a sequence number.
 
         Returns:
-            For each subject the one message of its answer, or the refusal.
+            For each subject the single message of its answer, or the refusal.
 
         Raises:
-            DumpInterrupted: an answer got lost.
+            DumpInterrupted: an answer was lost.
             NetlinkError: nothing can be sent.
         """
         for start in range(0, len(subjects), self._batch):
@@ -170,7 +170,7 @@ class Conversation(Socket):
         self._send(b"".join(map(pack, subjects, asked)))
         answers: dict[int, bytes | NetlinkError] = {}
         while len(answers) < len(asked):
-            # An answer is one message alone.
+            # An answer is a single message.
             datagram = self._receive(_MESSAGE_BYTES)
             _, answer, _, sequence, port = HEADER.unpack_from(datagram)
             if sequence in asked and port == self._port:
@@ -180,14 +180,14 @@ class Conversation(Socket):
     # --- changes -----------------------------------------------------------------------------------------------
 
     def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, NetlinkError]]:
-        """Ask for a change about each subject, in order, going on after a refusal; only refusals are answered.
+        """Request a change for each subject, in order, continuing after a refusal; only refusals are answered.
 
         Args:
-            subjects: in any number.
-            pack: makes a request of a subject and a sequence number; may refuse it itself.
+            subjects: any number of subjects.
+            pack: makes a request from a subject and a sequence number; it may refuse the subject itself.
 
         Returns:
-            The subjects that were refused, in order, each with the refusal. One with ENOBUFS is unknown.
+            The refused subjects, in order, each with its refusal. With ENOBUFS the result is unknown.
         """
         refusals: dict[int, NetlinkError] = {}
         first = self._reserve(len(subjects))
@@ -203,7 +203,7 @@ class Conversation(Socket):
         return [(subjects[sequence - first], refusals[sequence]) for sequence in sorted(refusals)]
 
     def _commit(self, messages: dict[int, bytes], refusals: dict[int, NetlinkError]) -> None:
-        """Send requests in parts that the socket takes, and note what is refused."""
+        """Send requests in batches that fit the socket, and record the refusals."""
         request_bytes = b"".join(messages.values())
         if len(request_bytes) > _BATCH_BYTES and len(messages) > 1:
             parts, half = list(messages.items()), len(messages) // 2
@@ -218,7 +218,7 @@ class Conversation(Socket):
         is_lost = False
         for _ in range(_QUEUED_MAX):
             try:
-                # Whatever goes wrong, until nothing is queued: a socket that lost an answer loses all up to then.
+                # Read until nothing is queued, whatever fails: a socket that lost an answer loses all up to then.
                 for run in runs(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
                     if run.sequence in messages and run.port == self._port and run.kind == rtnl.NLMSG_ERROR:
                         refusals[run.sequence] = _refusal(run.messages)
@@ -232,7 +232,7 @@ class Conversation(Socket):
     # --- the socket --------------------------------------------------------------------------------------------
 
     def _reserve(self, count: int) -> int:
-        """Return the first of so many sequence numbers that this socket hasn't used."""
+        """Return the first of ``count`` sequence numbers that this socket hasn't used."""
         first = self._sequence
         self._sequence += count
         return first
@@ -244,7 +244,7 @@ class Conversation(Socket):
             raise NetlinkError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
 
     def _receive(self, size: int) -> bytes:
-        """Return the next datagram, whole."""
+        """Return the next datagram, complete."""
         try:
             return self.recv(size)
         except OSError as error:
@@ -254,15 +254,15 @@ class Conversation(Socket):
 
 
 def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], Conversation] = Conversation) -> T:
-    """Read until an answer can be relied upon; each time over a new socket, as a dump may still be running.
+    """Read until an answer is reliable; each time over a new socket, because a dump may still be running.
 
     Args:
-        attempt: in words, "list the interfaces".
-        ask: reads; called anew if what it read changed meanwhile.
-        connect: gives a conversation.
+        attempt: the attempt in words, like "list the interfaces".
+        ask: reads; it is called again if its data changed while it read.
+        connect: opens a conversation.
 
     Raises:
-        RouteError: no socket can be opened, the kernel refuses, or it changes whenever it is read.
+        RouteError: no socket can be opened, the kernel refuses, or its state changes during each read.
     """
     reason = ""
     for _ in range(_ATTEMPTS):
@@ -278,23 +278,23 @@ _UNKNOWN = NetlinkError(errnos.ENOBUFS, f"{_LOST}; whether the change was made i
 
 
 def _refusal(message: bytes) -> NetlinkError:
-    """Return the refusal that a message of kind NLMSG_ERROR holds; one that acknowledges doesn't come here."""
+    """Return the refusal in an NLMSG_ERROR message; acknowledgements don't come here."""
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
     return NetlinkError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 
 
 class Listener(Socket):
-    """Listens for all that ``RouteBackend`` reads.
+    """A socket that listens for changes of all that ``RouteBackend`` reads.
 
-    A link that goes down, or loses its last address, takes routes along in silence; a dump of IPv4 routes itself never
-    tells that they changed meanwhile (NLM_F_DUMP_INTR); and rules decide which tables count.
+    A link that goes down, or loses its last address, silently removes routes. A dump of IPv4 routes itself never
+    reports that they changed during the dump (NLM_F_DUMP_INTR). And rules decide which tables count.
 
     Args:
-        inside: where entries matter.
+        inside: prefixes in which entries matter.
 
     Raises:
-        OSError: it can't be opened.
+        OSError: the socket can't be opened.
     """
 
     def __init__(self, inside: PrefixSet = _EVERYWHERE) -> None:
@@ -306,15 +306,16 @@ class Listener(Socket):
         self._has_seen = False
 
     def __del__(self) -> None:
-        # One that waits lives as long as its thread and its backend; that it ends with them is no leak to warn of.
-        with contextlib.suppress(AttributeError):  # it couldn't be opened
+        # A waiting listener lives as long as its thread and its backend; that it ends with them is no leak to warn
+        # about.
+        with contextlib.suppress(AttributeError):  # the socket couldn't be opened
             self.close()
 
     def drain(self) -> bool:
-        """Forget what has arrived.
+        """Discard everything that has arrived.
 
         Returns:
-            Whether anything of it matters.
+            Whether any of it matters.
 
         Raises:
             OSError: the socket failed.
@@ -326,17 +327,18 @@ class Listener(Socket):
             except BlockingIOError:
                 return has_some
             except OSError as error:
-                # Events were lost; that they were is all there is to know. The socket goes on.
+                # Events were lost; nothing more is known about them. The socket still works.
                 if error.errno != errnos.ENOBUFS:
                     raise
                 has_some = True
         return True
 
     def saw_a_change(self) -> bool:
-        """Return whether anything that matters has changed since this was opened, also when asked again.
+        """Return whether anything that matters has changed since this was opened, however often it is called.
 
-        The kernel tells of a change right after it is made, and before it releases its lock (rtnl_mutex), which no
-        lookup takes. The request takes it, so whatever has been seen is told when it returns.
+        The kernel reports a change right after it is made, before it releases its lock (rtnl_mutex), which lookups
+        don't take. The request takes it, so once it returns, every change that a lookup may have seen has been
+        reported.
         """
         if not self._has_seen:
             self.send(_GET_LINK)
@@ -346,7 +348,7 @@ class Listener(Socket):
     def _matters(self, message: bytes) -> bool:
         _, kind, _, _, port = HEADER.unpack_from(message)
         if kind not in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
-            return bool(port != self._port)  # that of the answer to our own request
+            return bool(port != self._port)  # our own request's answer has this port
         _, length, _, _, table, *_ = wire.BODY.unpack_from(message, HEADER_BYTES)
         first = attributes(message, HEADER_BYTES + wire.BODY.size).get(wire.RTA_DST, b"")
         return matters(table, (int.from_bytes(first, "big"), length), self._inside)
@@ -354,7 +356,7 @@ class Listener(Socket):
 
 @contextlib.contextmanager
 def retry_if_changed(attempts: Iterator[int]) -> Iterator[None]:
-    """Have what is read meanwhile read again if anything changes, as long as there are attempts left.
+    """Have the block's read repeated if anything changes during it, as long as there are attempts left.
 
     Raises:
         DumpInterrupted: something has changed.

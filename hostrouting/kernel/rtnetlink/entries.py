@@ -1,8 +1,8 @@
-"""Entries of the FIB read from the bytes that wire.py draws: hundreds at once where they are alike.
+"""Read entries of the FIB from the bytes that wire.py describes, hundreds at once if they are alike.
 
-Most entries of a large table differ in their destinations only. With those columns blanked, the messages of a datagram
-are one message repeated, which is one comparison; what it says is decoded once, and the routes share it. Whatever looks
-otherwise is read by itself. All of these end in ``_decode``, so they agree.
+Most entries of a large table differ only in their destinations. With those columns blanked, the messages of a datagram
+are one message repeated, which takes one comparison; it is decoded once, and the routes share the result. Entries that
+look different are read one by one. Both ways end in ``_decode``, so they agree.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes,
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Route, RouteType
 
-# Where the destination of an entry stands: its prefix length, the header of its wire.RTA_DST, its address.
+# The position of an entry's destination: its prefix length, the header of its wire.RTA_DST, its address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
 _OWN_COLUMNS = (_LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
 _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 
 _ANY = bytes(4)
 
-_KEPT_MAX = 4096  # where each says something else
+_KEPT_MAX = 4096  # if each entry differs
 
 
 class Attributes(NamedTuple):
-    """The common part of some entries: one of them, whose destination doesn't count."""
+    """The common part of entries, as one of them; its destination doesn't count."""
 
     entry: Route
     is_wanted: bool
 
 
-# The common part of some entries as one of them, whose destination doesn't count, and the destinations of all.
+# The common part of entries as one of them, whose destination doesn't count, and all their destinations.
 Group = tuple[Route, Sequence[Prefix]]
 
 
 @attrs.define(eq=False, repr=False)
 class RouteReader:
-    """Reads entries; those that aren't wanted are never made a value, so memory is bounded by what is.
+    """Reads entries; an unwanted one never becomes a value, so the wanted ones limit the memory.
 
     Args:
-        names: of the interfaces.
-        nexthops: gives all nexthop objects; asked for an entry that is shown without the hops of its own.
-        is_wanted: tells by an entry whose destination doesn't count (it is 0.0.0.0/0) whether all with its attributes
-            are wanted.
-        inside: what lies in these prefixes is wanted whatever its attributes.
+        names: the interfaces' names.
+        nexthops: returns all nexthop objects; called for an entry that is shown without its hops.
+        is_wanted: returns for an entry whose destination doesn't count (it is 0.0.0.0/0) whether all with its
+            attributes are wanted.
+        inside: entries in these prefixes are wanted whatever their attributes.
     """
 
     _names: rtnl.Names
@@ -65,7 +65,7 @@ class RouteReader:
         """Read an entry, wanted or not.
 
         Raises:
-            DumpInterrupted: an interface is gone.
+            DumpInterrupted: the entry's interface is gone.
         """
         common, prefix = self._single(message)
         return attrs.evolve(common.entry, destination=IPv4Network(prefix))
@@ -74,7 +74,7 @@ class RouteReader:
         """Read the wanted entries of a part of a dump, in its order.
 
         Raises:
-            DumpInterrupted: an interface is gone.
+            DumpInterrupted: an entry's interface is gone.
         """
         block, length, step = run.messages, run.length, (run.length + 3) & ~3
         if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
@@ -89,10 +89,10 @@ class RouteReader:
         return [group for common, prefix in singles for group in self._chosen(common, [prefix])]
 
     def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
-        """Return the wanted ones of entries that differ in their destinations only."""
+        """Return the wanted entries of a block in which only the destinations differ."""
         layout = _prefixes(length)
         if not common.is_wanted:
-            # The walk of a table is in the order of addresses (leaf_walk_rcu), and it goes on by address.
+            # The kernel walks a table in address order (leaf_walk_rcu), and resumes by address.
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
             if not self._inside.overlaps(first, last):
                 return []
@@ -123,7 +123,7 @@ class RouteReader:
 
 
 def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:
-    """Return the entries that some groups stand for."""
+    """Return the entries of the groups."""
     return tuple(
         attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in groups for prefix in prefixes
     )
@@ -131,14 +131,14 @@ def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:
 
 @functools.cache
 def _prefixes(length: int) -> struct.Struct:
-    """Return the offsets of an entry's prefix length and address."""
+    """Return the layout with an entry's prefix length and address."""
     return struct.Struct(f">{_LENGTH_AT}xB{_ADDRESS.start - _LENGTH_AT - 1}xI{length - _ADDRESS.stop}x")
 
 
 def _decode(body: bytes, names: rtnl.Names) -> Route:
-    """One entry of the FIB, as dumped or as RTM_F_FIB_MATCH shows it.
+    """Decode one entry of the FIB, from a dump or as RTM_F_FIB_MATCH shows it.
 
-    Cached exceptions to one come only if they are asked for (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
+    Cached exceptions to an entry come only on request (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
     """
     _, length, _, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
     found = attributes(body, wire.BODY.size)
@@ -161,7 +161,7 @@ def _decode(body: bytes, names: rtnl.Names) -> Route:
 
 
 def _decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
-    """Return the hops of an entry, by its rtm_flags and attributes."""
+    """Return the hops of an entry from its rtm_flags and attributes."""
     several = found.get(wire.RTA_MULTIPATH)
     if several is not None:
         return tuple(_decode_several(several, names))
@@ -189,7 +189,7 @@ def decode_hop(
     encap: bytes | None,
     names: rtnl.Names,
 ) -> NextHop:
-    """Return a hop by its flags, weight, interface, gateway and type of encapsulation."""
+    """Return a hop from its flags, weight, interface, gateway and type of encapsulation."""
     word = "" if encap is None else wire.ENCAP_WORDS.get(to_number(encap), "unknown")
     return NextHop(
         dev=names[oif] if oif else None,
@@ -203,7 +203,8 @@ def decode_hop(
 
 
 def _decode_gateway(found: dict[int, bytes]) -> IPv4Address | IPv6Address | None:
-    # Of a gateway of the route's own family the kernel tells by the one, of another by the other (fib_nexthop_info).
+    # The kernel uses one attribute for a gateway of the route's family and another for other families
+    # (fib_nexthop_info).
     if wire.RTA_GATEWAY in found:
         return IPv4Address(found[wire.RTA_GATEWAY])
     via = found.get(wire.RTA_VIA)

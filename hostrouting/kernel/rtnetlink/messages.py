@@ -1,7 +1,7 @@
-"""The words of rtnetlink(7): its numbers, what the kernel may answer instead of data and how that is told; names.
+"""The basics of rtnetlink(7): its numbers, the kernel's answers instead of data and their errors, and names.
 
-Spoken twice: by hand for all that is read and for routes (wire.py, conversation.py), and by pyroute2 for the rest
-(channel.py). A message as bytes is a header and attributes:
+There are two implementations: by hand for all reads and for routes (wire.py, conversation.py), and pyroute2 for the
+rest (requests.py). A message in bytes is a header and attributes:
 
 ::
 
@@ -15,8 +15,8 @@ Spoken twice: by hand for all that is read and for routes (wire.py, conversation
     | length | kind | value, padded to four bytes   |                                     struct nlattr
     +--------+------+-------------------------------+
 
-Numbers are in the host's byte order, addresses in the network's. Lengths count their header, and no padding. Many
-messages may follow each other in one datagram, each from a multiple of four.
+Numbers are in the host's byte order, addresses in the network's. Lengths include their header, but no padding. A
+datagram may contain several messages, each starting at a multiple of four.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DUMP = NLM_F_REQUEST | NLM_F_DUMP
 
 RTM_F_LOOKUP_TABLE, RTM_F_FIB_MATCH = 0x1000, 0x2000
 RTNH_F_DEAD, RTNH_F_ONLINK, RTNH_F_LINKDOWN = 0x1, 0x4, 0x10
-RT_TABLE_COMPAT = 252  # in the eight bits of a header, for a table beyond them
+RT_TABLE_COMPAT = 252  # in a header's eight bits, for a larger table number
 RTEXT_FILTER_SKIP_STATS = 0x8
 
 IFF_UP, IFF_RUNNING, IFF_LOWER_UP = 0x1, 0x40, 0x10000
@@ -88,7 +88,7 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def number(kind: int, value: int) -> bytes:
-    """Return an attribute whose value is a number of 32 bits."""
+    """Return an attribute whose value is a 32-bit number."""
     return _NUMBER_ATTRIBUTE.pack(_NUMBER_ATTRIBUTE.size, kind, value)
 
 
@@ -103,12 +103,12 @@ def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
 
 
 def to_number(value: bytes) -> int:
-    """Return the number that is the value of an attribute, however many bytes it has."""
+    """Return the number in an attribute's value of any length."""
     return int.from_bytes(value, sys.byteorder)
 
 
 class Run(NamedTuple):
-    """Messages behind each other in a datagram with one and the same header, and so of the same length."""
+    """Consecutive messages of a datagram with the same header, and so of the same length."""
 
     kind: int
     flags: int
@@ -119,7 +119,7 @@ class Run(NamedTuple):
 
 
 def runs(datagram: bytes) -> Iterator[Run]:
-    """Cut a datagram into its messages, as many at once as have the same header.
+    """Split a datagram into its messages, as many at once as have the same header.
 
     Raises:
         struct.error: a message is shorter than its header.
@@ -139,9 +139,10 @@ def runs(datagram: bytes) -> Iterator[Run]:
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Return where the run at the start of a datagram ends if all is one, else where its first message does.
+    """Return the end of the run at the start of a datagram if the whole datagram is one run, else of the first message.
 
-    Compared by columns: byte 5 of all headers is one slice, and sixteen slices cost less than hundreds of headers.
+    Headers are compared by columns: byte 5 of all headers is one slice, and sixteen slices cost less than hundreds of
+    headers.
     """
     count = len(datagram) // step
     end = count * step
@@ -150,7 +151,7 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 
 
 def decode_name(value: bytes) -> str:
-    """Return an interface name as ``socket.if_indextoname`` gives it: any bytes make a name to the kernel."""
+    """Return an interface name like ``socket.if_indextoname`` does: for the kernel any bytes make a name."""
     return os.fsdecode(value.partition(b"\0")[0])
 
 
@@ -160,20 +161,20 @@ def is_read(kind: int) -> bool:
 
 
 class DumpInterrupted(Exception):
-    """Signal that what was read can't be relied upon, for a reason or since it changed, and is to be read again.
+    """A read isn't reliable, for a stated reason or because the data changed, and must be repeated.
 
     Never leaves the backend.
     """
 
 
 class Names(dict[int, str]):
-    """Interface names by index, each looked up once; good for one answer of the kernel."""
+    """Interface names by index, each looked up once; valid for one answer of the kernel."""
 
     def __missing__(self, index: int) -> str:
         try:
             name = self[index] = socket.if_indextoname(index)
         except OSError as error:
-            if error.errno != errnos.ENXIO:  # it couldn't be asked, as if_indextoname opens a socket
+            if error.errno != errnos.ENXIO:  # the query itself failed, as if_indextoname opens a socket
                 raise
             raise DumpInterrupted from error
         return name
@@ -183,11 +184,11 @@ def lacks_carrier(name: str) -> bool:
     """Return whether an interface is up and has no carrier.
 
     Raises:
-        DumpInterrupted: it is gone.
+        DumpInterrupted: the interface is gone.
     """
     request = _INTERFACE.pack(os.fsencode(name), 0)
     try:
-        # Any socket asks; the units may open no other kind than this and netlink.
+        # Any socket works; the units may open only this kind and netlink.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kernel:
             _, flags = _INTERFACE.unpack(ioctl(kernel, _SIOCGIFFLAGS, request))
     except OSError as error:
@@ -198,7 +199,7 @@ def lacks_carrier(name: str) -> bool:
 
 
 class Indexes(dict[str, int]):
-    """Interface indexes by name, each looked up once; good for one batch, as a re-created link gets a new one."""
+    """Interface indexes by name, each looked up once; valid for one batch, because a re-created link gets a new one."""
 
     def __missing__(self, name: str) -> int:
         try:
@@ -210,7 +211,7 @@ class Indexes(dict[str, int]):
 
 @contextmanager
 def translate_errors(attempt: str) -> Iterator[None]:
-    """Tell why the kernel refuses, or no socket can be opened, as of the attempt ("list the routes")."""
+    """Raise ``RouteError`` if the kernel refuses the attempt ("list the routes"), or no socket can be opened."""
     try:
         yield
     except NetlinkError as refusal:

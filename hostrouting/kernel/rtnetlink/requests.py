@@ -1,10 +1,10 @@
-"""Requests in pyroute2's words, for what isn't hot: links, addresses and rules to change.
+"""Requests through pyroute2, for changes that aren't frequent: of links, addresses and rules.
 
-pyroute2 writes and reads the messages; its sockets, each with an event loop, take thirty times as long as ours. It
-drops keywords that it doesn't know, so nothing is passed through: a request names all that it means, and just that is
-sent. Attributes carry the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which are those of the kernel's headers.
+pyroute2 writes and reads the messages. Its sockets, each with an event loop, take thirty times as long as ours. It
+drops keywords that it doesn't know, so nothing is passed through: a request names everything it means, and exactly that
+is sent. Attributes have the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which are those of the kernel's headers.
 
-pyroute2 is imported with the first request: it takes 130 ms, and brings asyncio.
+pyroute2 is imported with the first request: the import takes 130 ms and loads asyncio.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def _message_classes() -> dict[int, Any]:
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
     class LinkMessage(ifinfmsg):  # type: ignore[misc]  # pyroute2 has no types
-        # A hardware address has six bytes on Ethernet only.
+        # A hardware address has six bytes only on Ethernet.
         nla_map = (*((number, *row) for number, row in enumerate(ifinfmsg.nla_map)), (1, "IFLA_ADDRESS", "cdata"))
 
-    # A class inherits the compiled table of its parent, if that was used before.
+    # A class inherits its parent's compiled table, if that was used before.
     LinkMessage().compile_nla_table()
     families = (
         (LinkMessage, (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
@@ -41,21 +41,21 @@ def _message_classes() -> dict[int, Any]:
 def request(
     talk: Conversation, kind: int, flags: int, fields: Mapping[str, int], *attributes: tuple[str, object]
 ) -> tuple[Any, ...]:
-    """Send one request and return the messages of the answer; a change has none.
+    """Send one request and return the messages of the answer; a change has no answer.
 
     Args:
-        talk: with the kernel.
+        talk: the conversation with the kernel.
         kind: RTM_*.
         flags: NLM_F_*.
-        fields: of the fixed header; those that aren't named are zero.
-        attributes: (name, value); nested ones as ``{"attrs": [...]}``.
+        fields: the fields of the fixed header; the others are zero.
+        attributes: pairs of name and value; nested ones as ``{"attrs": [...]}``.
 
     Returns:
-        pyroute2's: ``message[field]`` of the fixed header, ``message.get_attr(name)``, which is None if it isn't there.
+        pyroute2's messages: ``message[field]`` reads the fixed header, ``message.get_attr(name)`` an attribute or None.
 
     Raises:
         NetlinkError: the kernel refused, or the socket failed.
-        DumpInterrupted: a list changed while it was read, or an answer got lost.
+        DumpInterrupted: a list changed while it was read, or an answer was lost.
     """
     message_class = _message_classes()[kind]
 

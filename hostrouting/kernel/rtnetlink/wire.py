@@ -1,4 +1,4 @@
-"""Routes as bytes of rtnetlink(7): the layouts, and requests packed by hand. Entries are read in entries.py.
+"""Routes as bytes of rtnetlink(7): the layouts, and requests packed by hand. entries.py reads entries.
 
 A route is a message of messages.py with this body, struct rtmsg::
 
@@ -7,33 +7,33 @@ A route is a message of messages.py with this body, struct rtmsg::
     | family | dst_len | src_len| tos | table | protocol | scope | type | flags | attributes
     +--------+---------+--------+-----+-------+----------+-------+------+-------+------------
 
-and these attributes. A request is packed in this order (the kernel takes any)::
+and these attributes. A request is packed in this order (the kernel accepts any)::
 
     DST 8 | TABLE 8 | PRIORITY 8 | NH_ID 8                         | [PREFSRC 8] | [METRICS: MTU]
                                  | MULTIPATH: hop, hop...          |
                                  | [GATEWAY 8 or VIA 24] | [OIF 8] |
 
-and an entry of a dump, which the kernel writes in always the same order (fib_dump_info)::
+and an entry of a dump, which the kernel always writes in this order (fib_dump_info)::
 
      28        36     40        44
     +---------+------+---------+----------------------------------------------------------------
     | TABLE 8 | DST header + 4 | [PRIORITY] | [METRICS] | [PREFSRC] | [NH_ID] | [GATEWAY or VIA] | [OIF] | [MULTIPATH]
     +---------+------+---------+----------------------------------------------------------------
 
-so that the destination stands at bytes 17 and 40 of every entry but 0.0.0.0/0, which has no DST. Most entries of a
+so that the destination is at bytes 17 and 40 of every entry except 0.0.0.0/0, which has no DST. Most entries of a
 large table differ in nothing else: with these five columns blanked, hundreds of messages are one message repeated,
-which is one comparison. What is left is decoded once, by its bytes, into a route that the others are copied from.
-Whatever looks otherwise is read attribute by attribute; both ways give the same, only not as fast.
+which takes one comparison. The rest is decoded once into a route that the others are copied from. Entries that look
+different are read attribute by attribute; both ways give the same result, one faster.
 
-A hop of RTA_MULTIPATH, struct rtnexthop, with attributes of its own::
+A hop of RTA_MULTIPATH, struct rtnexthop, with its own attributes::
 
      0        2       3            4         8
     +--------+-------+------------+---------+-------------------
     | length | flags | weight - 1 | ifindex | [GATEWAY or VIA]
     +--------+-------+------------+---------+-------------------
 
-Everything that decides which entry a request means is named in it: the kernel takes what is missing for a wildcard or
-for zero, and a missing DST for the default route.
+A request names everything that decides which entry it means: the kernel treats missing fields as wildcards or as zero,
+and a missing DST as the default route.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
 
 # --- requests ------------------------------------------------------------------------------------------------------
 
-# Header, body and the attributes that every request has, each in one call.
+# Header, body and the attributes of every request, each packed by one call.
 _ROUTE = struct.Struct("=IHHII 8BI HHI HHI HHI")
 _LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
 _FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
@@ -78,13 +78,13 @@ def look_up(
     flags: int = _FOR_AN_ENTRY,
     ports: tuple[int | None, int | None] = (None, None),
 ) -> Callable[[IPv4Address, int], bytes]:
-    """Return what asks which entry wins for root's packets: without RTA_UID the kernel answers for the caller's uid.
+    """Return a packer of lookups for root's packets: without RTA_UID the kernel answers for the caller's uid.
 
     Args:
-        source: of the packets; None: none is chosen yet.
-        is_tcp: whether they are TCP's.
-        flags: 0: the answer has the source that the kernel chooses (RTA_PREFSRC), and not the entry.
-        ports: from which and to which they are sent; None: that isn't said.
+        source: the packets' source; None: none is chosen yet.
+        is_tcp: whether the packets are TCP's.
+        flags: 0: the answer has the source that the kernel chooses (RTA_PREFSRC) instead of the entry.
+        ports: the source and destination ports; None: unspecified.
     """
     more = b"" if source is None else attribute(RTA_SRC, source.packed)
     if is_tcp:
@@ -105,13 +105,13 @@ def look_up(
 
 
 def dump_routes(table: int | None, protocol: int = 0) -> bytes:
-    """Return the body that asks for the entries of a table, or of all; the kernel filters for a strict socket."""
+    """Return the request's body for the entries of one table, or of all; the kernel filters for a strict socket."""
     body = BODY.pack(_IPV4, 0, 0, 0, 0, protocol, 0, 0, 0)
     return body if table is None else body + number(RTA_TABLE, table)
 
 
 def chosen_source(answer: bytes) -> IPv4Address | None:
-    """Return the source in an answer to ``look_up`` without flags; None: it has none."""
+    """Return the source in an answer to ``look_up`` without flags; None if it has none."""
     source = attributes(answer, rtnl.HEADER_BYTES + BODY.size).get(RTA_PREFSRC)
     return None if source is None else IPv4Address(source)
 
@@ -120,10 +120,10 @@ PackHops = Callable[[tuple[NextHop, ...]], tuple[int, bytes]]
 
 
 def hops_packer(indexes: rtnl.Indexes) -> PackHops:
-    """Return what packs hops as rtm_flags and attributes, each tuple of them once; good for one batch.
+    """Return a function that packs hops as rtm_flags and attributes, caching each tuple; valid for one batch.
 
     Args:
-        indexes: of the interfaces.
+        indexes: the interfaces' indexes.
     """
 
     def leg(hop: NextHop) -> bytes:
@@ -144,13 +144,13 @@ def hops_packer(indexes: rtnl.Indexes) -> PackHops:
 
 
 def new_route(flags: int, pack_hops: PackHops, route: Route, sequence: int) -> bytes:
-    """Ask for a route to be added or replaced, naming all of it.
+    """Return a request to add or replace a route, naming all of it.
 
     Args:
         flags: ADD or REPLACE.
-        pack_hops: of the batch.
-        route: what it is about.
-        sequence: comes back with a refusal.
+        pack_hops: the batch's packer.
+        route: the route.
+        sequence: the number that comes back with a refusal.
 
     Raises:
         NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
@@ -159,14 +159,14 @@ def new_route(flags: int, pack_hops: PackHops, route: Route, sequence: int) -> b
 
 
 def delete_route(pack_hops: PackHops, route: Route, sequence: int) -> bytes:
-    """Ask for a route to be deleted, naming what tells it from others (fib_table_delete, fib_nh_match).
+    """Return a request to delete a route, naming what identifies it (fib_table_delete, fib_nh_match).
 
     Raises:
         NetlinkError: as for ``new_route``.
     """
-    # A blackhole of a nexthop object is shown as one, but stored as unicast; 0 is any type. Scope 0 would mean
-    # universe, and ESRCH for a route on the link: only NOWHERE means any. Of several hops the kernel compares the
-    # first only.
+    # A blackhole of a nexthop object is shown as one but stored as unicast; type 0 matches any. Scope 0 would mean
+    # universe, and ESRCH for a route on the link: only NOWHERE matches any. The kernel compares only the first of
+    # several hops.
     kind = route.type if route.nexthop_id is None else 0
     return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, pack_hops, route.hops[:1], kind, Scope.NOWHERE)
 
@@ -186,10 +186,10 @@ def _pack(
         refuse_unwritable(route)
     short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
     try:
-        # The hops of a nexthop object are its own, and the kernel refuses to be told them too.
+        # A nexthop object has its own hops, and the kernel refuses a request that names hops too.
         of_object = None if route.nexthop_id is None else number(RTA_NH_ID, route.nexthop_id)
         hop_flags, rest = pack_hops(hops) if of_object is None else (0, of_object)
-        # A deletion that names no source and no MTU is of any.
+        # A deletion without source and MTU matches any.
         if kind == rtnl.RTM_NEWROUTE and route.source is not None:
             rest += attribute(RTA_PREFSRC, route.source.packed)
         if kind == rtnl.RTM_NEWROUTE and route.mtu is not None:

@@ -66,7 +66,7 @@ PAGE = """\
 the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides
 1. no source is chosen yet (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
-↓ 100:    from 10.1.0.4 lookup 100: it is about packets from 10.1.0.4 and no source is chosen yet
+↓ 100:    from 10.1.0.4 lookup 100: it applies to packets from 10.1.0.4 and no source is chosen yet
 → 32766:  from all lookup main
           default via 10.1.0.1 dev eth0 proto hostrouting
 ✓         by eth0, from 10.1.0.4: as expected
@@ -136,8 +136,8 @@ def test_the_configs_expectation_counts(host: Host, capsys: pytest.CaptureFixtur
         (Rule(7, table=9), "table 9 has no entry for it"),
         (Rule(7, table=8), "throw 172.16.0.0/16 table 8 proto hostrouting sends the kernel on to the next rule"),
         (Rule(7, suppress_prefix_length=0), None),
-        (Rule(7, mark=1), "it is about packets with a mark"),
-        (Rule(7, is_inverted=True), "it is about all but such packets"),
+        (Rule(7, mark=1), "it applies to packets with a mark"),
+        (Rule(7, is_inverted=True), "it applies to all packets except these"),
         (Rule(7, RuleAction.PROHIBIT), None),
     ],
 )
