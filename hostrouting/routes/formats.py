@@ -1,4 +1,4 @@
-"""Pure: resolved routes in the words of what else keeps routes on a host: ip-route(8), netplan(5), systemd.network(5).
+"""Pure: write resolved routes in the format of other tools: ip-route(8), netplan(5), systemd.network(5).
 
 Only addresses, numbers and names that ``parse_device`` accepts reach a line: an inherited interface's name comes from
 the kernel, which allows ``$(reboot)``.
@@ -15,8 +15,8 @@ from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import NextHop, Protocol, Route
 
 _IP = """\
-# Each line adds a route until the next boot and never changes one that is there. "File exists": there is one with this
-# destination and metric, this very one or another program's; "ip -4 route show exact DESTINATION" shows it.
+# Each line adds a route until the next boot and never changes an existing one. "File exists": there is one with this
+# destination and metric, ours or another program's; "ip -4 route show exact DESTINATION" shows it.
 """
 
 _NETPLAN = """\
@@ -33,15 +33,15 @@ _NETWORKD = """\
 # "networkctl reconfigure" drops it too, and doesn't read the file.
 """
 
-# netplan 0.106 writes larger ones as negative numbers, which networkd ignores; 1.1 still loses the largest.
+# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores; 1.1 still loses the largest.
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
 
 def as_ip(routes: Sequence[Route]) -> str:
-    """Write routes as commands that are safe to paste, also twice.
+    """Write routes as commands that are safe to paste, even twice.
 
-    The verb is ``add``: it refuses what is there (EEXIST), where ``replace`` would take over a route of DHCP's. The
-    protocol is static: what carries ours is taken back by our next run.
+    The verb is ``add``: it refuses existing routes (EEXIST), while ``replace`` would take over a route from DHCP. The
+    protocol is static, because our next run removes routes with our own protocol.
 
     Args:
         routes: from ``resolve``, in its order.
@@ -57,7 +57,7 @@ def as_ip(routes: Sequence[Route]) -> str:
 
 
 def as_netplan(routes: Sequence[Route]) -> str:
-    """Write routes as YAML for a netplan file of its own, by interface.
+    """Write routes as YAML for a separate netplan file, by interface.
 
     Args:
         routes: from ``resolve``.
@@ -66,14 +66,14 @@ def as_netplan(routes: Sequence[Route]) -> str:
         The text of the file, with a comment; empty if there are no routes.
 
     Raises:
-        RouteError: with every route that netplan can't express, each with the reason and what can.
+        RouteError: with every route that netplan can't express, each with the reason and an alternative.
     """
     items = _each(routes, "for netplan", _netplan_item)
     if not items:
         return ""
     parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
     for dev, texts in _by_device(items).items():
-        # Without quotes a name may be something else than a string: 1e3, on, null.
+        # Without quotes YAML may read a name as another type: 1e3, on, null.
         parts += [f'    "{dev}":\n      routes:\n', *texts]
     return "".join(parts)
 
@@ -85,18 +85,18 @@ def as_networkd(routes: Sequence[Route]) -> str:
         routes: from ``resolve``.
 
     Returns:
-        The texts of the files one after the other, each with a comment that starts with ``# DEVICE:``; empty if
-        there are no routes. A multipath route stands with its first hop's interface.
+        The texts of the files, one after the other, each with a comment that starts with ``# DEVICE:``; empty if
+        there are no routes. A multipath route is listed with its first hop's interface.
 
     Raises:
-        RouteError: with every route that networkd can't express, each with the reason and what can.
+        RouteError: with every route that networkd can't express, each with the reason and an alternative.
     """
     sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
     return "\n".join(_NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items())
 
 
 def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
-    """Return the text of each route, with the interface of its first hop; a ValueError says why there is none."""
+    """Return the text of each route and the interface of its first hop; raise for those with a ValueError."""
     written: list[tuple[str, str]] = []
     refusals: list[Refusal] = []
     for route in routes:
@@ -112,7 +112,7 @@ def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) 
 
 
 class _Inexpressible(ValueError):
-    """The format has no words for a route."""
+    """A route that the format can't express."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -154,7 +154,7 @@ def _networkd_section(route: Route) -> str:
 
 
 def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
-    """Return what a route has besides its hops."""
+    """Return a route's properties besides its hops."""
     rest = ((source, route.source), (mtu, route.mtu), (metric, route.metric or None))
     return [f"{key}{value}" for key, value in rest if value is not None]
 
@@ -162,7 +162,7 @@ def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
 def _networkd_hop(hop: NextHop) -> list[str]:
     if hop.gateway is None:
         return ["Scope=link"]
-    # Left out, it is "yes" on an interface without a static address, whose gateway DHCP will bring into reach.
+    # Without it, it is "yes" on an interface without a static address, whose gateway becomes reachable through DHCP.
     return [f"Gateway={hop.gateway}", f"GatewayOnLink={'yes' if hop.onlink else 'no'}"]
 
 

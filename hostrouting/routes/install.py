@@ -1,4 +1,4 @@
-"""A plan -> the kernel's routes, with the way back."""
+"""Apply a plan to the kernel's routes, and record how to undo it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
 T = TypeVar("T")
 
-# One bulk call can't be interrupted: small enough that a cancel is seen soon, large enough to be fast.
+# A bulk call can't be interrupted: this is small enough to cancel quickly, and large enough to be fast.
 BULK_ROUTES = 256
 
 _DELETIONS_MAX = 4
@@ -32,26 +32,26 @@ _REASONS = {
     errnos.ENETDOWN: ("its device is down", "set it up: ip link set {dev} up"),
     errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
     errnos.ESRCH: ("there is no such route", "look at: ip -4 route show {destination}"),
-    errnos.EINVAL: ("the kernel takes it to be invalid", "check its gateway and source"),
+    errnos.EINVAL: ("the kernel calls it invalid", "check its gateway and source"),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some and run again"),
 }
 
 
 def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo) -> None:
-    """Add, then replace, then remove; so that no destination is without its route in between.
+    """Add, then replace, then remove, so that every destination always has a route.
 
     Args:
-        plan: what to change.
+        plan: the changes to make.
         backend: the kernel.
-        scope: looked at between bulk calls.
-        undo: gets the way back.
+        scope: checked between bulk calls.
+        undo: gets the steps to undo the changes.
 
     Raises:
-        RouteError: the kernel refused; what was changed until then is for ``undo``.
+        RouteError: the kernel refused; ``undo`` has the changes made so far.
     """
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
         _refuse(verb, failures)
-    # Each delete reads all our routes first: no more than a few calls, or the time grows with the square.
+    # Each delete reads all our routes first: make only a few calls, or the time grows quadratically.
     for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
         undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
         _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
@@ -60,19 +60,19 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
 def apply_what_goes(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> tuple[RoutePlan, dict[Route, str]]:
-    """Add and replace what the kernel takes; remove only where it has taken all of that.
+    """Add and replace the routes that the kernel accepts; remove routes only if it accepted all of them.
 
     Args:
-        plan: what to change.
+        plan: the changes to make.
         backend: the kernel.
-        scope: looked at between bulk calls.
-        undo: gets the way back.
+        scope: checked between bulk calls.
+        undo: gets the steps to undo the changes.
 
     Returns:
-        What was changed, and why each of the other routes was refused.
+        The changes, and the reason why each of the other routes was refused.
 
     Raises:
-        RouteError: the kernel can't be asked, or doesn't remove a route; what was changed until then is for ``undo``.
+        RouteError: the kernel can't be queried, or doesn't remove a route; ``undo`` has the changes made so far.
     """
     refusals: dict[Route, str] = {}
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
@@ -90,7 +90,7 @@ def apply_what_goes(
 def _add_and_replace(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    """Yield what was done with each bulk, and what the kernel refused of it."""
+    """Yield the changes of each bulk call, and the kernel's refusals."""
     added: list[Route] = []
     undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
     for add in _bulks(plan.add, scope):
@@ -104,16 +104,14 @@ def _add_and_replace(
 
 
 def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
-    """Refuse to replace what has taken our route's place since it was read: NLM_F_REPLACE knows no owner."""
+    """Refuse to replace a route that took our route's place since it was read: NLM_F_REPLACE ignores the owner."""
     there: dict[object, Route] = {}
     for route in backend.routes(Table.MAIN):
         there.setdefault(route.key, route)
     for route in routes:
         now = there.get(route.key)
         if now is not None and not now.is_ours:
-            raise RouteError(
-                f"can't replace {route}: meanwhile another program has put {now} in its place", hint="run again"
-            )
+            raise RouteError(f"can't replace {route}: another program has put {now} in its place", hint="run again")
 
 
 def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:
@@ -130,13 +128,13 @@ def _refuse(verb: str, failures: Sequence[RouteFailure]) -> None:
     if not failures:
         return
     refusals = [_explain(verb, failure) for failure in failures]
-    # EACCES is the FIB's word for prohibit, not one about us.
+    # EACCES is the FIB's word for prohibit; it isn't about our privileges.
     errno = failures[0].errno
     raise RouteError.of(refusals, most=_NAMED_FAILURES_MAX, errno=None if errno == errnos.EACCES else errno)
 
 
 def _explain(verb: str, failure: RouteFailure) -> Refusal:
-    # The kernel has one sentence and many errnos for a gateway (fib_check_nh); ip shows only the sentence.
+    # For a bad gateway the kernel has one sentence and many errnos (fib_check_nh); ip shows only the sentence.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     hop = failure.route.hops[0] if failure.route.hops else NextHop()

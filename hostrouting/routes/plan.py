@@ -1,4 +1,4 @@
-"""The wanted routes and the table as it is -> what has to change, and what must not."""
+"""Compare the wanted routes with the table: what must change, and what must not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.routes.resolve import resolve
 
 @attrs.frozen
 class Replacement:
-    """One of our routes that shall become another of the same destination and metric."""
+    """One of our routes that is to be replaced by another with the same destination and metric."""
 
     old: Route
     new: Route
@@ -27,14 +27,14 @@ class Replacement:
 
 @attrs.frozen
 class RoutePlan:
-    """Plan of what has to change in table main, in the order in which it is done.
+    """The changes to make in table main, in the order in which they are made.
 
     Args:
         add: routes whose destination and metric are free.
-        replace: ours that differ.
-        remove: ours that are no longer wanted.
-        unchanged: ours that are as wanted.
-        foreign: another program's that already do what is wanted; left alone.
+        replace: our routes that differ.
+        remove: our routes that are no longer wanted.
+        unchanged: our routes that are as wanted.
+        foreign: another program's routes that already do what is wanted; left alone.
     """
 
     add: tuple[Route, ...] = ()
@@ -45,12 +45,12 @@ class RoutePlan:
 
     @property
     def wanted(self) -> tuple[Route, ...]:
-        """All routes that must win afterwards."""
+        """Return all routes that must win afterwards."""
         return (*self.add, *(item.new for item in self.replace), *self.unchanged, *self.foreign)
 
     @property
     def changes(self) -> Changes:
-        """Return what it changes; false if the table is as wanted."""
+        """Return the plan's changes; false if the table is as wanted."""
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
         return Changes((*added, *replaced, *(Change(route, "removed") for route in self.remove)))
@@ -58,11 +58,11 @@ class RoutePlan:
 
 @attrs.frozen
 class RoutesReport:
-    """Report of the static routes, and of what installs them at every boot.
+    """The result for the static routes, and for their installation at every boot.
 
     Args:
-        plan: the plan that was carried out.
-        changes: every route, file and unit that the run has changed.
+        plan: the plan that was applied.
+        changes: every route, file and unit that the run changed.
     """
 
     plan: RoutePlan = attrs.field(factory=RoutePlan)
@@ -85,7 +85,7 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
         The plan.
 
     Raises:
-        RouteError: with every refusal, each with the route in the way and what to do.
+        RouteError: with every refusal, each with the conflicting route and a hint.
     """
     plan, refusals = plan_what_goes(wanted, main)
     if refusals:
@@ -94,20 +94,20 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
 
 
 def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[Refusal]]:
-    """Compare wanted routes with table main, whatever is in the way of some.
+    """Compare wanted routes with table main, and plan those that don't conflict.
 
-    Only our own routes (protocol 217) are ever replaced or removed. A route of another program with the same
-    destination, tos and metric is left alone if it has the same next hops, and refused otherwise: NLM_F_REPLACE knows
-    no owner (fib_table_insert in net/ipv4/fib_trie.c).
+    Only our own routes (protocol 217) are ever replaced or removed. Another program's route with the same
+    destination, tos and metric is left alone if it has the same next hops; otherwise the wanted route is refused,
+    because NLM_F_REPLACE ignores the owner (fib_table_insert in net/ipv4/fib_trie.c).
 
     Args:
         wanted: resolved routes, no two with the same key.
         main: the entries of table main, in the kernel's order.
 
     Returns:
-        The plan of the others, and every refusal, each with the route in the way and what to do.
+        The plan of the accepted routes, and every refusal, each with the conflicting route and a hint.
     """
-    # The entries of each destination, which is hashed as numbers, several times as fast.
+    # The entries of each destination; numbers hash several times as fast.
     entries: dict[Prefix, list[Route]] = {}
     for route in main:
         entries.setdefault(numbers(route.destination), []).append(route)
@@ -119,7 +119,7 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
             sorted_["add"].append(route)
             continue
         connected = next((entry for entry in same if entry.is_connected), None)
-        # REPLACE takes the first of several with the same key.
+        # REPLACE replaces the first of several entries with the same key.
         there = next((entry for entry in same if entry.key == route.key), None)
         if connected is not None:
             refusals.append(_refuse_connected(route, connected))
@@ -135,7 +135,7 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
             refusals.append(_refuse_foreign(route, there))
     ours = [route for route in main if route.is_ours]
     keys = {route.key for route in wanted} if ours else set()
-    # Those last that others need for their gateway, so that the way back, last first, puts them back first.
+    # Routes that others need for their gateways go last, so that undo, in reverse order, restores them first.
     sorted_["remove"] = sorted(
         (route for route in ours if route.key not in keys), key=lambda route: route.scope == Scope.LINK
     )
@@ -167,17 +167,17 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 
 
 def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
-    """Plan for the host as it is at this moment, changing nothing.
+    """Plan for the host's current state without changing anything.
 
     Args:
-        config: what is wanted.
+        config: the wanted routes.
         backend: the kernel.
 
     Returns:
-        The plan, and what is still missing in words; then the plan is empty.
+        The plan, and in words what is still missing; if anything is, the plan is empty.
 
     Raises:
-        RouteError: a route can't ever be installed like that, or the kernel can't be asked.
+        RouteError: a route can never be installed as given, or the kernel can't be queried.
     """
     main = backend.routes(Table.MAIN)
     wanted = config.static_routes.routes
@@ -186,22 +186,22 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
 
 
 def find_missing(config: Config, backend: RouteBackend) -> str | None:
-    """Return what the routes of a config still wait for, without reading the whole table.
+    """Return what the config's routes still wait for, without reading the whole table.
 
-    Only links, defaults, and the entries around the gateways that the config names are asked for.
+    Only links, defaults, and the entries around the config's gateways are read.
 
     Args:
-        config: what is wanted.
+        config: the wanted routes.
         backend: the kernel.
 
     Returns:
-        What is missing, in words; None: they can be planned, or one can't ever be installed like that.
+        The missing part, in words; None: the routes can be planned, or one of them can never be installed as given.
 
     Raises:
-        RouteError: the kernel can't be asked.
+        RouteError: the kernel can't be queried.
     """
-    # One route of each device and gateway tells, and each on the link may reach a gateway. With all of 100,000, apply
-    # would take 0.4 s more.
+    # One route of each device and gateway suffices, and each route on the link, which may reach a gateway. With all of
+    # 100,000, apply would take 0.4 s longer.
     firsts: dict[object, StaticRoute] = {}
     for route in config.static_routes.routes:
         firsts.setdefault((route.dev, route.gateway, route.gateway == ONLINK and route.destination), route)
@@ -216,11 +216,11 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
         main = (*defaults, *(each for each in around if each.destination.prefixlen))
         try:
             return resolve(wanted, links, addresses, main, config.uplinks)[1]
-        except RouteError:  # waiting can't help
+        except RouteError:  # waiting doesn't help
             return None
 
     missing = missing_with(answer.route for answer in backend.lookup(gateways))
     if missing is not None and gateways:
-        # A longer prefix, or a rule, may hide from a lookup what the kernel checks a gateway against.
+        # A longer prefix or a rule may hide from a lookup the entry against which the kernel checks a gateway.
         missing = missing_with(backend.routes_except({dev for route in defaults for dev in route.devs}))
     return missing

@@ -1,4 +1,4 @@
-"""Pure: what is left open in a static route, filled in from the default route and the links that there are."""
+"""Pure: fill in what a static route leaves open, from the default route and the existing links."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def resolve(
 ) -> tuple[tuple[Route, ...], str | None]:
     """Fill in device, gateway, source and MTU of static routes.
 
-    What is named is taken literally. What isn't is inherited from the default route by the named device, if there
-    is one, else by an uplink: its gateway of either family (RFC 8950), ``onlink``, all hops of a multipath route, and
-    its ``src`` and ``mtu``.
+    Given values are taken literally. Others are inherited from the default route through the named device, if there
+    is one, otherwise through an uplink: its gateway of either family (RFC 8950), ``onlink``, all hops of a multipath
+    route, and its ``src`` and ``mtu``.
 
     Args:
-        wanted: from the config.
-        links: of the host.
-        addresses: of the host.
+        wanted: the config's routes.
+        links: the host's links.
+        addresses: the host's addresses.
         main: the entries of table main; those for 0.0.0.0/0 and those of scope link or nearer are enough.
-        uplinks: of the config: patterns of the interfaces whose default route is inherited; None: any interface's.
+        uplinks: the config's patterns of the interfaces whose default route is inherited; None: any interface.
 
     Returns:
-        The routes, those first that others may need to reach their gateway, and all of them only if nothing is missing;
-        and what to wait for, in one phrase, each with a route that needs it; None: nothing.
+        The routes, first those through which others may reach their gateway; complete only if nothing is missing. And
+        the things to wait for, in one phrase, each with a route that needs it; None: nothing.
 
     Raises:
-        RouteError: waiting can't help: a device is a port of another, a gateway is this host itself, or the
-            default route has several interfaces and a device must be named. All such routes are named.
+        RouteError: waiting doesn't help: a device is a port of another one, a gateway is this host itself, or the
+            default route has several interfaces and a device must be named. The error names all such routes.
     """
     resolver = _Resolver(links, addresses, main, wanted, uplinks)
-    # A gateway may be reachable only by another of these routes, which must then be there first.
+    # A gateway may be reachable only through another of these routes, which must then be installed first.
     near: list[Route] = []
     others: list[Route] = []
     missing: dict[str, StaticRoute] = {}
@@ -77,11 +77,11 @@ def resolve(
 
 
 class _NotThere(Exception):
-    """It may still come."""
+    """Something is missing that may still appear."""
 
 
 class _Refused(Exception):
-    """It can't be, whatever comes."""
+    """The route can never be installed."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -89,10 +89,10 @@ class _Refused(Exception):
 
 
 def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IPv4Network, tuple[str | None, ...]]]:
-    """Return the prefixes that a gateway may lie in, and the interfaces that reach it; None: the default's.
+    """Return the prefixes that may contain a gateway, and the interfaces that reach it; None: the default's.
 
-    The kernel looks a gateway up among routes of scope link or nearer only (fib_check_nh_v4_gw). Our own that are
-    there count only if they are wanted: what this run removes must not carry what it adds.
+    The kernel looks a gateway up only among routes of scope link or nearer (fib_check_nh_v4_gw). Our own existing ones
+    count only if they are wanted: routes that this run adds must not depend on ones that it removes.
     """
     there = (route for route in main if route.type is RouteType.UNICAST and route.scope >= Scope.LINK)
     theirs = [(route.destination, route.devs) for route in there if not route.is_ours]
@@ -113,16 +113,16 @@ class _Resolver:
         self._defaults = unicast_defaults(main)
         self._uplinks = uplinks
         self._on_link = _on_link(main, wanted)
-        self.like = cache(self._like)  # thousands of routes name the same
+        self.like = cache(self._like)  # thousands of routes have the same values
 
     def _like(self, dev: str | None, gateway: Gateway) -> Route:
-        """Return a default route whose hops, scope, source and MTU are those of a route that names these."""
+        """Return a default route with the hops, scope, source and MTU of a route with this device and gateway."""
         hops, default = self._hops(dev, gateway)
         source, mtu = (default.source, default.mtu) if default else (None, None)
         return Route(DEFAULT_DESTINATION, hops, source=source, mtu=mtu)
 
     def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
-        """Return the next hops, and the default route that the rest is inherited from, if it is."""
+        """Return the next hops, and the default route from which the rest is inherited, if any."""
         if dev is not None:
             self._check_device(dev)
         if dev is not None and gateway is not None:
@@ -142,7 +142,7 @@ class _Resolver:
         if not isinstance(gateway, IPv4Address):
             return NextHop(dev)
         if gateway in self._local:
-            # The kernel accepts it (fib_check_nh takes a local address), and the packets go nowhere.
+            # The kernel accepts it (fib_check_nh takes a local address), and the packets are lost.
             raise _Refused(f"the gateway {gateway} is an address of this host")
         if any(hop.gateway == gateway and hop.dev == dev and hop.onlink for hop in inherited):
             return NextHop(dev, gateway, onlink=True)

@@ -1,8 +1,8 @@
-"""Afterwards: is every route seen to win? By what the tables say, where that leaves no doubt; else the kernel is asked.
+"""Check that every route wins: from the tables if they leave no doubt, otherwise by asking the kernel.
 
 Longest-prefix match gives an address that no longer prefix covers to the entries of one destination; of these the one
-with the lowest metric carries it. What isn't as plain as that (a policy rule that isn't the kernel's, an entry of table
-local around the address, a dead hop, a second metric) isn't decided here.
+with the lowest metric carries it. Cases that aren't as simple (a custom policy rule, an entry of table local around the
+address, a dead hop, a second metric) aren't decided here.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _THIS_HOST = (0, 32)
 
 
 def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
-    """See every route win at an address that no longer prefix covers: by the tables, else by asking the kernel.
+    """Check that every route wins at an address that no longer prefix covers: from the tables, or by asking the kernel.
 
     Args:
         wanted: routes of table main that must win.
         backend: the kernel.
 
     Raises:
-        RouteError: one doesn't: it is in the table, but a rule, a lower metric or longer prefixes beat it, and the
-            error names the winner; or it has been removed meanwhile.
+        RouteError: a route doesn't win: it is in the table, but a rule, a lower metric or longer prefixes beat it, and
+            the error names the winner; or it was removed again.
     """
     if not wanted:
         return
@@ -59,7 +59,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Network, int, int], Route]) -> bool:
-    """Return whether packets go by a route, or by the wanted one of a lower metric that it stands by for."""
+    """Return whether packets use a route, or the wanted one of a lower metric whose fallback it is."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -79,7 +79,7 @@ def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> Refusal:
 
 
 def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[Refusal]:
-    """Routes whose every address belongs to longer prefixes; fine as long as ours and own addresses would do."""
+    """Refuse routes of which longer prefixes cover every address, unless these are ours or local addresses."""
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
     ours = [numbers(route.destination) for route in main if route.is_ours and not route.is_dead]
@@ -107,25 +107,25 @@ def unproven(
     main: Sequence[tuple[Route, Sequence[Prefix]]],
     local: Iterable[Route],
 ) -> list[tuple[Route, IPv4Address | None]]:
-    """Return the routes of which the tables don't show that they win.
+    """Return the routes for which the tables don't prove that they win.
 
     Args:
-        wanted: routes of table main.
-        rules: in the order in which the kernel asks them.
+        wanted: the routes of table main.
+        rules: in the order in which the kernel evaluates them.
         main: the entries of table main, in the kernel's order (``RouteBackend.routes_by_attributes``).
-        local: those of table local.
+        local: the entries of table local.
 
     Returns:
-        Those to ask the kernel about, in their order: all of them where other rules than the kernel's stand. Each with
-        an address that no longer prefix covers; None if longer ones cover all of it.
+        The routes to ask the kernel about, in their order: all of them if there are custom rules. Each has an address
+        that no longer prefix covers; None if longer ones cover all of it.
     """
-    # To a packet without a tos the entries for one are not there, nor to any those whose hops are all dead.
+    # A packet without a tos doesn't match entries with one, and no packet matches entries whose hops are all dead.
     asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0 and not entry.is_dead]
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
     uncovered = uncovered_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
-    # Whatever a packet is like, these have local asked first, then main; before the first other rule the two
-    # are one trie, and the longer prefix wins.
+    # For every packet these rules look up local first, then main; before the first custom rule the two are one trie,
+    # and the longer prefix wins.
     winners = _winners(asked) if tuple(rules) == KERNEL_RULES else {}
     covered_by_local = PrefixSet(locals_).overlaps
     left: list[tuple[Route, IPv4Address | None]] = []
@@ -139,7 +139,7 @@ def unproven(
 
 
 def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:
-    """Of the entries of each destination the first with the lowest metric."""
+    """Return for each destination the first entry with the lowest metric."""
     winners: dict[Prefix, Route] = {}
     for entry, prefixes in main:
         for prefix in prefixes:
@@ -149,7 +149,7 @@ def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Rou
 
 
 def _is_as_wanted(entry: Route, route: Route) -> bool:
-    """Return whether an entry of a destination is the wanted route, and such that the kernel doesn't pass it over."""
+    """Return whether an entry is the wanted route, and the kernel doesn't skip it."""
     is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
     is_same = entry.metric == route.metric and entry.table == route.table
     return is_unicast and is_same and _lead_as_wanted(entry.hops, route.hops)
@@ -157,5 +157,5 @@ def _is_as_wanted(entry: Route, route: Route) -> bool:
 
 @lru_cache
 def _lead_as_wanted(hops: tuple[NextHop, ...], wanted: tuple[NextHop, ...]) -> bool:
-    # A sysctl has one without carrier passed over (ignore_routes_with_linkdown).
+    # A sysctl makes the kernel skip a hop without carrier (ignore_routes_with_linkdown).
     return bool(wanted) and hops == wanted and not any(hop.is_dead or hop.is_linkdown for hop in hops)
