@@ -1,4 +1,4 @@
-"""The gate's scripts and its list, changed as one."""
+"""Change the gate's scripts and its list as one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hostrouting.model.errors import FileError
 
 
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
-    """Have the gate run other scripts, from one moment to the next.
+    """Make the gate run other scripts, all at the same moment.
 
-    A rename changes one file, and scripts and list are several. So the list names copies of the scripts until all are
-    in place: at no moment, and after no crash, does the gate run something of before with something of after.
+    A rename changes one file, but scripts and list are several. So the list names copies of the scripts until all are
+    in place: the gate never runs old and new ones together, not even after a crash.
 
     Args:
-        layout: where.
-        wanted: scripts, and the list if it differs; None: it goes.
+        layout: where the host's files are.
+        wanted: the scripts, and the list if it differs; None: the file is removed.
 
     Raises:
-        FileError: a file can't be written, or removed.
+        FileError: a file can't be written or removed.
     """
     scripts = {path: state for path, state in wanted.items() if path != layout.gate_list}
     differing = {path: state for path, state in scripts.items() if files.look_at(path) != state}
@@ -46,10 +46,10 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
 
 
 def put(path: Path, state: files.FileState | None) -> None:
-    """Give a path the content and mode of a state; None: remove what is there.
+    """Give a path the content and mode of a state; None: remove the file.
 
     Raises:
-        FileError: it can't be written, or removed.
+        FileError: the file can't be written or removed.
     """
     if state is not None and state.link is not None:
         files.remove(path)
@@ -61,7 +61,7 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 
 def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> Path:
-    """Have the list name copies of the scripts that differ, in a new folder, which is returned."""
+    """Make the list name copies, in a new folder, of the scripts that differ; return the folder."""
     _clear(layout.stages)
     with files.translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
@@ -74,7 +74,7 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
         text = with_other_scripts((new_list.content or b"").decode(), places)
         files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
     except BaseException:
-        # Why it failed is worth more than why this fails too; the next run removes what is left.
+        # The first error is more useful than one from here; the next run removes the leftovers.
         with suppress(FileError):
             _remove_stage(stage)
         raise
@@ -82,20 +82,20 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
 
 
 def _remove_stage(stage: Path) -> None:
-    """Remove a folder of scripts that this module has made, and the folder of such folders if it was the last."""
+    """Remove a folder of staged scripts, and its parent folder if it was the last."""
     with files.translate_errors(f"remove {stage}"):
         shutil.rmtree(stage)
     files.remove_empty_folder(stage.parent)
 
 
 def _clear(folder: Path) -> None:
-    """Remove what stands in the place of a folder of ours, such as a link to another one."""
+    """Remove anything that has the place of a folder of ours, such as a link to another one."""
     if files.is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
         files.remove(folder)
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove what killed runs have left of scripts that they were about to put in place."""
+    """Remove the staged scripts that killed runs have left."""
     _clear(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):

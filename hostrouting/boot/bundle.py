@@ -1,4 +1,4 @@
-"""Pure: a config -> what installs it on a host without Python: files with two scripts, or an Ignition document."""
+"""Pure: render a config for a host without Python: files with two scripts, or an Ignition document."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from hostrouting.boot.render import fill
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# As Ignition sees the host; no host's own root, so that nothing of the machine that renders gets in.
+# The host as Ignition sees it; not a host's own root, so that no data of the rendering machine gets in.
 _SYSROOT = Layout("/sysroot")
 
 
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
-    """Return the files that a config asks for on a host where nothing is installed, in the order that they need.
+    """Return the files that a config asks for on a host where nothing is installed, in the order to write them.
 
-    The manifest, which comes first, names every folder above them as made for them. Nothing is asked for: none.
+    The manifest comes first and says that every folder above the files was made for them. Empty if the config asks for
+    nothing.
     """
     wanted = Wanted.of(config, layout)
     manifest = wanted_manifest(Manifest(), wanted, layout)
@@ -40,7 +41,7 @@ def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
 
 
 def bundle(config: Config, layout: Layout) -> list[BootFile]:
-    """Return the files of a config, with the scripts that install them and take them back."""
+    """Return a config's files, with the scripts that install and remove them."""
     files = rendered_files(config, layout)
     rows = (f"{file.mode:04o} {_checksum(file)} {layout.relative(file.path)}" for file in files)
     values = {"CONSUMER": quote(config.consumer), "FILES": "\n".join(rows)}
@@ -49,7 +50,7 @@ def bundle(config: Config, layout: Layout) -> list[BootFile]:
 
 
 def ignition(config: Config) -> dict[str, Any]:
-    """Return the files of a config as an Ignition document, which other documents may merge."""
+    """Return a config's files as an Ignition document that other documents can merge."""
     files: list[dict[str, Any]] = []
     units: dict[str, dict[str, Any]] = {}
     for file in rendered_files(config, _SYSROOT):
@@ -61,7 +62,7 @@ def ignition(config: Config) -> dict[str, Any]:
             drop_in = {"name": path.name, "contents": file.text}
             units.setdefault(name, {"name": name}).setdefault("dropins", []).append(drop_in)
         else:
-            # What is handed to a machine as it is made is limited: to 64 KiB on Azure.
+            # The data given to a new machine is limited: to 64 KiB on Azure.
             packed = b64encode(gzip.compress(_content(file), mtime=0)).decode()
             contents = {"compression": "gzip", "source": f"data:;base64,{packed}"}
             files.append({"path": _SYSROOT.relative(path), "mode": file.mode, "overwrite": True, "contents": contents})

@@ -12,13 +12,13 @@ from phases import CancelScope
 
 
 class FakeSystemd:
-    """A ``UnitManager`` that knows the unit files below a layout as of its last reload.
+    """A ``UnitManager`` that knows the unit files below a layout as of the last reload.
 
     Args:
-        layout: where unit files and drop-ins are; None: there are none to read back.
-        running: the units that are loaded, for example ``systemd-nspawn@kube1.service``.
+        layout: the place of unit files and drop-ins; None: there are none to read.
+        running: the loaded units, for example ``systemd-nspawn@kube1.service``.
 
-    ``properties`` holds what no file says of units.
+    ``properties`` holds properties of units that no file sets.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -35,7 +35,7 @@ class FakeSystemd:
         self._load()
 
     def within(self, scope: CancelScope) -> FakeSystemd:
-        """Return it as it is: it answers at once."""
+        """Return itself: it answers at once."""
         del scope
         return self
 
@@ -45,7 +45,7 @@ class FakeSystemd:
         self._load()
 
     def enable(self, unit: str) -> None:
-        """Make the link, as the [Install] section of all our units says."""
+        """Create the link, as the [Install] section of all our units says."""
         self.enabled.add(unit)
         link = self._link(unit)
         if link is None or link.is_symlink():
@@ -68,36 +68,36 @@ class FakeSystemd:
             raise UnitError(f"`systemctl disable {unit}` failed: {error}", errno=error.errno) from error
 
     def restart(self, unit: str) -> None:
-        """Note that it runs."""
+        """Record that the unit runs."""
         self.restarts.append(unit)
         self.active.add(unit)
 
     def start(self, unit: str) -> None:
-        """Note that it was started, and runs."""
+        """Record that the unit was started and runs."""
         self.starts.append(unit)
         self.active.add(unit)
 
     def stop(self, unit: str) -> None:
-        """Note that it doesn't run."""
+        """Record that the unit doesn't run."""
         self.active.discard(unit)
         self.timers.pop(unit, None)
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Note what would run, and when; ``timers`` has it until the timer is stopped."""
+        """Record the program and its time; ``timers`` has it until the timer is stopped."""
         self.timers[f"{name}.timer"] = (seconds, tuple(argv))
         self.active.add(f"{name}.timer")
 
     def is_active(self, unit: str) -> bool:
-        """Return whether it was started, and not stopped since."""
+        """Return whether the unit was started and not stopped since."""
         return unit in self.active
 
     def is_enabled(self, unit: str) -> bool:
-        """Return whether the link is there."""
+        """Return whether the link exists."""
         link = self._link(unit)
         return unit in self.enabled if link is None else link.is_symlink()
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the running units that a consumer stands for; none without a layout."""
+        """Return the running units that match a consumer; none without a layout."""
         if self._layout is None:
             return ()
         prefix, at, suffix = consumer.partition("@.")
@@ -108,9 +108,9 @@ class FakeSystemd:
         )
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Return settings of running units as of the last reload; ``LoadState`` of any; what ``properties`` holds.
+        """Return a unit's properties: settings as of the last reload, ``LoadState``, and those in ``properties``.
 
-        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd does.
+        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived like systemd does.
         """
         loaded = self._loaded.get(unit) or {}
         properties = {
@@ -128,7 +128,7 @@ class FakeSystemd:
         return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the order of starts of the running units and these, by their own files and drop-ins."""
+        """Return the start order of the running units and the given ones, from their own files and drop-ins."""
         after: dict[str, list[str]] = {}
         for unit, lists in ({unit: self._read(unit) for unit in units} | self._loaded).items():
             after.setdefault(unit, []).extend(" ".join(lists.get("After", ())).split())
@@ -156,7 +156,7 @@ class FakeSystemd:
         return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
 
     def _read(self, unit: str) -> dict[str, list[str]]:
-        """Return the settings of a unit's file and drop-ins, those by name, an empty value emptying the list."""
+        """Return the settings of a unit's file and drop-ins, in the drop-ins' order; an empty value clears a list."""
         if self._layout is None:
             return {}
         *names, _ = unit_names(unit)
@@ -178,7 +178,7 @@ _DEFAULT_SPANS = {"TimeoutStartUSec": ["1min 30s"], "RestartUSec": ["100ms"], "S
 
 
 def _spans(settings: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the settings that are time spans, by the names of the properties."""
+    """Return the time spans among the settings, by the names of the properties."""
     given = {f"{key.removesuffix('Sec')}USec": value for key, value in settings.items() if key.endswith("Sec")}
     return _DEFAULT_SPANS | {key: value for key, value in given.items() if value}
 

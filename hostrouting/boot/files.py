@@ -1,6 +1,6 @@
-"""Files, links and folders: looks at them, and atomic and durable writes.
+"""Read files, links and folders, and write them atomically and durably.
 
-A refusal of the system becomes a ``FileError``.
+Errors of the system are raised as ``FileError``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDER_MODE = 0o755
 
 @contextlib.contextmanager
 def translate_errors(attempt: str) -> Iterator[None]:
-    """Have a refusal of the operating system raised as an error of ours that names what was attempted."""
+    """Raise errors of the operating system as our own error, which names the attempt."""
     try:
         yield
     except OSError as error:
@@ -35,10 +35,10 @@ def translate_errors(attempt: str) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Return whether something is there, and a link leads to something.
+    """Return whether a path exists; a dangling link doesn't.
 
     Raises:
-        FileError: that can't be seen, for example for a name that is too long.
+        FileError: the system can't tell, for example because a name is too long.
     """
     with translate_errors(f"look at {path}"):
         try:
@@ -51,19 +51,19 @@ def exists(path: Path) -> bool:
 
 
 def is_present(path: Path) -> bool:
-    """Return whether something is there, also a link that leads nowhere.
+    """Return whether a path exists, or is a dangling link.
 
     Raises:
-        FileError: as of ``exists``.
+        FileError: as for ``exists``.
     """
     return os.path.islink(path) or exists(path)  # noqa: PTH114 - Path may raise an error that isn't ours
 
 
 def others_may_write(path: Path, root: Path) -> bool:
-    """Return whether others than the owner of the root may change something that is there.
+    """Return whether a path exists that users other than the root's owner may change.
 
     Raises:
-        FileError: it can't be looked at.
+        FileError: the path can't be examined.
     """
     with translate_errors(f"look at {path}"):
         state, above = path.stat(), root.stat()
@@ -72,12 +72,12 @@ def others_may_write(path: Path, root: Path) -> bool:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return what a folder holds, by a shell pattern of its names; nothing if there is no such folder.
+    """Return a folder's entries whose names match a shell pattern; empty if there is no such folder.
 
-    Path.glob of Python 3.13 takes a folder that can't be read for an empty one.
+    Path.glob of Python 3.13 treats an unreadable folder as empty.
 
     Raises:
-        FileError: it can't be read.
+        FileError: the folder can't be read.
     """
     with translate_errors(f"look through {folder}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return [path for path in sorted(folder.iterdir()) if fnmatchcase(path.name, pattern)]
@@ -85,20 +85,20 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the content of a file; None if there is none.
+    """Return the content of a file; None if there is no file.
 
     Raises:
-        FileError: it is there and can't be read.
+        FileError: the file exists and can't be read.
     """
     state = read_state(path)
     return None if state is None else state[0].decode("utf-8", "surrogateescape")
 
 
 def read_state(path: Path) -> tuple[bytes, int] | None:
-    """Content and permission bits of a file, to put it back as it was; None if there is none.
+    """Return content and permission bits of a file, to restore it later; None if there is no file.
 
     Raises:
-        FileError: it is there and can't be read.
+        FileError: the file exists and can't be read.
     """
     with (
         translate_errors(f"read {path}"),
@@ -114,10 +114,10 @@ class FileState:
     """The state of a path.
 
     Args:
-        content: of the file; of a link, of what it leads to; None: it leads nowhere, or this is a folder.
-        mode: its permission bits.
-        is_ours: whether it is a regular file, no link, that belongs to who runs this.
-        link: where a link leads to, as it says; None: it is none.
+        content: the content of the file, or of a link's target; None: a folder, or a dangling link.
+        mode: the permission bits.
+        is_ours: whether it is a regular file, not a link, that belongs to the current user.
+        link: the text of a link; None: it isn't a link.
     """
 
     content: bytes | None
@@ -127,10 +127,10 @@ class FileState:
 
 
 def look_at(path: Path) -> FileState | None:
-    """Return what is at a path; None if nothing is.
+    """Return the state of a path; None if nothing is there.
 
     Raises:
-        FileError: it is there and can't be read.
+        FileError: the path exists and can't be read.
     """
     with translate_errors(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         state = path.lstat()
@@ -145,22 +145,22 @@ def look_at(path: Path) -> FileState | None:
 
 
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Give a file this content and mode: a reader, or a crash at any point, sees the old content or the new.
+    """Give a file a content and mode. A reader, or a crash at any point, sees either the old content or the new one.
 
-    It is ours, and its mode doesn't depend on the umask; a link in its place is replaced, not followed. Nothing is
-    touched if it is like that already. rename(2) is atomic; the folder is synced, for without that a
+    The file belongs to us, and its mode doesn't depend on the umask; a link in its place is replaced, not followed.
+    Nothing is written if the file already is like that. rename(2) is atomic; the folder is synced, because otherwise a
     power cut may undo the rename (fsync(2)).
 
     Args:
-        path: the file; missing folders above it are made.
-        text: its content; a string is written as UTF-8, undecodable bytes of names as they were.
-        mode: its permission bits.
+        path: the file; missing parent folders are created.
+        text: the content; a string is written as UTF-8, with undecodable bytes of names preserved.
+        mode: the permission bits.
 
     Returns:
         Whether anything was written.
 
     Raises:
-        FileError: it can't be written; the old content is still there.
+        FileError: the file can't be written; the old content is still there.
     """
     content = _encoded(text)
     if look_at(path) == FileState(content, mode):
@@ -173,17 +173,17 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
 
 
 def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
-    """Give another program's file other content, as whole as ``write_if_changed``; its permissions and owner stay.
+    """Change the content of another program's file as atomically as ``write_if_changed``; keep its mode and owner.
 
-    It may lie in a folder of its owner's, who can put another file or a link in its place at any moment. So links are
-    followed once, and from then on it is this file of this folder, or none.
+    The file may be in a folder of its owner, who can replace it by another file or a link at any moment. So links are
+    followed once, and after that only this file of this folder is touched.
 
     Args:
         path: the file, or a link to it.
-        edit: makes the new content of the open file.
+        edit: makes the new content from the open file.
 
     Raises:
-        FileError: it can't be read or written, or is another one by now; the old content is still there.
+        FileError: the file can't be read or written, or was replaced by another one; the old content is still there.
     """
     with translate_errors(f"write {path}"):
         there = path.resolve(strict=True)
@@ -193,8 +193,8 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
         ):
             text, state = edit(file), os.fstat(file.fileno())
             if not os.path.samestat(state, os.stat(there.name, dir_fd=folder, follow_symlinks=False)):
-                raise FileError(f"can't write {path}: another file was put in its place meanwhile")
-            # No setuid and the like: the content isn't its owner's any more.
+                raise FileError(f"can't write {path}: it was replaced by another file")
+            # No setuid etc.: the content isn't its owner's any more.
             owner = state.st_uid, state.st_gid
             _replace(Path(there.name), _encoded(text), state.st_mode & 0o777, owner, folder=folder)
             os.fsync(folder)
@@ -225,27 +225,27 @@ def _encoded(text: str | bytes) -> bytes:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, with mode 0755 whatever the umask.
+    """Create a folder and its missing parents, with mode 0755 whatever the umask.
 
-    A umask of 0 would let every user replace what the gate runs as root, one of 077 none read the markers.
+    With a umask of 0 every user could replace files that the gate runs as root; with 077 nobody could read the markers.
 
     Raises:
-        OSError: one can't be made.
+        OSError: a folder can't be created.
     """
     if folder.is_dir():
         return
     make_folders(folder.parent)
-    with contextlib.suppress(FileExistsError):  # another process was faster; using what isn't a folder will fail
+    with contextlib.suppress(FileExistsError):  # another process was faster; if it made no folder, its use will fail
         folder.mkdir(_FOLDER_MODE)
         with _opened(folder, os.O_NOFOLLOW) as made:
             os.fchmod(made, _FOLDER_MODE)
 
 
 def remove_litter(path: Path) -> None:
-    """Remove what a killed ``write_if_changed`` of this file has left beside it; only for who holds the lock.
+    """Remove temporary files that a killed ``write_if_changed`` has left next to a file. The caller holds the lock.
 
     Raises:
-        FileError: it can't be removed.
+        FileError: one can't be removed.
     """
     for left in matching(path.parent, f"{escape(_temporary_prefix(path))}*"):
         remove(left)
@@ -259,10 +259,10 @@ def remove(path: Path) -> bool:
     """Remove a file.
 
     Returns:
-        Whether it was there.
+        Whether the file existed.
 
     Raises:
-        FileError: it is there and can't be removed.
+        FileError: the file exists and can't be removed.
     """
     with translate_errors(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         path.unlink()
@@ -272,20 +272,20 @@ def remove(path: Path) -> bool:
 
 
 def move(path: Path, to: Path) -> None:
-    """Give a file another name, in the place of what has it; one that isn't there is fine.
+    """Rename a file and replace an existing one; a missing file is ignored.
 
     Raises:
-        FileError: it can't be moved.
+        FileError: the file can't be moved.
     """
     with translate_errors(f"move {path}"), contextlib.suppress(FileNotFoundError):
         path.replace(to)
 
 
 def remove_empty_folder(path: Path) -> None:
-    """Remove a folder, unless something is in it, or there is none.
+    """Remove a folder if it exists and is empty.
 
     Raises:
-        FileError: it is empty and can't be removed.
+        FileError: the folder is empty and can't be removed.
     """
     with translate_errors(f"remove the folder {path}"):
         try:
@@ -299,17 +299,17 @@ def target(path: Path) -> str:
     """Return the text of a symbolic link.
 
     Raises:
-        FileError: it can't be read.
+        FileError: the link can't be read.
     """
     with translate_errors(f"read the link {path}"):
-        return os.readlink(path)  # noqa: PTH115 - Path would tidy it
+        return os.readlink(path)  # noqa: PTH115 - Path would normalize it
 
 
 def link(path: Path, to: str) -> None:
-    """Make a symbolic link; missing folders above it are made.
+    """Create a symbolic link and its missing parent folders.
 
     Raises:
-        FileError: it can't be made.
+        FileError: the link can't be created.
     """
     with translate_errors(f"make the link {path}"):
         make_folders(path.parent)
@@ -318,7 +318,7 @@ def link(path: Path, to: str) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int = 0) -> Iterator[int]:
-    """Open a folder, so that all that is done in it is done in the same one."""
+    """Open a folder, so that all operations apply to the same one."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
         yield descriptor

@@ -1,18 +1,18 @@
 """Pure: the gate, its drop-ins and its list, and whether a unit's settings hold it.
 
-Why this scheme and no other: ``Before=`` in a plain unit orders nothing against a template, ``Requires=`` opens on
-systemd 252 where the required unit is missing or masked and bounces the machine when it is restarted. A script run
-by the consumer itself judges at every start, blocks, shows as a failed unit, is retried by ``Restart=``, and nothing
-that happens to the oneshots stops a running machine.
+Why this design: ``Before=`` in a plain unit orders nothing against a template. ``Requires=`` opens on systemd 252 if
+the required unit is missing or masked, and restarts the machine with it. A script that the consumer runs itself judges
+every start, blocks it, shows as a failed unit, is retried by ``Restart=``, and nothing that happens to the oneshots
+stops a running machine.
 
-The drop-ins are the same whatever is installed: systemd goes straight to ``ExecStart=`` where the command that it runs
-vanishes from a unit at a reload. What changes is the list, which the script reads anew before each step. There are
-commands in two lists, for another command that vanishes takes the rest of its own list with it. No two lines are alike,
-or systemd would take one for the other, and skip what is between.
+The drop-ins are the same whatever is installed: if the command that systemd runs vanishes from a unit at a reload,
+systemd goes straight to ``ExecStart=``. Only the list changes, which the script reads again before each step. There are
+commands in two lists, because any command that vanishes takes the rest of its own list with it. No two lines are equal,
+because systemd would confuse them and skip the lines between.
 
-The ``-`` of the first line has systemd forgive its failure: what an ``ExecCondition=`` fails with, a working directory
-that comes late included, makes systemd skip the unit, without an error and without ``Restart=``. So that line refuses
-by not ending, and the others by failing.
+The ``-`` of the first line makes systemd ignore its failure: if an ``ExecCondition=`` fails, even only because its
+working directory appears late, systemd skips the unit, without an error and without ``Restart=``. So that line refuses
+a start by not ending, and the others by failing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from collections.abc import Iterator, Mapping
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
-# Installed or not. A plug-in's oneshots come in a drop-in of its own, which holds nothing back.
+# Whether installed or not. A plug-in's oneshots are in another drop-in, which holds nothing back.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
-# No script of ours: one that is cut off succeeds, and leaves no file.
+# Not a script of ours: a truncated one would succeed, and leave no file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# An instance's own drop-in may empty the list of the second, which is there for what the first is forgiven.
+# An instance's own drop-in may empty the second list, which backs up the ignored failures of the first.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -52,39 +52,39 @@ DROP_INS = (
 )
 """The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
-# The gate ends within 20 s; a consumer with less patience ends it first.
+# The gate ends within 20 s; a consumer with a shorter time-out ends it first.
 START_SECONDS = 25
 
-# What opening_settings wants to know of a unit.
+# The properties that opening_settings needs.
 SETTINGS = (
     *("SuccessExitStatus", "TimeoutStartUSec", "Environment", "UnsetEnvironment"),
     *("RuntimeDirectory", "RuntimeDirectoryPreserve"),
 )
 
-# What is wrong with a setting that holds this.
+# The problem with a setting that contains this.
 _NAMELESS = {
     "Environment": (r'(^|[ "])INVOCATION_ID=', "gives all starts one name: an earlier pass is taken for theirs"),
     "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "takes away the name of a pass: no start gets through"),
 }
 
-# By what a gate can end: its own 255, test's 1, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR to
-# EXIT_NUMA_POLICY in its src/basic/exit-status.h), and what kills it.
+# The gate's possible exits: its own 255, test's 1, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR
+# to EXIT_NUMA_POLICY in its src/basic/exit-status.h), and the signals that kill it.
 _ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
-# A list that is cut off anywhere lacks it.
+# A truncated list lacks this.
 _END = "end"
 
 
 def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
     """Render the list of the scripts that the gate runs, and whether a failure holds the consumer back.
 
-    Scripts whose failure does come first: one whose failure doesn't may take all the time there is. Each row has a
-    checksum, so that another script makes another list, after which a gate that runs begins anew.
+    Scripts that hold the consumer back come first: another one may use all the time there is. Each row has a checksum,
+    so that another script makes another list, and then a running gate starts over.
 
     Args:
-        manifest: what is installed.
-        scripts: the content of each part's script, by the part's name; of one that is missing there is none.
+        manifest: the installation.
+        scripts: the content of each part's script, by the part's name; missing scripts are left out.
     """
     rows = []
     for name, part in sorted(manifest.parts.items(), key=lambda each: not each[1].is_blocking):
@@ -96,11 +96,11 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
 
 
 def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
-    """Return a list that names other places for some scripts.
+    """Return a list that names other places for some of its scripts.
 
     Args:
         text: the list.
-        places: by the script's path the one to run instead.
+        places: the script to run instead, by the original path.
     """
     rows = [line.split(" ") for line in text.splitlines()]
     return "".join(f"{' '.join([places.get(script, script), *more])}\n" for script, *more in rows)
@@ -110,13 +110,13 @@ _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.
 
 
 def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the commands of the gate that a unit doesn't hold.
+    """Return the commands of the gate that a unit lacks.
 
     Args:
         shown: the properties ``ExecConditionEx`` and ``ExecStartPreEx`` as ``systemctl show`` prints them.
 
     Returns:
-        The lines of those that are missing, or that have lost their privileges or their force.
+        The lines that are missing, or that have lost their privileges or their effect.
     """
     return tuple(
         f"{key}={prefix}{argv}" for key, prefix, argv in _NEEDED if not _is_held(prefix, argv, shown[f"{key}Ex"])
@@ -129,21 +129,21 @@ def _is_held(prefix: str, argv: str, commands: str) -> bool:
 
 
 def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[str]:
-    """Yield the settings by which a unit starts though the gate fails, or fails though the gate would let it start.
+    """Yield the settings that let a unit start although the gate fails, or fail although the gate admits it.
 
     Args:
         shown: the properties ``SETTINGS`` as ``systemctl show`` prints them.
-        is_strict: whether the check holds it back; if not, the gate makes do with a shorter time-out.
+        is_strict: whether the check holds the unit back; if not, the gate works with a shorter time-out.
 
     Yields:
-        Each as a clause.
+        Each setting as a clause.
     """
     forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
     if forgiven:
         yield f"SuccessExitStatus={' '.join(forgiven)} takes a gate that fails for one that succeeds"
     seconds = seconds_of(shown["TimeoutStartUSec"])
     if is_strict and 0 < seconds < START_SECONDS:
-        yield f"TimeoutStartSec={seconds:g} ends a gate that may take 20 s; give it {START_SECONDS} or more"
+        yield f"TimeoutStartSec={seconds:g} ends the gate, which may take 20 s; give it {START_SECONDS} or more"
     for key, (form, follows) in _NAMELESS.items():
         if re.search(form, shown[key]):
             yield f"{key}=INVOCATION_ID {follows}"

@@ -1,4 +1,4 @@
-"""The seams of a host in one value: its routes, its systemd, its files; and what an image is."""
+"""A host's routes, systemd and files in one value; and the test for an image."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @attrs.frozen(init=False)
 class Host:
-    """Host that the tasks work on. Without arguments: this very host.
+    """The host that the tasks work on. Without arguments: this host.
 
     Args:
-        routes: the routes backend; omitted: the kernel's, by netlink.
-        units: the service manager; omitted: the running systemd, by systemctl.
-        layout: where files are. Below another root ``routes`` and ``units`` must be given: files of an image
-            beside routes of the running kernel are hardly ever meant.
+        routes: the routes backend; by default the kernel's, over netlink.
+        units: the service manager; by default the running systemd, through systemctl.
+        layout: the place of the files. With another root, ``routes`` and ``units`` must be given too: files of an image
+            together with routes of the running kernel are rarely intended.
 
     Raises:
-        ConfigError: a layout of another root, and something omitted beside it.
+        ConfigError: a layout with another root without the other arguments.
     """
 
     backend: RouteBackend | None
@@ -58,17 +58,17 @@ class Host:
 
     @classmethod
     def image(cls, root: str | os.PathLike[str]) -> Host:
-        """Return a host that isn't running: its files and which units start at boot, no routes and no check.
+        """Return a host that isn't running: only its files and which units start at boot; no routes and no check.
 
         Args:
             root: the folder where its file system is mounted.
 
         Returns:
-            The host; what is installed into it holds from its first boot.
+            The host; an installation into it takes effect at its first boot.
 
         Raises:
-            ConfigError: there is no such folder, it holds no system, a link in it leads out of it, or it is this
-                host's own root.
+            ConfigError: there is no such folder, it has no system, a link in it leads out of it, or it is this host's
+                own root.
         """
         from hostrouting.boot.layout import Layout
         from hostrouting.boot.systemctl import Systemctl
@@ -81,10 +81,10 @@ class Host:
 
     @classmethod
     def recorded(cls, snapshot: Snapshot) -> Host:
-        """Return a host made of a snapshot: its routes can be asked, and nothing of it can be changed.
+        """Return a host made from a snapshot: its routes can be queried, but nothing can be changed.
 
         Args:
-            snapshot: of its links, addresses, rules and routes. Its files and units aren't known.
+            snapshot: the host's links, addresses, rules and routes. Its files and units aren't known.
 
         Returns:
             The host, for ``check``, ``plan`` and ``explain``; its ``snapshot`` is the given one.
@@ -97,19 +97,19 @@ class Host:
 
     @property
     def name(self) -> str:
-        """The host's name: that of a recorded one, the folder of an image, else this machine's."""
+        """The host's name: from its snapshot, or the folder of an image, or this machine's."""
         if self.is_image:
             return str(self.layout.root)
         return os.uname().nodename if self.snapshot is None else self.snapshot.host or "a recorded host"
 
-    # A check asks for neither, and paths cost as much to load as all of its questions.
+    # A check needs neither, and loading paths costs as much as all of its queries.
 
     @property
     def units(self) -> UnitManager:
         """The service manager.
 
         Raises:
-            FileError: a recorded host has none.
+            FileError: a snapshot has none.
         """
         self._refuse_recorded("units")
         from hostrouting.boot.systemctl import running_systemd
@@ -117,8 +117,8 @@ class Host:
         return running_systemd() if self._units is None else self._units
 
     def within(self, scope: CancelScope) -> Host:
-        """Return this host, of whose systemd no answer is awaited any more once a scope has ended."""
-        # An image has no systemd that could hang.
+        """Return this host, with a systemd that doesn't wait for answers once the scope has been cancelled."""
+        # An image's systemd can't hang.
         return self if self.is_image else Host(self.backend, self.units.within(scope), self._layout)
 
     @property
@@ -126,7 +126,7 @@ class Host:
         """Return the paths of the host's files.
 
         Raises:
-            FileError: a recorded host has none.
+            FileError: a snapshot has none.
         """
         self._refuse_recorded("files")
         from hostrouting.boot.layout import Layout
@@ -134,13 +134,13 @@ class Host:
         return Layout() if self._layout is None else self._layout
 
     def _refuse_recorded(self, what: str) -> None:
-        # This machine's are never meant.
+        # This machine's files are never meant.
         if self.snapshot is not None:
             raise FileError(f"the snapshot of {self.name} holds no {what}", hint="do it on the host itself")
 
     @property
     def is_image(self) -> bool:
-        """Return whether there is no kernel to ask."""
+        """Return whether there is no kernel to query."""
         return self.backend is None
 
     @property
@@ -148,7 +148,7 @@ class Host:
         """The routes backend.
 
         Raises:
-            RouteError: an image has none.
+            RouteError: an image has no routes.
         """
         if self.backend is None:
             raise RouteError(f"the image {self.layout.root} has no kernel to ask")
@@ -157,15 +157,15 @@ class Host:
 
 # --- images --------------------------------------------------------------------------------------------------------
 
-# Where systemd has its own units; an image that isn't mounted, or not wholly, has neither.
+# The folders of systemd's own units; an image that isn't (completely) mounted has neither.
 _SYSTEM = ("usr/lib/systemd/system", "lib/systemd/system")
 
 
 def _refuse_what_is_no_image(layout: Layout) -> None:
-    """Refuse a folder that isn't an image, or in which a file of ours would land elsewhere.
+    """Refuse a folder that isn't an image, or in which one of our files would end up elsewhere.
 
     Raises:
-        ConfigError: it is this host's own root, isn't there or holds no system; or a link leads out of it.
+        ConfigError: it is this host's own root, doesn't exist or has no system; or a link leads out of it.
     """
     from hostrouting.boot.files import matching
     from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
@@ -174,19 +174,19 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     root = layout.root
     if not root.is_dir():
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
-    # Also by a bind mount, of the root or of what is written to.
+    # This finds bind mounts too, of the root or of folders to write to.
     written = (layout.units, layout.config.parent, layout.manifest.parent, layout.protocol_names.parent, layout.run_dir)
     for path in (root, *written):
         own = layout.relative(path)
         if os.path.exists(own) and path.exists() and path.samefile(own):  # noqa: PTH110
             raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
-    # All folders that files are read from or written into, and the files that are no units.
+    # All folders that files are read from or written to, and the files that aren't units.
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
     for folder in (layout.config.parent, layout.manifest.parent):
         touched += [folder, *matching(folder, "*")]
     for kind in ("d", "wants", "requires"):
         touched += matching(layout.units, f"*.{kind}")
-    # And units and drop-ins of ours, but for those that are masked.
+    # And our units and drop-ins, except masked ones.
     read = [layout.unit(part) for part in (ROUTES, CHECK, WATCH)]
     for folder in matching(layout.units, "*.service.d"):
         read += matching(folder, "*hostrouting*.conf")
@@ -204,7 +204,7 @@ def _refuse_links(layout: Layout, path: Path) -> None:
         if root not in link.parents or not link.is_symlink():
             continue
         target = link.readlink()
-        # Absolute ones would be right in the running image, and lead onto this host now.
+        # An absolute link would be right in the running image, but points into this host now.
         if target.is_absolute() or not link.resolve().is_relative_to(root.resolve()):
             fix = "make it a relative link inside the image, or run apply in a chroot of it"
             raise ConfigError([("root", f"{link} is a link to {target}, which leads out of the image: {fix}")])

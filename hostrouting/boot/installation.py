@@ -1,9 +1,9 @@
-"""The next boot's plan is carried out, and the gate is seen to hold.
+"""Carry out the next boot's plan, and check that the gate holds.
 
-The order is what keeps the gate shut at every moment: scripts and list change as one, before the drop-in names the
-gate; on the way back the list lets every start through before the drop-in goes, and scripts go last. The manifest is
-written first and removed last, so that whatever a crash leaves behind is named in it. The caller holds the lock of a
-whole run.
+The order keeps the gate closed at every moment: scripts and list change as one, before the drop-in names the gate. On
+removal the list first admits every start, then the drop-in is removed, and the scripts last. The manifest is written
+first and removed last, so that it names everything that a crash may leave behind. The caller holds the lock for a whole
+run.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from phases import CancelScope, Undo
 
 
 def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
-    """Clear up after killed runs, and write the manifest that names all that is and will be there.
+    """Clean up after killed runs, and write the manifest that names everything that is or will be installed.
 
     Args:
-        plan: what is to be done.
-        host: where.
-        undo: gets the way back, of which the last step has the gate run what it ran before.
+        plan: the plan.
+        host: the host.
+        undo: gets the steps to undo it; the last one makes the gate run its former scripts.
 
     Raises:
         FileError: a file can't be written or removed.
-        UnitError: systemd refuses, or a link of the Go package's installation stays in force.
+        UnitError: systemd refuses, or a link of the Go package's installation can't be removed.
     """
     layout = host.layout
     for path in {layout.manifest, *plan.during.files(layout)}:
@@ -60,19 +60,19 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
 
 
 def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
-    """Write what a plan adds or replaces, and see that every instance of the consumer is held back by it.
+    """Write the files that a plan adds or replaces, and check that the gate holds every instance of the consumer.
 
     Args:
-        plan: what is to be done; it has been prepared.
-        host: where.
-        undo: gets the way back.
+        plan: the plan, after ``prepare``.
+        host: the host.
+        undo: gets the steps to undo it.
 
     Returns:
-        What has changed; what a plan removes isn't among it yet.
+        The changes, without the plan's removals.
 
     Raises:
         FileError: a file can't be written.
-        UnitError: systemd refuses, or an instance doesn't hold the gate.
+        UnitError: systemd refuses, or the gate doesn't hold an instance.
     """
     layout, units, units_back = host.layout, host.units, host.units.within(CancelScope())
     if plan.way_back:
@@ -84,7 +84,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     first_gate = next((file for file in plan.write if file.path in plan.after.gates(layout)), None)
     for file in plan.write:
         if file is first_gate:
-            # On the way back systemd forgets the gate before what it runs is gone.
+            # When undoing, systemd forgets the gate before the gate's scripts are removed.
             undo.push(units_back.reload)
         _write(file, undo)
     unread = () if is_stale else _unread(units, plan.during)
@@ -98,7 +98,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
-    # What goes in the end has other content until then.
+    # Their content is different until the end.
     written = {layout.manifest, *(file.path for file in plan.switched)}
     placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
     enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
@@ -106,7 +106,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
 
 
 def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
-    """Return the units that systemd hasn't read as they are: a run was killed between writing and reloading."""
+    """Return the units whose files systemd hasn't reloaded: a run was killed between writing and reloading."""
     if not manifest.parts:
         return ()
     consumers = filter(None, (manifest.consumer, *manifest.former))
@@ -117,10 +117,10 @@ def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
-    """Read the gate back: a line that systemd doesn't understand is ignored, and an override may empty a list."""
+    """Read the gate back: systemd ignores a line that it doesn't understand, and an override may empty a list."""
     for instance in units.instances(manifest.consumer) if manifest.has_gate else ():
         shown = units.show(instance, *_SETTINGS)
-        # A unit that isn't there yet, or can't be started, has no settings to read back; its drop-in is read with it.
+        # A missing or masked unit has no settings to read back; when it is loaded, so is its drop-in.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         if missing := missing_commands(shown):
@@ -136,9 +136,9 @@ _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
 
 
 def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
-    """Remove the links by which the Go package has the consumer require our units, and see them gone.
+    """Remove the links by which the Go package makes the consumer require our units, and check that they are gone.
 
-    As long as one is in force, starting or stopping a oneshot stops the running machine.
+    As long as one is in effect, starting or stopping a oneshot stops the running machine.
     """
     units = host.units
     for link in links:
@@ -161,23 +161,23 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
 
 
 def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Remove what a plan removes, and restart the watcher where it has changed.
+    """Make a plan's removals, and restart the watcher if it has changed.
 
     Args:
-        plan: what is to be done.
-        host: where.
-        scope: ends the wait for starts.
+        plan: the plan.
+        host: the host.
+        scope: cancels the wait for starts.
 
     Yields:
         Each change as soon as it is made.
 
     Raises:
-        FileError: a file can't be removed; a later run goes on from there.
+        FileError: a file can't be removed; a later run continues from there.
         UnitError: systemd refuses; likewise.
     """
     layout, units = host.layout, host.units
     for name in plan.stop:
-        # Never a oneshot: machines of older installations may still require those.
+        # Never stop a oneshot: machines of older installations may still require it.
         units.stop(f"{name}.service")
         yield _of_unit(name, "stopped")
     if plan.last_list is not None:
@@ -192,13 +192,13 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
         if plan.after != plan.during:
             files.write_if_changed(layout.manifest, plan.after.to_text())
     elif not plan.unseen:
-        # One that was found again is there since this run has begun.
+        # A manifest that was reconstructed exists only since this run began.
         made = list(_remove_all(layout, [layout.manifest]))
         yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
         _remove_folders(layout, plan.during)
     if markers:
-        # The watcher looks under the lock whether they are still asked for.
+        # The watcher checks under the lock whether its routes are still wanted.
         with nullcontext() if host.is_image else locked(layout.lock, scope):
             yield from _remove_all(layout, markers)
     for name in plan.restart:
@@ -207,7 +207,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
 
 
 def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Remove the drop-ins that go, then the units, and have systemd read what is left."""
+    """Remove the obsolete drop-ins, then the units, and make systemd reload the rest."""
     layout, units = host.layout, host.units
     of_systemd = [path for path in plan.remove if path.is_relative_to(layout.units)]
     gates = {*plan.before.gates(layout)}
@@ -218,7 +218,7 @@ def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterato
         units.disable(f"{name}.service")
         if name in plan.disable:
             yield _of_unit(name, "disabled")
-        # A link that leads nowhere systemd leaves there.
+        # systemd doesn't remove a dangling link.
         files.remove(layout.enablement(name))
     yield from _remove_all(layout, of_systemd)
     if of_systemd:
@@ -235,13 +235,13 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
             yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
-# As long as a gate takes at most would be 20 s; one that begins now admits at once.
+# A gate takes at most 20 s; one that starts now admits at once.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
 
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
-    """Wait until no instance runs what comes before its process: a reload would skip the rest of that."""
+    """Wait until no instance runs commands before its process: a reload would skip the remaining ones."""
     instances = [instance for consumer in consumers if consumer for instance in units.instances(consumer)]
     deadline = scope.clock.monotonic() + _START_WAIT_SECONDS
     while any(units.show(instance, "SubState")["SubState"] in ("condition", "start-pre") for instance in instances):
@@ -255,16 +255,16 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
 
 
 def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
-    """Have the oneshots run that don't and haven't, without waiting for them; not under the lock, which they take.
+    """Start the oneshots that don't run and haven't run, without waiting for them; not under the lock, which they take.
 
-    Where the network isn't up yet, boot's own job starts them; one of ours would pull the wait for it in.
+    If the network isn't up yet, boot's own job starts them; our job would pull in the wait for the network.
 
     Args:
-        host: where.
-        names: of installed parts.
+        host: the host.
+        names: the names of installed parts.
 
     Yields:
-        Each start.
+        A change for each start.
 
     Raises:
         UnitError: systemd refuses.
@@ -278,19 +278,19 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
 
 
 def is_installed(host: Host, name: str) -> bool:
-    """Return whether a part is installed, as the manifest says."""
+    """Return whether a part is installed, according to the manifest."""
     return name in Manifest.load(host.layout).parts
 
 
 def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
-    """Return who requires the oneshots of parts: such a unit isn't started any more when they are gone.
+    """Return the units that require the parts' oneshots: such a unit can't start once they are removed.
 
     Args:
-        host: where.
-        names: of the parts.
+        host: the host.
+        names: the names of the parts.
 
     Returns:
-        By the oneshot, the units that require it, sorted; without those that no unit requires.
+        For each oneshot that units require, those units, sorted.
     """
     found = {}
     for unit in (f"{name}.service" for name in names):
@@ -300,10 +300,10 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
 
 
 def is_there(host: Host, consumer: str) -> bool:
-    """Return whether there is such a unit, or template.
+    """Return whether such a unit or template exists.
 
     Raises:
-        UnitError: systemd can't be asked.
+        UnitError: systemd can't be queried.
     """
     if host.is_image:
         return bool(unit_files(host.layout, consumer))
@@ -315,16 +315,16 @@ KUBELET = "kubelet.service"
 
 
 def has_free_kubelet(host: Host, consumer: str) -> bool:
-    """Return whether the host's own kubelet starts at boot and isn't the consumer, so that nothing holds it back.
+    """Return whether the host's own kubelet starts at boot without being the consumer, so that nothing holds it back.
 
     Raises:
-        UnitError: systemd can't be asked.
+        UnitError: systemd can't be queried.
     """
     return consumer != KUBELET and host.units.is_enabled(KUBELET)
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:
-    """Remove the folders that were made, innermost first, unless something is in them."""
+    """Remove the folders that the installation made, innermost first, unless they contain something."""
     for folder in sorted(map(layout.of, manifest.folders), reverse=True):
         files.remove_empty_folder(folder)
 

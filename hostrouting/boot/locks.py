@@ -1,4 +1,4 @@
-"""The two locks: of the kernel's table, which the scripts take too, and of a whole run, whose end tells its changes."""
+"""The two locks: for the kernel's table, which the scripts take too, and for a whole run, whose errors list changes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from phases import Cancelled, CancelScope, TimedOut
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# As long as another run may wait for the network.
+# Another run may wait this long for the network.
 _RUN_WAIT_SECONDS = 660
 
 
 @contextmanager
 def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
-    """Hold the lock that every run which writes takes (flock(2), so that the boot scripts' ``flock`` honours it too).
+    """Hold the lock that every writing run takes (flock(2), so that the boot scripts' ``flock`` respects it too).
 
-    The file stays when the lock is let go: removing it would let two runs hold two locks of the same name.
+    The file remains when the lock is released: removing it would let two runs hold two locks of the same name.
 
     Args:
-        path: the lock file; it and its folder are made if missing.
-        scope: ends the wait for another holder.
-        seconds: how long to wait for it.
+        path: the lock file; it and its folder are created if missing.
+        scope: cancels the wait for another holder.
+        seconds: how long to wait for another holder.
 
     Raises:
-        FileError: the file can't be opened, or another run holds it for longer.
+        FileError: the file can't be opened, or another run holds the lock for longer.
     """
     with translate_errors(f"open the lock {path}"):
         make_folders(path.parent)
@@ -44,7 +44,7 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
     try:
         deadline = scope.clock.monotonic() + seconds
         if not _is_taken(descriptor, path):
-            scope.progress(f"waiting for another run to let go of {path}")
+            scope.progress(f"waiting for another run to release {path}")
         while not _is_taken(descriptor, path):
             if scope.clock.monotonic() >= deadline:
                 raise FileError(
@@ -68,20 +68,20 @@ def _is_taken(descriptor: int, path: Path) -> bool:
 
 
 class OverdueRun(TimedOut):
-    """A run whose deadline passed, and which has changed something that stays: its ``changes``."""
+    """A run whose deadline passed after it had changed something: ``changes`` lists what stays changed."""
 
     changes = Changes()
 
 
 class StoppedRun(Cancelled):
-    """A run that was cancelled, and has changed something that stays: its ``changes``."""
+    """A run that was cancelled after it had changed something: ``changes`` lists what stays changed."""
 
     changes = Changes()
 
 
 @attrs.define
 class Done:
-    """The changes that a run has made so far, and not put back."""
+    """The changes that a run has made so far and not undone."""
 
     changes: Changes = attrs.field(factory=Changes)
 
@@ -93,18 +93,18 @@ class Done:
 
 @contextmanager
 def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Done]:
-    """Hold the lock of a whole run, and have what ends the run tell what stays changed.
+    """Hold the lock of a whole run, and make errors that end the run list the remaining changes.
 
-    Of two runs at once the second begins where the first has ended. An image has no other runs, and no /run to leave a
-    file in; a run that wants nothing, on a host that has seen no other, leaves none either.
+    The second of two runs starts when the first has ended. An image has no other runs, and no /run for a lock file; a
+    run that installs nothing, on a host without earlier runs, leaves no lock file either.
 
     Args:
-        host: where.
-        scope: ends the wait for another run.
+        host: the host.
+        scope: cancels the wait for another run.
         is_wanting: whether anything is to be installed.
 
     Yields:
-        What the run has done, which the caller adds to.
+        The list of changes, which the caller extends.
 
     Raises:
         FileError: the lock can't be taken.
@@ -120,7 +120,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
         error.changes = done.changes
         raise
     except OSError as error:
-        # Each is to be named where it happens; an import may open a file anywhere.
+        # An error should be translated where it happens, but an import may open a file anywhere.
         attempt = f"carry out the run at {error.filename or 'a file without a name'}"
         stray = FileError.of(attempt, error)
         stray.changes = done.changes

@@ -1,7 +1,7 @@
-"""The manifest: what was installed, so that it can be taken back without the config that asked for it.
+"""The manifest: a record of the installation, so that it can be removed without its config.
 
-It is also what a later run, the doctor and the watcher rely upon, and so names of each part its files, its flags and
-what it was rendered from. Read as a config it is what is installed: its ``hostRouting`` is that of the installed parts.
+Later runs, the doctor and the watcher rely on it too, so it lists each part's files, flags and the values it was
+rendered from. Read as a config it shows the installation: its ``hostRouting`` is that of the installed parts.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# The keys of hostRouting that several parts are rendered from.
+# The keys of hostRouting from which several parts are rendered.
 SHARED_KEYS = ("waitSeconds", "uplinks")
 
-# Parts are started and judged in this order; others come behind them.
+# Parts start and are judged in this order; others come after these.
 _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
 _UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
-# What is named here is removed, so it lies where parts have their files.
+# The files named here get removed, so they must be in the folders of the parts.
 _FILE = re.compile(
     r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
     rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/([0-9a-z]+-)?hostrouting(-[a-z-]+)?\.conf)?"
@@ -46,13 +46,13 @@ _FOLDER = re.compile(
 
 @attrs.frozen
 class InstalledPart:
-    """A part of what was installed.
+    """A part of the installation.
 
     Args:
         is_blocking: whether its failure holds the consumer back.
         is_gated: whether the gate runs its script.
-        files: as the running system sees them, in the order in which they were written.
-        config: what it was rendered from: by the section of the config, its keys.
+        files: the paths in the running system, in the order in which they were written.
+        config: the keys it was rendered from, by the section of the config.
     """
 
     is_blocking: bool = False
@@ -62,7 +62,7 @@ class InstalledPart:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units whose files, or drop-ins, are among the files; no template, as systemd has none in memory."""
+        """The units with files or drop-ins among the files; without templates, as systemd never loads one itself."""
         paths = [path for path in map(PurePosixPath, self.files) if path.is_relative_to("/etc/systemd/system")]
         names = (path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name for path in paths)
         return tuple(name for name in names if "@." not in name)
@@ -74,13 +74,13 @@ def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
 
 @attrs.frozen
 class Manifest:
-    """Record of what was installed.
+    """The record of an installation.
 
     Args:
         consumer: the unit that is held back.
         parts: the installed parts, in the order in which they are started and judged.
-        folders: that were made for the files, as the running system sees them.
-        former: units that were held back before and whose gate is still to be removed.
+        folders: the folders created for the files, as paths in the running system.
+        former: former consumers whose gate is still to be removed.
     """
 
     consumer: str = ""
@@ -90,10 +90,10 @@ class Manifest:
 
     @classmethod
     def load(cls, layout: Layout) -> Manifest:
-        """Return the manifest of a layout; an empty one if nothing was installed.
+        """Return a layout's manifest; an empty one if nothing is installed.
 
         Raises:
-            FileError: it can't be read, or names something that no installation writes.
+            FileError: the file can't be read, or names something that no installation writes.
         """
         text = files.read_text(layout.manifest)
         if text is None:
@@ -101,7 +101,7 @@ class Manifest:
         try:
             document = json.loads(text)
             parts = {_checked(_PART, name): _part(item, document) for name, item in document["parts"].items()}
-            # Consumers become parts of paths that are removed, so they go through the config's rule again.
+            # Consumers become parts of paths that are removed, so the config validates them again.
             consumer, *former = (Config(consumer=name).consumer for name in [document["consumer"], *document["former"]])
             folders = tuple(_checked(_FOLDER, name) for name in document["folders"])
             return cls(consumer, parts, folders, tuple(former))
@@ -113,10 +113,10 @@ class Manifest:
 
     @classmethod
     def of_host(cls, layout: Layout) -> Manifest:
-        """Return the manifest of a layout; where its file is gone, what our units and drop-ins tell.
+        """Return a layout's manifest; if the file is gone, reconstruct it from our units and drop-ins.
 
         Raises:
-            FileError: it can't be read, or names something that no installation writes.
+            FileError: the file can't be read, or names something that no installation writes.
         """
         return cls.load(layout) if files.exists(layout.manifest) else _found(layout)
 
@@ -132,7 +132,7 @@ class Manifest:
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return what the installed parts were rendered from, as sections of one config."""
+        """Return the values that the installed parts were rendered from, as sections of one config."""
         merged: dict[str, dict[str, Any]] = {}
         for part in self.parts.values():
             for section, keys in part.config.items():
@@ -143,14 +143,14 @@ class Manifest:
 
     @property
     def config(self) -> Config:
-        """Return the config that the installed parts of host routing were rendered from; raise as ``read_as`` does."""
+        """Return the config of the installed parts of host routing; raise like ``read_as``."""
         return self.read_as(Config.from_mapping)
 
     def read_as(self, read: Callable[[Mapping[str, Any]], T]) -> T:
-        """Return what the installed parts were rendered from, read by a function.
+        """Return the installed parts' values, read by a function.
 
         Raises:
-            FileError: it was edited.
+            FileError: the manifest was edited.
         """
         try:
             return read(self.sections)
@@ -170,19 +170,19 @@ class Manifest:
             "former": self.former,
             **self.sections,
         }
-        # A line a key, no longer than the config itself, which the watcher's limit of size is made for.
+        # A line for each key, no longer than the config itself, for which the watcher's size limit is made.
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
         return f"{{\n{lines}\n}}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
-        """Return the drop-ins of the gate, also those that are still to be removed."""
+        """Return the gate's drop-ins, including those still to be removed."""
         named = [name for name in (self.consumer, *self.former) if name and self.has_gate]
         return [path for name in named for path in layout.gates(name)]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Everything that is installed except the manifest, as it goes.
+        """Return all installed files except the manifest, in the order of their removal.
 
-        Of a part: its unit no longer starts at boot, then the last written first.
+        For each part the link that starts its unit at boot comes first, then the last written file.
         """
         found = [
             path
@@ -192,15 +192,15 @@ class Manifest:
         return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
     def folders_above(self, layout: Layout) -> set[Path]:
-        """Return every folder that something installed lies in, except the manifest's, which is ours alone."""
+        """Return every folder above an installed file, except the manifest's, which is only ours."""
         above = {folder for path in self.files(layout) for folder in path.parents} - {layout.manifest.parent}
         return {folder for folder in above if folder.is_relative_to(layout.root) and folder != layout.root}
 
     def textfile(self, layout: Layout) -> Path | None:
-        """Return the file into which the installed watcher writes metrics."""
+        """Return the file to which the installed watcher writes metrics."""
         try:
             name = self.config.watch.textfile
-        except FileError:  # it was edited: then nothing is known of the file, and the rest goes all the same
+        except FileError:  # the manifest was edited: the file is unknown, and the rest is removed anyway
             return None
         if name is None:
             return None
@@ -211,9 +211,9 @@ class Manifest:
         return layout.followed(folder) / last
 
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
-        """Return it with some parts in the place of those that have some names.
+        """Return the manifest with the parts of some names replaced.
 
-        Their values are also those of other parts with the same keys.
+        Other parts that have the same keys get their values too.
         """
         asked = Manifest(parts=parts).sections
         others = {name: _updated(part, asked) for name, part in self.parts.items() if name not in names}
@@ -225,7 +225,7 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
     if not keys.keys() & SHARED_KEYS or not theirs.keys() & SHARED_KEYS:
         return part
     if keys.get("uplinks") != theirs.get("uplinks"):
-        # Its script was rendered with these, and decides by them.
+        # Its script was rendered with these values and decides by them.
         there = ",".join(keys.get("uplinks") or ()) or "none"
         raise UnitError(
             f"can't install a part with other uplinks than the installed parts beside it, which name {there}",
@@ -240,14 +240,14 @@ HEADER = "# Written by hostrouting;"
 
 
 def _found(layout: Layout) -> Manifest:
-    """Return what our units and drop-ins on disk tell of an installation whose manifest is gone."""
+    """Return the installation that our units and drop-ins on disk show if its manifest is gone."""
     units = {path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)}
     folders = files.matching(layout.units, "*.service.d")
     gated = [folder for folder in folders if any(_is_ours(folder / name) for name in GATE_NAMES)]
     parts = {}
-    # Units may be gone too; the drop-ins still have the consumer run what is left.
+    # Units may be gone too; the drop-ins still make the consumer run the remaining scripts.
     for name in {*units, *((ROUTES, CHECK) if gated else ())}:
-        # No pattern: other programs' files may be named alike.
+        # No pattern: other programs' files may have similar names.
         scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
         drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
         own = [units[name]] if name in units else []
@@ -279,7 +279,7 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _written(part: InstalledPart) -> dict[str, Any]:
-    """Return a part as JSON; what it was rendered from stands beside the parts, where a config has it."""
+    """Return a part as JSON; its values are written separately, in the sections of a config."""
     return {
         "blocking": part.is_blocking,
         "gated": part.is_gated,

@@ -1,4 +1,4 @@
-"""The parts that a config asks for, with the files that are installed for the next boot."""
+"""The parts that a config asks for, and their files for the next boot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.config.routing import SECTION, Config, OverlapMode
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 
-# What host routing's config asks for, or, by not asking, takes back; the others belong to other configs.
+# The parts that a config of host routing installs or, if it doesn't want them, removes; others have their own configs.
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
@@ -33,19 +33,18 @@ class BootFile:
 
     @property
     def state(self) -> FileState:
-        """Return the state of the path once the file is written."""
+        """Return the path's state once the file is written."""
         return FileState(self.text.encode("utf-8", "surrogateescape"), self.mode)
 
 
 @attrs.frozen
 class Part:
-    """One of the things that run at boot: those of the gate, and the watcher.
+    """Something that runs at boot: a part of the gate, or the watcher.
 
     Args:
-        name: of its unit, and of its script, if it has one.
-        files: script and unit, and what else goes with them, in the order in which they are written: scripts before
-            units.
-        config: what it was rendered from: by the section of the config, its keys.
+        name: the name of its unit, and of its script, if it has one.
+        files: script, unit and any others, in the order in which they are written: scripts before units.
+        config: the keys it was rendered from, by the section of the config.
         is_blocking: whether its failure holds the consumer back.
         is_gated: whether the gate runs its script.
     """
@@ -57,7 +56,7 @@ class Part:
     is_gated: bool = True
 
     def installed(self, layout: Layout) -> InstalledPart:
-        """Return the part as the manifest names it."""
+        """Return the part as it is in the manifest."""
         names = tuple(layout.relative(file.path) for file in self.files)
         return InstalledPart(self.is_blocking, self.is_gated, names, self.config)
 
@@ -67,10 +66,10 @@ PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOS
 _ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the node's uplink"
 
-# The longest that a config may ask for, and the lock; the check waits for the lock at each look.
+# The longest time that a config may ask for, plus the lock; the check waits for the lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
-# What may come late and bring routes; neither is waited for where it isn't there.
+# Units that may start late and bring routes; a unit that doesn't exist isn't waited for.
 _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.service"
 
 
@@ -90,7 +89,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
 
 def check_part(config: Config, layout: Layout) -> Part:
     """Return the part that checks at boot; a failure holds the consumer back in STRICT mode."""
-    # An image has its own Python, if any.
+    # An image has its own Python, or none.
     script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
     return Part(
         CHECK,
@@ -104,19 +103,19 @@ def check_part(config: Config, layout: Layout) -> Part:
 
 
 def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
-    """Return what a part is rendered from: one key of the config, and those that parts share."""
+    """Return the values that a part is rendered from: one key of the config, and the shared keys."""
     section = config.to_mapping()[SECTION] | {"waitSeconds": config.wait_seconds}
     return {SECTION: {each: section[each] for each in (key, *SHARED_KEYS) if each in section}}
 
 
 def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
-    """Return the text of a oneshot's unit, which no config changes.
+    """Return the text of a oneshot's unit, which doesn't depend on the config.
 
     Args:
-        name: of the unit, and of the script that it runs.
-        description: what it does.
-        seconds: after which systemd ends it, and units ordered after it go on.
-        after: the units that it starts after, beside the network's.
+        name: the name of the unit and of its script.
+        description: the unit's purpose.
+        seconds: the time after which systemd ends it and units ordered after it continue.
+        after: the units to start after, besides the network's.
     """
     return fill(
         "oneshot.service",
@@ -128,7 +127,7 @@ def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
-    """Return the watcher's part, which nothing waits for, so that nothing fails with it.
+    """Return the watcher's part. No unit waits for it, so none fails with it.
 
     Raises:
         UnitError: systemd can't run this Python, or root must not.
@@ -140,7 +139,7 @@ def watch_part(config: Config, layout: Layout) -> Part:
             "none to which a variable of the environment or a home leads",
             hint="install hostrouting where every user finds it, or leave out watch.enabled",
         )
-    # string_is_safe in systemd's src/basic/string-util.c: no quoting helps.
+    # string_is_safe in systemd's src/basic/string-util.c: quoting doesn't help.
     if not python.isprintable() or any(letter in python for letter in "\"'\\"):
         raise UnitError(
             f"can't install {WATCH}.service: systemd refuses to run {python!r} for the characters in its path",
@@ -158,7 +157,7 @@ def watch_part(config: Config, layout: Layout) -> Part:
 
 
 def _quoted(word: str) -> str:
-    """One word of a unit's line, systemd.syntax(7)."""
+    """Quote one word of a unit's line, systemd.syntax(7)."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
@@ -168,8 +167,8 @@ class Wanted:
     """The parts that a config asks for, and the unit that they gate.
 
     Args:
-        names: of the parts that it decides upon; others stay as they are.
-        parts: those of them that are to be installed.
+        names: the parts that the config decides about; others stay as they are.
+        parts: those of them to install.
         consumer: the unit to hold back.
     """
 
@@ -179,7 +178,7 @@ class Wanted:
 
     @classmethod
     def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
-        """Return what a config asks of some parts; without names, of all that it decides upon."""
+        """Return what a config asks for among the named parts; without names, among all that it decides about."""
         names = names or CONFIGURED
         return cls(names, tuple(part for part in wanted_parts(config, layout) if part.name in names), config.consumer)
 
@@ -199,11 +198,11 @@ def is_watched(config: Config) -> bool:
 
 
 def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
-    """Return the manifest with some parts in the place of others; without any that the gate runs no gate moves.
+    """Return the manifest with some parts replaced; if the gate runs no part, the consumer stays the same.
 
     Args:
-        there: what is installed.
-        wanted: the parts that are decided upon.
+        there: the current manifest.
+        wanted: the parts that are decided about.
         layout: where the files are.
     """
     manifest = there.with_parts(wanted.names, {part.name: part.installed(layout) for part in wanted.parts})
@@ -212,11 +211,11 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
 
 
 def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes]) -> list[BootFile]:
-    """Return the files of the gate; none where the manifest has no part that it runs.
+    """Return the gate's files; none if the manifest has no part for the gate.
 
     Args:
-        layout: where.
-        manifest: what is installed.
+        layout: where the host's files are.
+        manifest: the installation.
         scripts: the contents of the parts' scripts, by the parts' names.
     """
     if not manifest.has_gate:

@@ -1,4 +1,4 @@
-"""The plan of the next boot: a value that is printed, or carried out by ``installation``."""
+"""The plan of the next boot, as a value to print, or to carry out with ``installation``."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _NAME_BYTES_MAX = 255
 
 @attrs.frozen
 class BootPlan:
-    """The changes that the next boot needs, in the order in which they are made.
+    """The changes for the next boot, in the order in which they are made.
 
-    What is put in place comes before the kernel's routes change, what goes afterwards. Meanwhile the manifest names
-    both, and the script of routes that go is one that takes them back.
+    Additions come before the kernel's routes change, removals afterwards. Between, the manifest names both, and the
+    script of routes that are to be removed is one that takes them back.
 
     Args:
-        before: the manifest as it is.
+        before: the current manifest.
         during: the manifest from the first write to the last removal.
-        after: the manifest as it will be.
-        links: of the Go package's installation; they go first.
-        switched: the gate's scripts that differ, and its list until the routes have changed; put in place as one.
-        way_back: scripts and list that are in force while routes are taken back of which there were none before.
-        last_list: the list afterwards, where it is another one.
+        after: the final manifest.
+        links: the links of the Go package's installation; they are removed first.
+        switched: the gate's scripts that differ, and its list until the routes have changed; installed as one.
+        way_back: scripts and list to use while the first routes of a host are undone.
+        last_list: the final list, if it differs.
         write: the other files that differ, in order.
-        remove: files that go.
-        enable: parts whose units shall start at every boot.
+        remove: the files to remove.
+        enable: parts whose units are to start at every boot.
         restart: parts whose units are restarted at the end.
         stop: parts whose units are stopped.
-        disable: parts whose units shall not start at boot any more.
-        going: installed parts that go.
+        disable: parts whose units no longer start at boot.
+        going: the installed parts to remove.
         is_wanting: whether any part is to be installed, so that the gate must hold.
-        unseen: of what was to go, what can't be looked at and so may stay, a sentence each; where
-            nothing else is installed the manifest stays too.
-        changes: all of it, as it is printed.
+        unseen: a sentence for each file to remove that can't be examined and so may stay; if nothing else is
+            installed, the manifest stays too.
+        changes: all changes, to print.
     """
 
     before: Manifest
@@ -80,15 +80,15 @@ class BootPlan:
 
 
 def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
-    """Compare what stays for the next boot with what is wanted, changing nothing.
+    """Compare the installation with what is wanted for the next boot, without changing anything.
 
     Args:
-        host: where.
-        wanted: what a run decides upon.
+        host: the host.
+        wanted: the decisions of a run.
 
     Raises:
         FileError: a file can't be read.
-        UnitError: systemd can't be asked.
+        UnitError: systemd can't be queried.
     """
     layout = host.layout
     before = Manifest.of_host(layout)
@@ -96,7 +96,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     after = attrs.evolve(_with_folders(after, layout) if wanted.parts else after, former=())
     going = tuple(name for name in before.parts if name not in after.parts)
     former = tuple(sorted({before.consumer, *before.former} - {after.consumer, ""})) if before.parts else ()
-    # What goes isn't wanted any more by who reads it as a config, such as the watcher.
+    # Programs that read the manifest as a config, such as the watcher, must not see parts that are being removed.
     leaving = {name: attrs.evolve(before.parts[name], config={}) for name in going}
     during = attrs.evolve(after, parts={**leaving, **after.parts}, former=former)
 
@@ -143,9 +143,9 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
 
 
 def reference_links(layout: Layout) -> list[Path]:
-    """Return the links by which units require or want our oneshots, also those that lead nowhere from here."""
-    # Not by a pattern with the link's own name: before Python 3.13 glob leaves out links that dangle, and in an image
-    # all of these do.
+    """Return the links by which units require or want our oneshots, including dangling ones."""
+    # Not with the link's own name as a pattern: before Python 3.13 glob leaves out dangling links, and in an image all
+    # of these dangle.
     folders = [folder for kind in ("requires", "wants") for folder in files.matching(layout.units, f"*.service.{kind}")]
     links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
     return [link for link in links if files.is_present(link)]
@@ -164,15 +164,15 @@ def _is_watching(host: Host) -> bool:
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
-    """Return the manifest with the folders that have to be made for what it names; its own is no other's."""
+    """Return the manifest with the folders to create for its files; its own folder serves nothing else."""
     missing = {layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
 
 def _gate_scripts(host: Host, wanted: Wanted, going: Collection[str]) -> dict[str, BootFile]:
-    """Return the scripts that the gate gets, by their parts' names.
+    """Return the gate's scripts, by their parts' names.
 
-    Where the routes go, that is one without routes until the kernel's are gone: what still runs it takes them back.
+    If the routes are to be removed, their script has no routes until the kernel's are gone: running it takes them back.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     there = files.look_at(host.layout.script(ROUTES))
@@ -186,13 +186,13 @@ def _no_routes(layout: Layout) -> BootFile:
 
 
 def _way_back(host: Host, before: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
-    """Return what is in force while the first routes are taken back: a start may have given them to the kernel."""
+    """Return the scripts and list to use while the first routes are undone: a start may have installed them."""
     if host.is_image or ROUTES not in scripts or ROUTES in before.parts or not before.has_gate:
         return ()
     layout, script = host.layout, _no_routes(host.layout)
     listed = attrs.evolve(before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)})
     contents = _contents(layout, before)
-    # By then those of after may be in their places.
+    # By then the new scripts may be in their places.
     others = (
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
@@ -202,7 +202,7 @@ def _way_back(host: Host, before: Manifest, scripts: Container[str]) -> tuple[Bo
 
 
 def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
-    """Return what the scripts hold that are there, by the names of the installed parts."""
+    """Return the contents of the existing scripts, by the names of the installed parts."""
     there = {name: files.look_at(layout.script(name)) for name in manifest.parts}
     return {name: state.content for name, state in there.items() if state is not None and state.content is not None}
 
@@ -210,7 +210,7 @@ def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
 def _removed(
     layout: Layout, wanted: Wanted, before: Manifest, after: Manifest
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return the paths that are there and go, and a sentence about each that can't be looked at."""
+    """Return the existing paths to remove, and a sentence about each that can't be examined."""
     going = {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
     if CHECK in wanted.names and CHECK not in after.parts:
         going |= {*layout.markers}
@@ -221,14 +221,14 @@ def _removed(
         going.add(layout.manifest)
     there, unseen, gates = [], [], {*before.gates(layout)}
     for path in sorted(going):
-        # A folder that fails, such as that of the node exporter's textfiles, keeps nothing else from going. But a
+        # A folder that fails, such as that of the node exporter's textfiles, doesn't stop the other removals. But a
         # drop-in that stays would hold every start without the gate's script.
         try:
             there += [path] if files.is_present(path) else []
         except FileError as error:
             if path in gates:
                 raise
-            # A name that no file system takes is nowhere.
+            # A name that no file system allows doesn't exist.
             if error.errno != errno.ENAMETOOLONG or max(map(len, map(os.fsencode, path.parts))) <= _NAME_BYTES_MAX:
                 unseen.append(f"{error.message}; if it is there, it stays")
     if unseen and layout.manifest in there:
@@ -237,7 +237,7 @@ def _removed(
 
 
 def _changes(layout: Layout, plan: BootPlan, changed: Sequence[BootFile]) -> Changes:
-    """Return a plan as it is printed: what is there at its end, without what is there only meanwhile."""
+    """Return a plan's changes to print: the final state, without intermediate files."""
     found = []
     for file in changed:
         before = files.read_text(file.path)

@@ -1,4 +1,4 @@
-"""The Python that units and scripts start as root, cut off from the environment that they are started in."""
+"""Find the Python that units and scripts start as root, isolated from its environment."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from hostrouting.boot.files import translate_errors
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
 
-# More than a cold start takes on a busy machine.
+# Longer than a cold start takes on a busy machine.
 _SECONDS = 30.0
 
 
 def python_of(layout: Layout) -> str:
     """Return the path of the Python that a layout's units and scripts start; empty: none.
 
-    They start it with ``-I``, which reads neither PYTHONPATH nor the folder of the caller nor the packages in a home:
-    all of these may be another user's. Where hostrouting is found there alone, root must not start it.
+    They start it with ``-I``, which ignores PYTHONPATH, the caller's folder and the packages in a home: all of these
+    may be another user's. If hostrouting is found only there, root must not start it.
 
     Raises:
-        FileError: whether it is found can't be told.
+        FileError: Python doesn't answer in time.
     """
-    # An image's Python can't be tried here.
+    # An image's Python can't be run here.
     return sys.executable if not layout.is_this_host or _finds_hostrouting(sys.executable) else ""
 
 
 @cache
 def _finds_hostrouting(python: str) -> bool:
-    if not python:  # one that is embedded has no path
+    if not python:  # an embedded Python has no path
         return False
     argv = [python, "-I", "-c", "import hostrouting"]
     with translate_errors(f"run {python}"), suppress(FileNotFoundError):

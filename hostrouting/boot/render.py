@@ -1,9 +1,8 @@
-"""Pure: the config -> the texts of the scripts that run at boot.
+"""Pure: render a config as the texts of the scripts that run at boot.
 
-Each asset is a script with a few ``@NAMES@``, which are substituted in one pass: values, and the parts that several
-scripts share. What is data stands in a quoted here-document, a row each. Only values that the config's classes have
-accepted reach a row: addresses, prefixes, numbers, and names and patterns of a small alphabet without blanks, quotes
-or ``$``.
+Each asset is a script with a few ``@NAMES@`` that are substituted in one pass: values, and parts that several scripts
+share. Data is in a quoted here-document, one row each. Only values accepted by the config's classes reach a row:
+addresses, prefixes, numbers, and names and patterns of a small alphabet without blanks, quotes or ``$``.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ ROOM = "hostrouting.boot"
 
 _SHARED = {"COMMON": "common.sh", "ROUTES_AWK": "routes.awk", "BUNDLE": "bundle.sh"}
 
-# What is between reserved blocks, the first and the last of which are the ends of the address space.
+# The ranges between reserved blocks; the first and the last block are the ends of the address space.
 _JUDGED = [
     (int(one.broadcast_address) + 1, int(other.network_address) - 1) for one, other in pairwise(sorted(RESERVED))
 ]
 
-_INHERITED = "*"  # no name of an interface, and no gateway
+_INHERITED = "*"  # not a valid interface name or gateway
 
 
 def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]], *, wait_seconds: int = 30) -> str:
-    """Render the script that gives the kernel the static routes, all of them or none.
+    """Render the script that installs the static routes in the kernel, all of them or none.
 
     Args:
-        routes: from the config, or mappings like its JSON.
+        routes: the config's routes, or mappings like its JSON.
         wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
 
     Returns:
@@ -52,8 +51,8 @@ def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]
 
 
 def render_static_routes(config: Config) -> str:
-    """Render the script of a whole config."""
-    # A word for each field, in the order of the class.
+    """Render the script for a whole config."""
+    # A word for each field, in the class's order.
     routes = [_row(*map(_word, attrs.astuple(route, recurse=False))) for route in config.static_routes.routes]
     rows = [*_uplink_rows(config), *routes]
     return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
@@ -69,7 +68,7 @@ def render_check_route_overlap_script(
     settle_seconds: int | None = None,
     foreseen: Iterable[str | IPv4Network] = (),
 ) -> str:
-    """Render the script that proves that every expected CIDR leaves by the node's uplinks.
+    """Render the script that proves that every expected CIDR leaves through the node's uplinks.
 
     Args:
         expected_cidrs: IPv4 CIDRs, each alone or as an ``ExpectedCidr``; host bits are masked.
@@ -77,9 +76,9 @@ def render_check_route_overlap_script(
         wait_seconds: 0-600; how long to wait for the default route.
         container_devs: shell patterns of interfaces that belong to pods.
         allowed_devs: shell patterns of interfaces that may carry expected traffic.
-        settle_seconds: 0-600; how long to wait for InfiniBand interfaces that have no address yet. None: in STRICT
-            60 s for those that are up.
-        foreseen: CIDRs that another interface may get later; the script, which has no notes, has no use for them.
+        settle_seconds: 0-600; how long to wait for InfiniBand interfaces without an address. None: in STRICT mode 60 s
+            for those that are up.
+        foreseen: CIDRs that another interface may get later; accepted but unused, because the script prints no notes.
 
     Returns:
         The text of an executable file.
@@ -102,18 +101,18 @@ def render_check_route_overlap_script(
 
 
 def render_check(config: Config, *, python: str = "") -> str:
-    """Render the check script of a whole config.
+    """Render the check script for a whole config.
 
     Args:
-        config: what is expected.
-        python: the program that explains a failing verdict, if it is still there; empty: none does.
+        config: the expectations.
+        python: the program that explains a failure, if it still exists; empty: none.
     """
     overlap = config.route_overlap
     rows = [
         *_uplink_rows(config),
         _row("container", _expression(overlap.container_devs)),
         _row("allowed", _expression(overlap.allowed_devs)),
-        # In the flags of an InfiniBand interface.
+        # Matched against the flags of an InfiniBand interface.
         _row("awaited", "[<,]UP[,>]" if overlap.settle_seconds is None else "<"),
         *(row for expected in dict.fromkeys(overlap.expected_cidrs) for row in _expected_rows(expected)),
     ]
@@ -142,18 +141,18 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
             yield _row("expect", f"{first:d}", f"{last:d}", *words)
 
 
-# In no name of an interface.
+# A character that no interface name contains.
 _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """Return an awk expression that matches as unanchored shell patterns do; awks and fnmatch differ in corners."""
+    """Return an awk expression that matches like unanchored shell patterns; awks and fnmatch differ in details."""
     return "|".join(map(_pattern_expression, patterns)) or _NONE
 
 
 def _pattern_expression(pattern: str) -> str:
     parts = []
-    # As fnmatch does: a bracket that stands first in a set is one of it, and one that isn't closed is a letter.
+    # Like fnmatch: a bracket at the start of a set belongs to it, and an unclosed one is a plain character.
     for part in re.findall(r"\[\]?[^]]*\]|.", pattern):
         if len(part) == 1:
             parts.append({"*": ".*", "?": "."}.get(part) or _letter_expression(part))
@@ -173,25 +172,26 @@ def _word(value: object) -> str:
     if value is None:
         return _INHERITED
     if isinstance(value, str):
-        return value  # str() would ask one with a __str__ of its own
+        return value  # str() would call a subclass's own __str__
     return f"{value:d}" if isinstance(value, int) else str(value)
 
 
 def _row(*words: str) -> str:
-    # join, no f-string: of a str with a __format__ of its own it takes what was validated.
+    # join, no f-string: a str subclass's own __format__ can't change the validated text.
     return " ".join(words)
 
 
 def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
-    """Fill the ``@NAMES@`` of an asset; a line that holds a name alone goes with an empty value.
+    """Fill the ``@NAMES@`` of an asset; a line with only a name is removed if its value is empty.
 
     Args:
         asset: the file's name.
-        room: the package whose ``scripts`` it is in.
-        values: by the names. ``@COMMON@``, ``@ROUTES_AWK@`` and ``@BUNDLE@`` are what scripts share, for any room.
+        room: the package that has the asset in its ``scripts``.
+        values: the values by name. ``@COMMON@``, ``@ROUTES_AWK@`` and ``@BUNDLE@`` are shared by the scripts of any
+            package.
 
     Raises:
-        FileError: it can't be read.
+        FileError: the asset can't be read.
     """
     text = _read(room, asset)
 

@@ -1,4 +1,4 @@
-"""Systemd by systemctl(1): the running one, or the unit files of an image."""
+"""systemd through systemctl(1): the running one, or the unit files of an image."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
 
-# Reading units again on a loaded machine takes seconds, not minutes; a manager that hangs is an error.
+# Reloading units on a loaded machine takes seconds, not minutes; a hanging manager is an error.
 ANSWER_SECONDS = 60.0
-# On the way back from a run that was told to end.
+# While undoing a run that was told to end.
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be installed for the next boot"
@@ -28,10 +28,10 @@ _ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alon
 
 @attrs.define
 class _Silence:
-    """What all that ask systemd in a run know of its silence.
+    """Shared knowledge in a run about whether systemd answers.
 
     Args:
-        until: when it may be asked again, by the monotonic clock.
+        until: the monotonic time before which it isn't queried.
         is_ending: whether a run was told to end while it waited for an answer.
     """
 
@@ -43,7 +43,7 @@ class Systemctl:
     """A ``UnitManager`` that runs systemctl(1).
 
     Args:
-        root: of an image, whose unit files are changed and nothing else (``systemctl --root``); None: the running
+        root: the root of an image, of which only unit files are changed (``systemctl --root``); None: the running
             system.
     """
 
@@ -53,18 +53,18 @@ class Systemctl:
         self._silence = _Silence()
 
     def within(self, scope: CancelScope) -> Systemctl:
-        """Return this systemd, of which no answer is awaited any more once a scope has ended."""
+        """Return this systemd, but without waiting for answers once the scope has been cancelled."""
         bound = copy(self)
         vars(bound).update(_scope=scope)
         return bound
 
     def reload(self) -> None:
-        """Have the unit files read again."""
+        """Reload the unit files."""
         if self._root is None:
             self._run("daemon-reload")
 
     def enable(self, unit: str) -> None:
-        """Have a unit start at every boot."""
+        """Make a unit start at every boot."""
         self._run("enable", unit)
 
     def disable(self, unit: str) -> None:
@@ -73,43 +73,43 @@ class Systemctl:
             self._run("disable", unit)
 
     def restart(self, unit: str) -> None:
-        """Start a unit, anew if it runs, and wait until it has started."""
+        """Restart or start a unit, and wait until it has started."""
         if self._root is None:
             self._run("restart", unit)
 
     def start(self, unit: str) -> None:
-        """Have a unit start, and don't wait for it."""
+        """Start a unit without waiting for it."""
         if self._root is None:
             self._run("start", "--no-block", unit)
 
     def stop(self, unit: str) -> None:
-        """Stop a unit; one that doesn't run, or isn't there, is fine."""
+        """Stop a unit; a unit that doesn't run or doesn't exist is ignored."""
         if self.is_active(unit):
             self._run("stop", unit)
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Have a program run once in so many seconds, and anew where it is killed."""
+        """Run a program once after some seconds, and again if it is killed."""
         if self._root is None:
             when = (f"--on-active={seconds}", "--timer-property=AccuracySec=100ms")
             how = ("--property=Type=oneshot", "--property=Restart=on-abnormal")
             self._run("--quiet", "--collect", f"--unit={name}", *when, *how, *argv, program="systemd-run")
 
     def is_active(self, unit: str) -> bool:
-        """Return whether a unit runs, starts or is about to."""
-        # 3 and 4: it isn't there, or doesn't run; the word tells.
+        """Return whether a unit runs or is starting."""
+        # 3 and 4: it doesn't exist, or doesn't run; the printed word decides.
         words = ("active", "activating", "reloading")
         return self._root is None and self._run("is-active", unit, fine=(0, 3, 4)).strip() in words
 
     def is_enabled(self, unit: str) -> bool:
         """Return whether a unit starts at every boot."""
-        # 1 for disabled, masked, and, before 253, for a unit that isn't there; the word tells, not the code.
+        # 1 for disabled, masked and, before 253, missing units; the printed word decides, not the code.
         return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in ("enabled", "enabled-runtime")
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the units whose settings can be read back that a consumer stands for.
+        """Return the units with readable settings that a consumer stands for.
 
-        For a template: the instances that are loaded or enabled or have settings of their own, and one that
-        doesn't exist.
+        For a template: the instances that are loaded or enabled or have their own settings, and one that doesn't
+        exist.
         """
         if self._root is not None:
             return ()
@@ -126,10 +126,10 @@ class Systemctl:
         return tuple(sorted(names - {consumer}))
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Properties of a unit, in its lines' order joined by newlines where there are several."""
+        """Return a unit's properties; several lines of one property are joined by newlines in their order."""
         properties = dict.fromkeys(names, "")
         if self._root is not None:
-            return properties  # systemctl would ask the running system, whatever its --root
+            return properties  # systemctl would query the running system despite --root
         for line in self._run("show", "--property", ",".join(names), "--", unit).splitlines():
             name, equals, value = line.partition("=")
             if equals and name in properties:
@@ -137,16 +137,16 @@ class Systemctl:
         return properties
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the order of starts, by what is in memory or enabled."""
+        """Return the start order of the units that are loaded or enabled."""
         if self._root is not None:
             return {}
-        # What has ended is forgotten, and with it what it says with Before=; so is what a cycle kept from starting.
+        # systemd forgets ended units and their Before=, and those that a cycle kept from starting.
         enabled = {path.name for folder in _dependents("wants", "requires") for path in matching(folder, "*")}
         names = sorted({*units, *(name for name in enabled if "@." not in name)})
         after: dict[str, set[str]] = {}
         for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
             properties = dict(line.partition("=")[::2] for line in block.splitlines())
-            # Others are known by name only, because a unit is ordered after them.
+            # Other units are known only by name, because a unit is ordered after them.
             if properties.get("LoadState") == "loaded":
                 after.setdefault(properties["Id"], set()).update(properties["After"].split())
                 for later in properties["Before"].split():
@@ -156,7 +156,7 @@ class Systemctl:
     def _run(self, *words: str, fine: tuple[int, ...] = (0,), program: str = "systemctl") -> str:
         argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
         command = " ".join(argv)
-        # On the way back each step would wait as long, with the lock of the whole run.
+        # While undoing, each step would wait as long, with the lock of the whole run held.
         asked_at = time.monotonic()
         if asked_at < self._silence.until:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
@@ -192,10 +192,10 @@ class Systemctl:
 
 @cache
 def running_systemd() -> Systemctl:
-    """Return the service manager of this host: one for all of a run, as it knows whether systemd hangs."""
+    """Return this host's service manager: a single one for a run, because it knows whether systemd hangs."""
     return Systemctl()
 
 
 def _dependents(*kinds: str) -> list[Path]:
-    """Return the folders in which links say what a unit wants or requires."""
+    """Return the folders whose links list the wanted or required units."""
     return [found for kind in kinds for folder in map(Path, UNIT_PATH) for found in matching(folder, f"*.{kind}")]

@@ -1,7 +1,7 @@
-"""The systemd port: what hostrouting asks of a service manager.
+"""The systemd port: what hostrouting needs from a service manager.
 
-``Systemctl`` (systemctl.py) is the real one, of the running system or of an image; ``FakeSystemd`` (fake_systemd.py)
-the one in memory.
+``Systemctl`` (systemctl.py) is the real one, for the running system or an image; ``FakeSystemd`` (fake_systemd.py) is
+in memory.
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from typing import Protocol
 
 from phases import CancelScope
 
-# An instance that doesn't exist: to read back what every instance of a template gets.
+# An instance that doesn't exist, to read the settings that every instance of a template gets.
 ANY_INSTANCE = "hostrouting-probe"
 
 
 class UnitManager(Protocol):
-    """A systemd, running or not. Every call raises ``UnitError`` if it can't be done."""
+    """A systemd, running or not. Every method raises ``UnitError`` if it fails."""
 
     def within(self, scope: CancelScope) -> UnitManager:
-        """Return this systemd, of which no answer is awaited any more once a scope has ended: its end is raised.
+        """Return this systemd, but raise the scope's end instead of waiting for answers once the scope is cancelled.
 
-        What puts things back asks within a scope that is never cancelled.
+        Code that undoes changes uses a scope that is never cancelled.
         """
 
     def reload(self) -> None:
-        """Have the unit files read again (``systemctl daemon-reload``); does nothing for an image."""
+        """Reload the unit files (``systemctl daemon-reload``); do nothing for an image."""
 
     def enable(self, unit: str) -> None:
-        """Have a unit start at every boot, as its [Install] section says."""
+        """Make a unit start at every boot, according to its [Install] section."""
 
     def disable(self, unit: str) -> None:
-        """Undo ``enable``; a unit that isn't enabled is fine."""
+        """Undo ``enable``; a unit that isn't enabled is ignored."""
 
     def restart(self, unit: str) -> None:
-        """Start a unit, anew if it runs, and wait until it has started, or, a oneshot, is done; not for an image."""
+        """Restart or start a unit and wait until it has started, or a oneshot until it is done; not for an image."""
 
     def start(self, unit: str) -> None:
-        """Have a unit start, and don't wait for it; does nothing for an image."""
+        """Start a unit without waiting for it; do nothing for an image."""
 
     def stop(self, unit: str) -> None:
-        """Stop a unit; one that doesn't run is fine; does nothing for an image."""
+        """Stop a unit; ignore one that doesn't run; do nothing for an image."""
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Have a program run once in so many seconds, whatever becomes of who asks; does nothing for an image.
+        """Run a program once after some seconds, even if the caller ends; do nothing for an image.
 
         Args:
-            name: of the timer and of the service that come of it, without their endings; both go when they are done.
-            seconds: from now.
-            argv: the program, by its path, and its arguments.
+            name: the name of the timer and the service, without their suffixes; both are removed when they are done.
+            seconds: the seconds from now.
+            argv: the program's path and its arguments.
         """
 
     def is_active(self, unit: str) -> bool:
@@ -58,7 +58,7 @@ class UnitManager(Protocol):
         """Return whether a unit starts at every boot."""
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the units whose settings can be read back that a consumer stands for.
+        """Return the units with readable settings that a consumer stands for.
 
         Args:
             consumer: a service; a template stands for all its instances.
@@ -68,18 +68,18 @@ class UnitManager(Protocol):
         """
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Properties of a unit as ``systemctl show`` prints them; empty where one isn't set, and in an image.
+        """Return a unit's properties as ``systemctl show`` prints them; empty if one isn't set, and in an image.
 
         Args:
-            unit: its name.
-            names: of the properties.
+            unit: the unit's name.
+            names: the names of the properties.
         """
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the order in which everything would start that is in memory or starts at boot.
+        """Return the start order of everything that is loaded or starts at boot.
 
         Args:
-            units: to be looked at besides.
+            units: more units to include.
 
         Returns:
             Each unit with those that it starts after; empty for an image.

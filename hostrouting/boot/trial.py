@@ -1,7 +1,7 @@
-"""A trial of routes that stands: its file in /run, and its end by the timer that systemd has for it.
+"""A trial of routes in progress: its file in /run, and the systemd timer that ends it.
 
-The file says when it is over by the clock since boot, which can't be set, and in words for people. The name of the boot
-would not do: a unit with ``ProtectKernelTunables=`` sees another one in a container than the rest of it.
+The file has the end of the trial by the clock since boot, which can't be set, and in words for people. The boot ID
+wouldn't work: in a container, a unit with ``ProtectKernelTunables=`` sees another one than the rest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:
-    """Read the file of a trial: until when it stands, and its config; None if there is none.
+    """Read a trial's file: the end of the trial and its config; None if there is no trial.
 
     Raises:
-        FileError: it was edited.
+        FileError: the file was edited.
     """
     text = read_text(path)
     if text is None:
@@ -40,26 +40,26 @@ def read_trial(path: Path) -> dict[str, Any] | None:
 
 
 def standing(path: Path) -> str | None:
-    """Return until when a trial stands, by its file; None if none does."""
+    """Return until when a trial stands, according to its file; None if there is no trial."""
     document = read_trial(path)
     return None if document is None else document["until"]
 
 
 def uptime() -> float:
-    """Return the seconds since boot, those of sleep included: /proc/uptime."""
+    """Return the seconds since boot, including sleep: /proc/uptime."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def times_of(seconds: int) -> dict[str, Any]:
-    """Return when a trial of so many seconds is over, as its file says it."""
+    """Return the end of a trial of so many seconds, as in its file."""
     return {"until": rfc_3339(time.time() + seconds), "uptime": math.ceil(uptime() + seconds)}
 
 
 def is_overdue(layout: Layout) -> bool:
-    """Return whether a trial stands though it is over: a soft reboot, and ``systemctl isolate``, take its timer away.
+    """Return whether a trial stands past its end: a soft reboot or ``systemctl isolate`` removes its timer.
 
     Raises:
-        FileError: its file was edited.
+        FileError: the trial's file was edited.
     """
     document = read_trial(layout.trial)
     if document is None or exists(layout.confirmed):
@@ -68,20 +68,20 @@ def is_overdue(layout: Layout) -> bool:
 
 
 def start_timer(host: Host, seconds: int) -> None:
-    """Have systemd end a trial after some seconds, whether or not its script is there by then."""
-    # Of an earlier trial that has ended.
+    """Make systemd end a trial after some seconds, whether or not its script exists by then."""
+    # Stop the timer of an earlier trial that has ended.
     host.units.stop(_TIMER)
     host.units.stop(_SERVICE)
     host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
 
 
 def stop_timer(host: Host) -> None:
-    """Take the timer away of a trial that has ended."""
+    """Remove the timer of a trial that has ended."""
     host.units.within(CancelScope()).stop(_TIMER)
 
 
 def put_back(host: Host) -> None:
-    """End a trial now, if one stands, by the very script that ends it in time.
+    """End a trial now, if there is one, with the same script that would end it in time.
 
     Raises:
         UnitError: the script fails; if it can, it tries again when the time is over.
@@ -89,7 +89,7 @@ def put_back(host: Host) -> None:
     host = host.within(CancelScope())
     if exists(host.layout.trial):
         if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-            start_timer(host, _LATER_SECONDS)  # the unit is lost with its timer
+            start_timer(host, _LATER_SECONDS)  # the unit goes with its timer
         host.units.restart(_SERVICE)
     stop_timer(host)
 

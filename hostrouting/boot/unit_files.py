@@ -1,4 +1,4 @@
-"""Find the files of units where systemd looks for them, and the drop-ins that it would read now."""
+"""Find the unit files and drop-ins that systemd would read now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from hostrouting.boot.files import is_present, matching
 from hostrouting.boot.layout import Layout
 
-# systemd.unit(5), of two files of a name the first counts; of what generators make, only the folder is looked at.
+# systemd.unit(5); the first of two files with the same name counts. Of generators only the output folder is read.
 UNIT_PATH = (
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
@@ -27,7 +27,7 @@ UNIT_PATH = (
 
 
 def unit_names(unit: str) -> tuple[str, ...]:
-    """Return the names whose folders hold drop-ins and links of a unit: its own, its template's, and all shorter ones.
+    """Return the names whose folders hold a unit's drop-ins and links: its own, its template's, and all shorter ones.
 
     Those of ``a-b@c.service`` are ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and, for all services,
     ``service``.
@@ -40,21 +40,21 @@ def unit_names(unit: str) -> tuple[str, ...]:
 
 
 def unit_files(layout: Layout, unit: str) -> list[Path]:
-    """Return a unit's own files, or its template's, dangling links among them; the first one counts."""
+    """Return a unit's own files, or its template's, including dangling links; the first one counts."""
     paths = [layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
     return [path for path in paths if is_present(path)]
 
 
 def is_masked(path: Path) -> bool:
-    """Return whether a unit's file, or a drop-in, leads to /dev/null."""
+    """Return whether a unit's file or a drop-in links to /dev/null."""
     return os.path.realpath(path) == os.devnull
 
 
 def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
-    """Return the drop-ins that systemd would read if it read a unit now, by their names.
+    """Return the drop-ins that systemd would read if it loaded a unit now, by their names.
 
-    Of several of a name the first counts: by folder, and in it the more special unit; those for all services come
-    last.
+    The first of several with the same name counts: by folder, and within one the more specific unit; those for all
+    services come last.
     """
     *own, kind = unit_names(unit)
     folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
@@ -66,6 +66,6 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
 
 
 def settings(text: str) -> list[tuple[str, str]]:
-    """Return what the lines ``KEY=value`` of a unit's file, or of another file of that syntax, set, in their order."""
+    """Return the settings (``KEY=value``) in the text of a unit file, or of a file with the same syntax, in order."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
     return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]

@@ -200,7 +200,7 @@ def test_the_wait_for_the_lock_is_reported_and_ends_with_a_hint(tmp_path: Path) 
         with pytest.raises(Cancelled):
             second.do(scope)
     (waiting,) = {str(event[2]) for event in observer.events if event[0] == "progress"}
-    assert "waiting for another run to let go of" in waiting
+    assert "waiting for another run to release" in waiting
     path.unlink()
     path.mkdir()
     with pytest.raises(FileError, match="can't open the lock"):
