@@ -1,4 +1,4 @@
-"""The checks of an installation: does the gate hold on this host, and what may break it?
+"""The doctor: check whether the gate holds on this host, and what may break it.
 
-``examine`` has a row for each check, ``check`` the values that a check returns.
+``examine`` has a row for each check, ``checks`` the values that a check returns.
 """

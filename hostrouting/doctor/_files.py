@@ -1,4 +1,4 @@
-"""Is everything there for the next boot, and nothing else; can only root change it, and can it be run?"""
+"""Check the files for the next boot: all are there and no others, only root can change them, and they can be run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hostrouting.model.errors import FileError
 
 _EXECUTABLE = 0o111
 
-# As long as the gate waits for the lock.
+# The gate waits this long for the lock.
 _GATE_SECONDS = 5
 
-# Which Python is named is settled by who installs: it is hardly ever the one that runs this, and an image's has none.
+# The installing run chooses the Python: it is rarely the one that runs this, and an image has none.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
-# Each script is looked at by itself.
+# Each script is checked by itself.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
 
 _TOOLS = {
@@ -39,7 +39,7 @@ _AGENT = "aks-flex-node-agent.service"
 
 
 def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the manifest names what is asked for."""
+    """Check that the manifest matches the config."""
     manifest, layout, apply = examined.manifest, examined.layout, examined.command("apply")
     subject, wanted = layout.relative(layout.manifest), manifest.parts
     if examined.given is not None:
@@ -65,14 +65,14 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Every file holds what was rendered, with its mode."""
+    """Check that every file has the rendered content and mode."""
     layout, manifest = examined.layout, examined.manifest
     rendered = [file for part in wanted_parts(manifest.config, layout) for file in part.files]
     for file in (*rendered, *gate_files(layout, manifest, {})):
         settled = _CHECKSUM if file.path == layout.gate_list else _PYTHON
         name, state = layout.relative(file.path), read_state(file.path)
         if file.path.suffix == ".service" and is_masked(file.path):
-            continue  # masked: ``units`` tells of it
+            continue  # masked: ``units`` reports it
         if state is None:
             yield DoctorFinding("file-missing", name, "it isn't there", examined.command("apply"))
             continue
@@ -86,7 +86,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the oneshots are there, start at boot, and were read by systemd."""
+    """Check that the oneshots exist, start at boot, and were read by systemd."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
@@ -126,7 +126,7 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
-    """Add a file, the folders above it, and where links among them lead: who can change one can change what is read."""
+    """Add a file, its parent folders, and the targets of links among them: who can change one can change the file."""
     for each in (path, *path.parents):
         if each in found or not each.is_relative_to(layout.root) or each == layout.root:
             continue
@@ -163,13 +163,13 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
-    """Return whether the file system of a folder, or of where it would be, is mounted with a flag."""
+    """Return whether the file system of a folder, or of its nearest parent, is mounted with a flag."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return bool(os.statvfs(there).f_flag & flag)
 
 
 def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Nothing is left of the reference's installation, of earlier versions, or of another consumer."""
+    """Check that nothing is left of the reference's installation, of earlier versions, or of another consumer."""
     layout = examined.layout
     for link in map(layout.relative, reference_links(layout)):
         is_bouncing = ".requires/" in link
@@ -177,7 +177,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield DoctorFinding("reference-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
-    # ``gate`` tells of a mask in the place of ours.
+    # ``gate`` reports a mask in place of ours.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield DoctorFinding("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
@@ -197,10 +197,10 @@ def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the programs that the scripts need at boot are there, and bash is bash."""
+    """Check that the programs that the scripts need at boot exist, and that bash is bash."""
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
-    # A program of an image isn't for this machine.
+    # An image's programs can't run on this machine.
     is_looked_for = examined.host.is_image or "bash" in {finding.subject for finding in missing}
     if not is_looked_for and not _is_bash(examined):
         message = "another shell is in its place, and the scripts fail in it: no start is let through"
@@ -208,7 +208,7 @@ def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _is_bash(examined: ExaminedHost) -> bool:
-    """Return whether the interpreter that the scripts' first line names says of itself that it is bash."""
+    """Return whether the interpreter in the scripts' first line says that it is bash."""
     program = examined.layout.of("/bin/bash")
     try:
         asked = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)

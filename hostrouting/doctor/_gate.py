@@ -1,4 +1,4 @@
-"""Is there a consumer, may it start now, does the gate hold it, in what order, and does it come up after a fix?"""
+"""Check the consumer: whether it exists, may start, is held by the gate, starts in order, and recovers after a fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hostrouting.overlap.node_ip import NONE_GIVEN, misfits
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the unit that is held back is there and can be started."""
+    """Check that the unit to hold back exists and can be started."""
     unit = examined.consumer
     if not is_there(examined.host, unit):
         message = "there is no such unit: whatever runs on this node isn't held back"
@@ -73,16 +73,16 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _bare_instances(examined: ExaminedHost) -> list[str]:
     try:
         return [instance for instance, shown in examined.instances.items() if missing_commands(shown)]
-    except UnitError:  # ``gate`` tells of it
+    except UnitError:  # ``gate`` reports it
         return []
 
 
-# A look of a gate that lets the start through takes less.
+# The gate's check takes less time if it admits the start.
 _LOOK_SECONDS = 3
 
 
 def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find the starts that the gate holds right now."""
+    """Find the starts that the gate is holding right now."""
     for instance, shown in examined.instances.items():
         began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
@@ -92,7 +92,7 @@ def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def node_ip(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Compare the addresses that CONFIG gives other components with the uplinks' and with what is expected."""
+    """Compare the addresses that CONFIG gives other components with the uplinks and the expected CIDRs."""
     overlap, kernel = examined.config.route_overlap, examined.host.routes
     if examined.addresses == NONE_GIVEN or not (uplinks := uplink_devs(examined.config, kernel)):
         return
@@ -104,7 +104,7 @@ def node_ip(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Every instance of the consumer runs the gate before its process starts, and obeys it; also at the next boot."""
+    """Check that every consumer's instance runs the gate before its process and obeys it, also at the next boot."""
     if examined.host.is_image:
         yield from _gate_of_image(examined)
     for instance, shown in examined.instances.items():
@@ -116,7 +116,7 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
-            # What they would make of it only systemd can tell, and it does once it has read them.
+            # Only systemd can tell their effect, once it has read them.
             what = " and ".join(unread) or "one of its files"
             message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
             hint = "systemctl daemon-reload; hostrouting doctor"
@@ -126,7 +126,7 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find the drop-ins that take the place of ours, or empty the lists that ours fill, by the files alone."""
+    """Find the drop-ins that replace ours, or clear the lists that ours fill, from the files alone."""
     layout, consumer = examined.layout, examined.consumer
     first, last = layout.gates(consumer)
     prefix, _, suffix = consumer.partition("@.")
@@ -146,14 +146,14 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 yield DoctorFinding("gate-overridden", unit, message, f"take the empty {lists[0]} out of it")
 
 
-# What the gate needs of each list stands in this one of its drop-ins.
+# The drop-in with the gate's commands for each list.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 _RELOAD = "then: systemctl daemon-reload"
 
 
 def _is_edited(examined: ExaminedHost) -> bool:
-    """Tell whether our own drop-ins aren't as rendered."""
+    """Return whether our drop-ins differ from the rendered ones."""
     gates = examined.layout.gates(examined.consumer)
     return any(files.read_text(path) != text for path, text in zip(gates, DROP_INS, strict=True))
 
@@ -174,19 +174,19 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
 
 
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
-    """Return the drop-ins that would be read now and weren't: systemd 252 overlooks those in new folders."""
+    """Return the drop-ins that systemd would read now but hasn't: systemd 252 overlooks those in new folders."""
     read = {_below_usr(path) for path in shown["DropInPaths"].split()}
     names = {PurePosixPath(path).name for path in read}
     return [
         examined.layout.relative(path)
         for name, path in drop_ins(examined.layout, instance).items()
-        # One that is empty, or leads to /dev/null, only masks its namesakes.
+        # An empty one, or a link to /dev/null, only masks others of the same name.
         if _below_usr(examined.layout.relative(path)) not in read and (name in names or files.read_text(path))
     ]
 
 
 def _below_usr(path: str) -> str:
-    """/lib and /usr/lib are one folder, or the first has what the second lacks."""
+    """Map /lib to /usr/lib: they are one folder, or the first has what the second lacks."""
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
@@ -209,7 +209,7 @@ _MOUNTS = ("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem")
 
 
 def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer's gate sees the host's network and files; "+" doesn't lift what a unit mounts."""
+    """Check that the consumer's gate sees the host's network and files; "+" doesn't undo a unit's mounts."""
     for instance, shown in examined.instances.items():
         settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
         settings += [f"{key}={word}" for key in _MOUNTS for word in shown[key].split() if _hides(examined, key, word)]
@@ -224,23 +224,23 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
-    """Return whether a unit's mount lies over something that the gate reads or writes."""
+    """Return whether a unit's mount hides something that the gate reads or writes."""
     parts = word.removeprefix("-").split(":")
     # source[:destination[:options]], systemd.exec(5); a temporary file system has no source.
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
     if key == "BindPaths" and place == parts[0]:
-        return False  # what is there anyway
+        return False  # the same files as without it
     layout = examined.layout
     mounted = layout.of(place).resolve()
     ours = [path.resolve() for path in (layout.manifest.parent, layout.config.parent, layout.run_dir)]
     if any(mounted.is_relative_to(each) for each in ours):
         return True
-    # What is there anyway can be read and run all the same.
+    # The same files as without the mount can be read and run all the same.
     is_other = place != parts[0] or key == "TemporaryFileSystem"
     return any(each.is_relative_to(mounted) for each in (*ours, *(_used(layout) if is_other else ())))
 
 
-# What the scripts run and read beside what is ours; libraries and devices as the folders that they are in.
+# Everything that the scripts run and read besides our files; libraries and devices by their folders.
 _PROGRAMS = (
     *("awk", "bash", "busybox", "cat", "env", "flock", "gawk", "ip", "mawk", "mkdir", "mv", "rm", "sleep", "sort"),
     *("systemctl", "tail", "test", "timeout"),
@@ -263,7 +263,7 @@ def _used(layout: Layout) -> Iterator[Path]:
 
 
 def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer starts after the oneshots, and in no cycle."""
+    """Check that the consumer starts after the oneshots, and that there is no cycle."""
     for instance, shown in examined.instances.items():
         early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
         if early:
@@ -284,9 +284,10 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
-    """Return a shortest cycle in the order in which units start, through one of some units.
+    """Return a shortest cycle in the start order of units, through one of the given units.
 
-    systemd drops the job of one of them, a different one from boot to boot, and doesn't always name the cycle.
+    systemd drops the job of one of the cycle's units, a different one from boot to boot, and doesn't always name the
+    cycle.
 
     Args:
         after: each unit with those that it starts after.
@@ -298,7 +299,7 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
     for start in through:
         seen = {start}
         paths: list[tuple[str, ...]] = [(start,)]
-        for path in paths:  # it grows
+        for path in paths:  # paths grows in the loop
             for unit in sorted(after.get(path[-1], ())):
                 if unit == start:
                     return path
@@ -317,7 +318,7 @@ _CONFLICTING = ("Conflicts", "ConflictedBy")
 
 
 def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Nothing that is done to the oneshots stops the consumer, or keeps it from starting."""
+    """Check that no operation on the oneshots stops the consumer or keeps it from starting."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
             keys = [key for key in (*_NEEDING, *_STOPPED_BY, *_CONFLICTING) if unit in shown[key].split()]
@@ -340,13 +341,13 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
 
-# As long as the gate holds before it fails, and the status by which it does.
+# The gate holds this long before it fails, and fails with this status.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 
 
 def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """After a fix the consumer comes up by itself."""
+    """Check that the consumer recovers by itself after a fix."""
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
             because, setting = why
@@ -356,7 +357,7 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the setting that keeps a unit from being started again after a failed start, and what to set instead."""
+    """Return the setting that keeps a unit from being restarted after a failed start, and what to set instead."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
         return (f"Restart={shown['Restart']}" if is_set else "it has no Restart="), "[Service] Restart=on-failure"

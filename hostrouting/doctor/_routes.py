@@ -1,4 +1,4 @@
-"""Check that our routes are there and win, what may take them away, and what puts them back."""
+"""Check that our routes exist and win, and find the programs that may remove or restore them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """No trial of routes stands: meanwhile the kernel's routes are others than those that are installed."""
+    """Check that no trial of routes stands: during one the kernel's routes differ from the installed ones."""
     until, subject = standing(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that puts the routes of before back is lost"
@@ -34,7 +34,7 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Every route is in the kernel as asked, and wins."""
+    """Check that every route is in the kernel as configured, and wins."""
     try:
         plan, missing = plan_now(examined.config, examined.host.routes)
         if missing is not None:
@@ -49,7 +49,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
         verify_routes((*plan.unchanged, *plan.foreign), examined.host.routes)
     except RouteError as error:
-        # Asked once more: what the kernel doesn't answer is no finding about routes.
+        # Query again: a failure of the kernel's answer isn't a finding about routes.
         examined.host.routes.routes()
         hint = f"look at: {examined.command('plan')}; ip -4 rule; ip -4 route show table all"
         yield DoctorFinding("route-fails", "static routes", str(error), hint)
@@ -59,8 +59,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """systemd-networkd leaves our routes alone."""
-    # As measured; a systemd older than 257 does so whatever its settings are.
+    """Check that systemd-networkd leaves our routes alone."""
+    # Measured; before version 257 systemd does so with any settings.
     message = (
         "systemd-networkd removes our routes by it when the link goes down or loses its carrier; before systemd 257, "
         "or without ManageForeignRoutes=no in networkd.conf, also at networkctl reconfigure, when its .network file "
@@ -73,15 +73,15 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
     try:
         text = as_networkd(routes)
-    except RouteError:  # there are no words for one of them
+    except RouteError:  # networkd can't express one of them
         return _WATCHED
     rows = [f"  {line}" for line in text.splitlines() if line and not line.startswith("#")]
     return "\n".join([f"{_WATCHED}; or let networkd install them, by a drop-in of {dev}'s .network file:", *rows])
 
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """NetworkManager leaves our routes alone."""
-    # What its Reapply() is documented to do, unless it is called with preserve-external-ip.
+    """Check that NetworkManager leaves our routes alone."""
+    # The documented effect of its Reapply(), unless it is called with preserve-external-ip.
     message = (
         "NetworkManager removes our routes by it when its connection is applied again (nmcli device reapply) or taken "
         "down"
@@ -93,9 +93,9 @@ def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """cloud-init doesn't configure the network anew while the node runs."""
+    """Check that cloud-init doesn't configure the network again while the node runs."""
     message = (
-        "cloud-init writes and applies the network's configuration anew when an interface appears or goes; our routes "
+        "cloud-init writes and applies the network's configuration again when an interface appears or goes; our routes "
         "may go with the old one"
     )
     hint = f"{_WATCHED}; or take hotplug out of updates.network.when in cloud-init's config"
@@ -123,7 +123,7 @@ def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
-    """Our routes by each interface of a network manager that runs; none where the watcher puts back what it takes."""
+    """Return our routes by interface of a running network manager; none if the watcher restores them."""
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
     ours = _ours(examined)
@@ -133,10 +133,10 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
-    """Return the wanted routes that are or would be ours, not another program's; none if that can't be told now."""
+    """Return the wanted routes that are or would be ours, not another program's; none if that is unknown now."""
     try:
         plan, _ = plan_now(examined.config, examined.host.routes)
-    except RouteError:  # ``routes`` tells of it
+    except RouteError:  # ``routes`` reports it
         plan = RoutePlan()
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
 
@@ -145,7 +145,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
 
 _WATCHER = f"{WATCH}.service"
 
-# One restart is an accident.
+# A single restart is an accident.
 _RESTARTS_MAX = 2
 
 
@@ -168,6 +168,6 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         message = f"it isn't there, so the watcher can't write {textfile}"
         yield DoctorFinding("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
     elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
-        # Which folders a service may write to is settled as it starts.
+        # The folders that a service may write to are fixed when it starts.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         yield DoctorFinding("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)

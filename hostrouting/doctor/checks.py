@@ -1,6 +1,6 @@
-"""The parts of a check: the host as it was found, and the findings that are found on it.
+"""What checks are made of: the examined host, and the findings on it.
 
-A plug-in makes its own checks of them, and hands them to ``examine``.
+A plug-in makes its own checks from these, and passes them to ``examine``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATH = SEARCH_PATH.split(":")
 
 
 class Severity(StrEnum):
-    """``broken``: a promise doesn't hold now; ``unknown``: couldn't be seen; ``risk``: it does, and may not later."""
+    """``broken``: a promise doesn't hold now; ``unknown``: can't be examined; ``risk``: it may break later."""
 
     BROKEN = "broken"
     UNKNOWN = "unknown"
@@ -37,14 +37,14 @@ class Severity(StrEnum):
 
 @attrs.frozen
 class DoctorFinding:
-    """Something wrong with a host.
+    """A problem of a host.
 
     Args:
         kind: a word for programs, like ``gate-overridden``.
-        subject: the file, unit, route or interface that it is about.
-        message: what is wrong and what follows from it, for a person; the subject isn't repeated in it.
-        hint: what to do; it may have several lines.
-        severity: whether it hurts already.
+        subject: the file, unit, route or interface concerned.
+        message: the problem and its consequence, for people; it doesn't repeat the subject.
+        hint: how to fix it; it may have several lines.
+        severity: whether it has an effect already.
     """
 
     kind: str
@@ -62,11 +62,11 @@ class ExaminedHost:
     """A host to examine.
 
     Args:
-        host: whose kernel, systemd and files to look at.
-        config: what is asked for; None: what the installed parts were rendered from.
-        config_name: what a command has to name so that it reads that config.
-        scope: ends what a check waits for.
-        addresses: that the config's document gives other components.
+        host: the host with the kernel, systemd and files to examine.
+        config: the wanted config; None: the one that the installed parts were rendered from.
+        config_name: the argument with which commands read that config.
+        scope: cancels a check's waits.
+        addresses: the addresses that the config's document gives other components.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ExaminedHost:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Return the manifest of what was installed.
+        """Return the manifest of the installation.
 
         Raises:
             FileError: the manifest can't be read.
@@ -96,12 +96,12 @@ class ExaminedHost:
 
     @cached_property
     def config(self) -> Config:
-        """Return the config that the host should have: the given one, else that of the installed parts."""
+        """Return the config that the host should have: the given one, or that of the installed parts."""
         return self.manifest.config if self.given is None else self.given
 
     @property
     def has_installation(self) -> bool:
-        """Return whether anything is installed, or that can't be told."""
+        """Return whether anything is installed, or the manifest can't be read."""
         try:
             return bool(self.manifest.parts)
         except FileError:
@@ -119,29 +119,29 @@ class ExaminedHost:
 
     @cached_property
     def units_of_consumer(self) -> dict[str, dict[str, str]]:
-        """The consumer's units, each with what is looked at.
+        """The consumer's units, each with the properties to examine.
 
         Raises:
-            UnitError: systemd can't be asked.
+            UnitError: systemd can't be queried.
         """
         return {name: self.units.show(name, *_PROPERTIES) for name in self.units.instances(self.consumer)}
 
     @property
     def instances(self) -> dict[str, dict[str, str]]:
-        """Return the instances that could start now; raise as ``units_of_consumer`` does."""
+        """Return the instances that could start now; raise like ``units_of_consumer``."""
         return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
 
     def called(self, instance: str) -> str:
-        """Return the name of an instance; its template's for one that doesn't exist: then it is so with all."""
+        """Return the name of an instance; its template's if it doesn't exist, because then it is true for all."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property
     def writing_anew(self) -> str:
-        """The hint for a file of ours that isn't as rendered."""
+        """The hint for a file of ours that differs from the rendered one."""
         return f"{self.command('plan')} shows the difference, {self.command('apply')} ends it"
 
     def command(self, verb: str) -> str:
-        """One of our commands, to be pasted."""
+        """Return one of our commands, to paste."""
         root = f" --root {quote(str(self.layout.root))}" if self.host.is_image else ""
         return f"hostrouting {verb}{root} {self._config_name}".rstrip()
 
@@ -157,12 +157,12 @@ _PROPERTIES = (
 
 
 def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[DoctorFinding]:
-    """Yield the programs that aren't in the path of the scripts.
+    """Yield the programs that aren't in the scripts' path.
 
     Args:
         examined: the host.
         tools: programs, each with the package that has it.
-        who: fails without them, in words.
+        who: what fails without them, in words.
     """
     for tool, package in tools.items():
         if not any(os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
@@ -171,10 +171,10 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
 
 
 def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
-    """Yield unit and script of a part that no installation knows of."""
+    """Yield a part's unit and script that no installation includes."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # The watcher may be stopped; as for a oneshot, machines of older installations may still require it.
+    # The watcher may be stopped; a oneshot must not be, because machines of older installations may require it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
@@ -185,14 +185,14 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
 
 @attrs.frozen
 class DoctorCheck:
-    """Something to look at.
+    """A check of the doctor.
 
     Args:
         name: a word.
-        fine: what is the case if nothing is found, a clause.
-        look: finds what is wrong.
-        is_of_the_installed: whether it has nothing to look at where nothing is installed.
-        is_of_images: whether an image, which has neither kernel nor running systemd, can be examined so.
+        fine: the state if nothing is found, a clause.
+        look: finds the problems.
+        is_of_the_installed: whether the check is skipped if nothing is installed.
+        is_of_images: whether the check works for an image, which has neither kernel nor running systemd.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Does the gate hold on this host, and what may break it? Nothing is ever changed.
+"""Examine whether the gate holds on this host, and what may break it, without changing anything.
 
-Each check is a function of an ``ExaminedHost`` that yields what it finds; one that can't be made is a finding too,
-and the others go on. A new one gets a row in ``CHECKS``.
+Each check is a function of an ``ExaminedHost`` that yields its findings. A check that fails is a finding too, and the
+others continue. A new check gets a row in ``CHECKS``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHECKS = (
     DoctorCheck("ties", "nothing that is done to the oneshots stops an instance", _gate.ties),
     DoctorCheck("restart", "after a fix every instance starts by itself", _gate.restarts),
     DoctorCheck("tools", "bash, ip, awk, flock and timeout are there, and can be run", _files.tools, is_of_images=True),
-    DoctorCheck("watcher", "what puts lost routes back runs, if it is installed", _routes.watcher),
+    DoctorCheck("watcher", "the watcher runs, if it is installed", _routes.watcher),
     DoctorCheck("leftovers", "nothing is left of the reference or of earlier versions", _files.leftovers, False, True),
     DoctorCheck("agents", "no other program writes our scripts", _files.agents, False, True),
     DoctorCheck("routes", "every route is in the kernel, and wins", _routes.routes),
@@ -53,28 +53,28 @@ CHECKS = (
 
 @attrs.frozen
 class DoctorReport:
-    """Findings of the doctor on a host.
+    """The doctor's findings on a host.
 
     Args:
-        found: by the checks that were made, in order.
+        found: the findings by check, in order.
     """
 
     found: dict[DoctorCheck, tuple[DoctorFinding, ...]]
 
     @property
     def findings(self) -> tuple[DoctorFinding, ...]:
-        """Everything that was found."""
+        """All findings."""
         return tuple(finding for findings in self.found.values() for finding in findings)
 
     @property
     def worst(self) -> Severity | None:
-        """The gravest that was found; None if nothing was."""
+        """The worst severity found; None if there are no findings."""
         found = {finding.severity for finding in self.findings}
         return next((severity for severity in Severity if severity in found), None)
 
     @property
     def is_broken(self) -> bool:
-        """Return whether anything is broken, or couldn't be seen; not if something only may break later."""
+        """Return whether anything is broken or couldn't be examined; a mere risk doesn't count."""
         return self.worst in (Severity.BROKEN, Severity.UNKNOWN)
 
     def to_json(self) -> dict[str, Any]:
@@ -97,19 +97,19 @@ def examine(
     scope: CancelScope | None = None,
     document: Mapping[str, Any] | None = None,
 ) -> DoctorReport:
-    """Make all checks of a host, or those of an image's files, changing nothing.
+    """Make all checks of a host, or those of an image's files, without changing anything.
 
     Args:
-        config: what is asked for; None: what is installed, as its manifest says.
-        host: whose kernel, systemd and files to look at; None: this host.
-        checks: those to make, in order; a plug-in's are added, as in ``CHECKS + azure.CHECKS``.
-        config_name: the config's file, as the hints shall name it in commands; empty: the one that needn't be named.
-        scope: ends what is waited for.
-        document: that the config was read from: its ``node.kubelet.nodeIP`` and ``networking.dnsServiceIP`` are to
-            fit the host.
+        config: the wanted config; None: what is installed, according to its manifest.
+        host: the host to examine; None: this host.
+        checks: the checks to make, in order; add a plug-in's like ``CHECKS + azure.CHECKS``.
+        config_name: the config's file for commands in hints; empty if commands need not name it.
+        scope: cancels waits.
+        document: the document with the config: its ``node.kubelet.nodeIP`` and ``networking.dnsServiceIP`` are checked
+            against the host.
 
     Returns:
-        What was found. It never raises because one check can't be made.
+        The findings. A check that fails is a finding, not an exception.
     """
     config = None if config is None else to_config(config)
     given = NodeAddresses.of(document)
