@@ -1,4 +1,4 @@
-"""Pure: what a watcher says: the difference between two looks at a host, each thing once.
+"""Pure: a watcher's events: the differences between two looks at a host, each reported once.
 
 The IDs are for ``journalctl MESSAGE_ID=…`` and for catalogs; docs/reference/watch.md lists them. They never change.
 """
@@ -26,7 +26,7 @@ HOW_TO_STOP = (
 )
 
 _NAMED_MAX = 16
-# systemd ignores a datagram of more than PIPE_BUF bytes (manager_dispatch_notify_fd), and goes on showing the old line.
+# systemd ignores datagrams larger than PIPE_BUF bytes (manager_dispatch_notify_fd), and keeps showing the old line.
 _STATUS_CHARACTERS = 1000
 
 
@@ -54,13 +54,13 @@ class EventKind(Enum):
 
 @attrs.frozen
 class Event:
-    """Something to say.
+    """An event to report.
 
     Args:
         kind: what happened.
-        message: one line for a person.
-        fields: what it is about: each ``CIDR``, ``ROUTE`` (as ``ip route show`` prints it) and ``DEV``, and as ``FIX``
-            the ``staticRoutes`` entries that hint it, as JSON.
+        message: one line of text.
+        fields: the things concerned: each ``CIDR``, ``ROUTE`` (as ``ip route show`` prints it) and ``DEV``, and as
+            ``FIX`` the ``staticRoutes`` entries of the hint, as JSON.
     """
 
     kind: EventKind
@@ -69,12 +69,12 @@ class Event:
 
 
 def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> str:
-    """Return the verdict in one line that systemd reads, for ``systemctl status``.
+    """Return the verdict in one line for ``systemctl status``.
 
     Args:
-        report: of the check.
-        repair: of our routes.
-        problems: what doesn't work, in words.
+        report: the check's report.
+        repair: the state of our routes.
+        problems: the problems, in words.
     """
     found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
@@ -94,19 +94,19 @@ _FIXED = {
 
 
 def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
-    """Yield the events of our routes.
+    """Yield the events about our routes.
 
     Args:
-        repair: as it was done.
-        managers: by the interface of a contested route, who manages it and which setting stops that one.
+        repair: the repair that was made.
+        managers: for the interface of a contested route, its manager and the setting that stops it.
     """
     for drift, (kind, what) in _FIXED.items():
         if routes := repair.fixed.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
-    # A program that removes many at once removes them alike: one event for all.
+    # A program that removes many routes at once treats them alike: one event for all.
     for failures, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
-        who = "; ".join(managers.get(dev, "the kernel does not tell who") for dev in devs_of(taken))
+        who = "; ".join(managers.get(dev, "the kernel doesn't say which one") for dev in devs_of(taken))
         message = (
             f"another program keeps removing {_listed(taken)}: {failures.count} times lately; hostrouting keeps "
             f"{those}, and puts {them} back in {failures.wait_seconds:g} s; {who}; {HOW_TO_STOP}"
@@ -115,7 +115,7 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
 
 def devs_of(routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return the interfaces of some routes."""
+    """Return the interfaces of the routes."""
     return tuple(sorted({dev for route in routes for dev in route.devs}))
 
 
@@ -131,7 +131,7 @@ def _listed(routes: Sequence[Route]) -> str:
 
 
 def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
-    """Yield what doesn't work, in words: each once as it comes, and once that all is well again."""
+    """Yield problems: each once when it appears, and one event when all are solved."""
     for problem in now:
         if problem not in before:
             yield Event(EventKind.PROBLEM, _one_line(problem))
@@ -148,13 +148,13 @@ def _one_line(problem: str) -> str:
 
 
 def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Iterable[Route]) -> Iterator[Event]:
-    """Yield what fails: each failure, and that nothing can be judged, once as it comes, and once as it goes.
+    """Yield failures: each failure, and a check that can't judge, once when it appears and once when it is over.
 
     Args:
-        before: the last report; if it could judge nothing, with the failures that were known before. None: this is
-            the first, and all that is wrong is new.
-        now: this one.
-        waiting: routes of ours that are on their way.
+        before: the last report; if it couldn't judge anything, with the failures known before. None: this is the first
+            one, and all failures are new.
+        now: the current report.
+        waiting: our routes that will be restored soon.
     """
     if now.verdict is Verdict.UNKNOWN and now.cidrs:
         if before is None or before.reason != now.reason:

@@ -1,4 +1,4 @@
-"""Our routes, put back where they were lost: what can be, whatever else stands in the way, and when."""
+"""Restore our lost routes: as many as possible whatever blocks the others, and at the right time."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from phases import CancelScope, all_or_nothing
 
 # --- when ----------------------------------------------------------------------------------------------------------
 
-# Once or twice is an accident: a daemon that starts anew, a cable. What goes wrong again and again does so on purpose,
-# or will not get better soon; then it is tried later each time.
+# Once or twice is an accident: a daemon that restarts, a cable. A repeated failure is intended, or won't be over soon;
+# then each retry comes later.
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
-# What goes well for so long is over.
+# After this long without a failure, it is over.
 _FORGET_SECONDS = 900.0
 
 
 @attrs.frozen
 class Failures:
-    """Count of how often one thing failed.
+    """A count of how often one thing failed.
 
     Args:
-        count: how many times, since it last went well for long.
-        last: when, by the watcher's clock.
+        count: how many times since it last went well for long.
+        last: the last time, by the watcher's clock.
     """
 
     count: int = 0
@@ -45,17 +45,17 @@ class Failures:
 
     @property
     def wait_seconds(self) -> float:
-        """Return the seconds between the last time and the next try; 0: at once, as it may have been an accident."""
+        """Return the seconds between the last failure and the next try; 0: at once, as it may have been an accident."""
         doublings = min(self.count - _ACCIDENTS_MAX - 1, 16)
         return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if doublings >= 0 else 0.0
 
     @property
     def due(self) -> float:
-        """Return when it is tried again."""
+        """Return the time of the next try."""
         return self.last + self.wait_seconds
 
     def again(self, now: float) -> Failures:
-        """Count one more that happens now; those before a long time without one are forgotten."""
+        """Count a failure that happens now; forget those before a long time without one."""
         return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now)
 
 
@@ -63,10 +63,10 @@ class Failures:
 
 
 class Drift(StrEnum):
-    """Kinds of drift of a route, as the metrics name them."""
+    """Kinds of drift of a route, as named in the metrics."""
 
     MISSING = "missing"
-    """No earlier look has seen it: it was missing at the first, or is new in the config."""
+    """No earlier look has seen the route: it was missing at the first one, or is new in the config."""
     LOST = "lost"
     DEFAULT_CHANGED = "default-changed"
     UNWANTED = "unwanted"
@@ -74,14 +74,14 @@ class Drift(StrEnum):
 
 @attrs.frozen
 class Repair:
-    """State of our routes after a look, and what it took.
+    """The state of our routes after a look, and the repairs.
 
     Args:
-        kept: how many of ours are in the table now.
-        fixed: those that were put right, as they are now, by what was wrong with them.
-        contested: those that another program has just removed once more, on purpose, by how often.
-        waiting: those that are lost, and are put back later, since another program keeps removing them.
-        problems: why not all is as wanted, in words.
+        kept: how many of our routes are in the table now.
+        fixed: the repaired routes, as they are now, by their drift.
+        contested: the routes that another program has just removed again, on purpose, by their failures.
+        waiting: lost routes that are restored later, because another program keeps removing them.
+        problems: why not everything is as wanted, in words.
     """
 
     kept: int = 0
@@ -97,15 +97,15 @@ def _no_failures() -> defaultdict[Hashable, Failures]:
 
 @attrs.define
 class Reconciler:
-    """Keeps our routes in the table, and knows from one look to the next how they were.
+    """Keeps our routes in the table, and remembers their state from one look to the next.
 
     Args:
-        kept: ours that were in the table after the last look, by their keys.
-        seen: the keys of those that were in it after any look.
-        refusals: why the last try to write a route failed, in words, by their keys.
-        losses: how often each was removed, by their keys.
-        tries: how often each was written without being seen as wanted afterwards, by their keys.
-        due: when a route may be written that may not yet, by the scope's clock; None if none waits for it.
+        kept: our routes that were in the table after the last look, by their keys.
+        seen: the keys of the routes that were in the table after any look.
+        refusals: why the last try to write a route failed, in words, by the routes' keys.
+        losses: how often each route was removed, by its key.
+        tries: how often each route was written without being as wanted afterwards, by its key.
+        due: when the next waiting route may be written, by the scope's clock; None if none waits.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
@@ -116,15 +116,15 @@ class Reconciler:
     due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
-        """Have the table hold our routes, as far as that goes now; no other program's route is touched.
+        """Restore our routes in the table, as far as possible now; never touch another program's routes.
 
         Args:
-            config: gives what is wanted; asked under the lock, as who changes the one changes the other with it.
-            host: whose kernel.
-            scope: ends it; what was begun is put back.
+            config: returns the wanted config; called under the lock, because runs change config and routes under it.
+            host: the host with the kernel.
+            scope: cancels the repair; a started one is undone.
 
         Returns:
-            What became of them; what couldn't be done is among its ``problems``.
+            The result; failed repairs are among its ``problems``.
         """
         self.due = None
         try:
@@ -146,7 +146,7 @@ class Reconciler:
     def _carry_out(self, plan: RoutePlan, host: Host, scope: CancelScope) -> Repair:
         now = scope.clock.monotonic()
         wanted, changes = _writes(plan), _changes(plan)
-        # What has to change though it is as at the last look follows the default route.
+        # A route that changes although it is as at the last look follows the default route.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested: dict[Failures, list[Route]] = {}
         for key, route in wanted.items():
@@ -202,20 +202,20 @@ def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
 
 
 def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[str]]:
-    """Plan what can be put right at this moment, and say what can't.
+    """Plan the repairs that are possible at this moment, and describe the others.
 
-    Unlike ``routes.plan.plan_now`` it doesn't wait for all: a route whose device is gone keeps no other one lost. Where
-    something is missing nothing is removed, and without wanted routes nothing is touched at all.
+    Unlike ``routes.plan.plan_now`` it doesn't wait for all routes: one whose device is gone doesn't block the others.
+    If something is missing nothing is removed, and without wanted routes nothing is changed at all.
 
     Args:
-        config: what is wanted.
+        config: the wanted routes.
         backend: the kernel.
 
     Returns:
-        The plan, and what stands in the way of the rest, in words.
+        The plan, and what blocks the rest, in words.
 
     Raises:
-        RouteError: the kernel can't be asked, or waiting can't help one of them.
+        RouteError: the kernel can't be queried, or waiting doesn't help one of the routes.
     """
     wanted = config.static_routes.routes
     if not wanted:
@@ -227,6 +227,6 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
     if missing:
         problems.append(f"can't keep all static routes without {missing}")
     if problems:
-        # What would be removed stays, some of it only because what it needs is missing.
+        # Routes to remove stay: some may only be obsolete because something that they need is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())
     return plan, problems

@@ -1,7 +1,7 @@
-"""After boot: whenever something changes, and now and then without a sign, look, fix, and say what is new.
+"""After boot: whenever something changes, and now and then without an event, look, fix, and report news.
 
-The way of a look: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (what differs
-from the last look). Nothing in it stops a running machine, and nothing that goes wrong in it ends the watch.
+The steps of a look: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (differences
+from the last look). Nothing in it stops a running machine, and no error in it ends the watcher.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from hostrouting.watch._repair import Reconciler, Repair
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. It is
-# also how often the unit's watchdog hears of us at least, a third of its WatchdogSec=.
+# Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. This
+# is also the longest time between two messages to the unit's watchdog, a third of its WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst is over when nothing has happened for so long; one that never ends is looked into now and then, ever rarer.
+# A burst is over after this long without a change; during an endless one we look now and then, ever more rarely.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
-# A scope that has ended isn't looked into: no time at all wouldn't tell of what is there already.
+# Not zero: a cancelled scope isn't polled at all, and wouldn't report changes that are there already.
 _AT_ONCE_SECONDS = 0.001
-# How long a change of a file may go unseen: the kernel's events don't tell of it.
+# How long a change of a file may go unseen: the kernel's events don't include it.
 _FILES_SECONDS = 1.0
 _PING = "WATCHDOG=1"
 
 
 @attrs.frozen
 class WatchHostRouting:
-    """Keep the static routes and the verdict true until the scope ends.
+    """Keep the static routes and the verdict correct until the scope ends.
 
     Args:
-        read: gives the config; asked at each look, so that a new one counts as soon as it is there.
-        host: what to watch.
+        read: returns the config; called at each look, so that a new config takes effect at once.
+        host: the host to watch.
         say: gets each event, once.
-        tell: gets each word for systemd, sd_notify(3).
-        files: whose change is a reason to look, such as the manifest.
+        tell: gets each message for systemd, sd_notify(3).
+        files: files whose change is a reason to look, such as the manifest.
     """
 
     name = "watch"
@@ -73,11 +73,11 @@ class WatchHostRouting:
     files: tuple[Path, ...] = ()
 
     def do(self, scope: CancelScope) -> None:
-        """Do it; only the scope ends it.
+        """Run the watcher; only the scope ends it.
 
         Raises:
-            phases.Cancelled: it was ended.
-            ConfigError, FileError: at the start there is no readable config, the lock can't be taken, or the markers
+            phases.Cancelled: the scope was cancelled.
+            ConfigError, FileError: there is no readable config at the start, the lock can't be taken, or the markers
                 are the host's and the network isn't.
         """
         load_all()
@@ -90,7 +90,7 @@ class WatchHostRouting:
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
-        # The first wait returns at once: whatever changes from here on is seen.
+        # The first wait returns at once: every change from here on is seen.
         watch.has_changed(QUIET_SECONDS)
         routes, cidrs = len(watch.config.static_routes.routes), len(watch.config.route_overlap.expected_cidrs)
         what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
@@ -109,19 +109,19 @@ class WatchHostRouting:
 
 @attrs.define
 class _Watch:
-    """A watch that goes on, and what it knows from one look to the next.
+    """A running watcher, and its memory from one look to the next.
 
     Args:
-        task: what is watched, and who hears of it.
-        scope: ends it.
-        config: as of the last time when it could be read.
-        reconciler: of our routes.
-        report: of the last check; if it could judge nothing, with the failures that were known before.
-        said: what didn't work at the last look, in words.
-        problems: what didn't work since.
-        counted: looks, and routes that were fixed by what was wrong with them, for the metrics.
-        seen: the task's files, as they were when they were last looked at.
-        burst_seconds: how long a burst of changes keeps us from looking.
+        task: what to watch, and where to report.
+        scope: cancels the watcher.
+        config: the last config that could be read.
+        reconciler: for our routes.
+        report: the last check's report; if it couldn't judge anything, with the failures known before.
+        said: the problems at the last look, in words.
+        problems: the problems since.
+        counted: the looks, and the fixed routes by their drift, for the metrics.
+        seen: the state of the task's files when they were last checked.
+        burst_seconds: how long a burst of changes delays a look.
     """
 
     task: WatchHostRouting
@@ -138,7 +138,7 @@ class _Watch:
     # --- a look ----------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Fix, check, write, and say what is new."""
+        """Fix, check, write, and report news."""
         host, tell = self.task.host, self.task.tell
         self._end_overdue_trial()
         done = self.reconciler.repair(self._reread, host, self.scope)
@@ -180,7 +180,7 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # Under the lock in which the check is taken back, with its markers, while we look.
+            # The lock under which remove deletes the check and its markers, perhaps during our look.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -200,11 +200,11 @@ class _Watch:
             links = host.routes.links() if devs else ()
             root = host.layout.root
             return {link.name: who_manages(root, link.name, link.index) for link in links if link.name in devs}
-        except HostRoutingError:  # not for us to know
+        except HostRoutingError:  # we may not know
             return {}
 
     def clear_up(self) -> None:
-        """Remove what a watcher that was killed has left half-written."""
+        """Remove unfinished files that a killed watcher has left."""
         layout = self.task.host.layout
         with locked(layout.lock, self.scope):
             for path in filter(None, (layout.marker_ok, layout.marker_detected, layout.report, self._textfile())):
@@ -213,20 +213,20 @@ class _Watch:
     # --- when to look ----------------------------------------------------------------------------------------------
 
     def await_reason(self) -> None:
-        """Wait for a change or the slow timer, and for the end of a burst of changes."""
+        """Wait for a change or the slow timer, and then for the end of a burst of changes."""
         self.task.tell(_PING)
         clock = self.scope.clock
         left = LOOK_SECONDS if self.reconciler.due is None else self.reconciler.due - clock.monotonic()
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
-            # A nap first, so that what comes meanwhile is one change.
+            # A nap first, so that changes during it count as one.
             self.scope.wait(QUIET_SECONDS)
             is_changing = self.has_changed(_AT_ONCE_SECONDS)
         self.burst_seconds = min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS) if is_changing else _BURST_SECONDS
 
     def has_changed(self, seconds: float) -> bool:
-        """Tell whether anything changes within a time; without the kernel's events the slow timer goes on."""
+        """Return whether anything changes within a time; without the kernel's events, only the slow timer remains."""
         clock = self.scope.clock
         end = clock.monotonic() + seconds
         while (left := end - clock.monotonic()) > 0:
@@ -234,7 +234,7 @@ class _Watch:
             try:
                 self.task.host.routes.wait_for_change(nap)
             except TimedOut:
-                self.scope.check()  # the nap's end is no news; the scope's own is
+                self.scope.check()  # the nap may end, but the scope must not have
             except RouteError as error:
                 self.problems.append(str(error))
                 self.scope.wait(min(left, _FILES_SECONDS))
@@ -247,10 +247,10 @@ class _Watch:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return what differs once a file has been replaced or written to; None where there is none to see."""
+    """Return a value that differs once a file has been replaced or written; None if there is no readable file."""
     try:
         found = path.stat()
-    except OSError:  # it tells the same as long as it lasts
+    except OSError:  # the value stays the same as long as the error lasts
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
 

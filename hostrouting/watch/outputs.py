@@ -15,24 +15,24 @@ from hostrouting.watch._repair import Drift, Repair
 
 
 def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], None]) -> None:
-    """Make an entry in the journal, with fields; a line of our output where there is no journal.
+    """Write an entry with fields to the journal, or a line to our output if there is no journal.
 
     Args:
-        event: what to say.
-        journal: journald's socket; None: our output isn't the journal's, but a person's.
+        event: the event to report.
+        journal: journald's socket; None: our output goes to a person, not to the journal.
         print_line: prints a line.
     """
     if journal is not None and _send(str(journal), to_datagram(event)):
         return
-    # Where journald is away, or the entry is too large, the line goes to it by our output, sd-daemon(3).
+    # If journald is down, or the entry is too large, the line goes to the journal through our output, sd-daemon(3).
     prefix = "" if journal is None else f"<{event.kind.priority}>"
     print_line(f"{prefix}{clean(event.message)}")
 
 
 def to_datagram(event: Event) -> bytes:
-    """Return an event as journald reads it (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): a value may hold any byte.
+    """Return an event in journald's format (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): a value may contain any byte.
 
-    A field that has several values is there several times.
+    A field with several values appears several times.
     """
     fields = (
         ("MESSAGE", event.message),
@@ -50,7 +50,7 @@ def to_datagram(event: Event) -> bytes:
 
 
 def notify(address: str, state: str) -> None:
-    """Tell systemd how the service is, sd_notify(3); who doesn't listen any more must not end us.
+    """Tell systemd the service's state, sd_notify(3); nobody listening must not end us.
 
     Args:
         address: NOTIFY_SOCKET of our environment; empty: there is none.
@@ -61,7 +61,7 @@ def notify(address: str, state: str) -> None:
 
 
 def _send(address: str, datagram: bytes) -> bool:
-    """Send a datagram, and return whether it was taken."""
+    """Send a datagram, and return whether it was accepted."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
             to.settimeout(1.0)
@@ -77,11 +77,11 @@ def metrics_text(
     """Return the textfile after a look; docs/reference/watch.md lists the metrics.
 
     Args:
-        gate: those of the gate.
-        report: of the check.
-        repair: of our routes.
-        counted: since the watcher was started: ``looks``, and the routes that were fixed, by their drift.
-        time: of the look, in seconds since 1970.
+        gate: the gate's metrics.
+        report: the check's report.
+        repair: the state of our routes.
+        counted: since the watcher's start: ``looks``, and the fixed routes by their drift.
+        time: the time of the look, in seconds since 1970.
     """
     problem = int(bool(repair.problems))
     return exposition(
