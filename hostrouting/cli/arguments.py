@@ -1,6 +1,6 @@
-"""The words of the command line and what each takes; what a command does and how it is explained is ``commands``'.
+"""The command line's words and their arguments; ``commands`` runs and explains the commands.
 
-Only the command that is named is built, as a check takes no longer than the parsers of all the others.
+Only the parser of the named command is built: all the others would take as long as a check.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ActionT = TypeVar("ActionT", bound=argparse.Action)
 _TRY_SECONDS_MAX = 86400
 _COMMAND = "COMMAND"
 
-# Of what hostrouting snapshot prints; a million routes are 250 MB.
+# The limit for a snapshot; a million routes are 250 MB.
 _MIB_MAX = 1024
 _VERBOSE = "log each task as it starts and ends"
 
@@ -53,9 +53,9 @@ _WIDEST_COLUMNS = 120
 
 
 class Help(argparse.HelpFormatter):
-    """Help as wide as the terminal, where no word is broken and examples stay lines of their own.
+    """Help as wide as the terminal, without broken words and with examples on their own lines.
 
-    argparse's own asks shutil for the width, which loads three kinds of compression.
+    argparse's own formatter gets the width from shutil, which loads three compression modules.
     """
 
     def __init__(self, prog: str) -> None:
@@ -86,7 +86,7 @@ def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[s
 
 
 def _example(line: str, width: int) -> list[str]:
-    """Return a command and its purpose, which goes below where there is no space beside it."""
+    """Return a command and its purpose, which goes below if there is no space next to it."""
     if len(line) <= width:
         return [line]
     command, _, meaning = line.strip().partition("  ")
@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the arguments."""
+        """Raise an error about the arguments."""
         raise UsageError(f"{message}; try {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
@@ -110,18 +110,18 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{shown(value)} is no command{f'; did you mean {near[0]}?' if near else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        # Of --help and --version; Python 3.10's own fails where the reader has gone.
+        # For --help and --version; Python 3.10's own method fails if the reader has gone.
         say(message.removesuffix("\n"))
 
 
 class Word(NamedTuple):
-    """A word of the command line, explained by the docstring of what it runs.
+    """A word of the command line, with its function's docstring as help.
 
     Args:
-        run: carries it out; of a word that others follow: tells which.
-        takes: what gives the parser its arguments, one after the other.
-        failed: the exit code of a failure that has none of its own.
-        is_followed: whether others follow.
+        run: runs the command; for a group, returns its subcommands.
+        takes: functions that add arguments to the parser, in order.
+        failed: the exit code of a failure that has no other one.
+        is_followed: whether it is a group of subcommands.
     """
 
     run: Callable[..., Any]
@@ -131,14 +131,14 @@ class Word(NamedTuple):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the arguments.
+    """Parse the arguments.
 
     Returns:
-        Them, with ``run`` and ``failed`` of the command that they name, and ``image``, the host that --root names.
+        The namespace, with the command's ``run`` and ``failed``, and with ``image``, the host of --root.
 
     Raises:
-        ConfigError: --root names no image.
-        UsageError: they can't be meant like that.
+        ConfigError: --root isn't an image.
+        UsageError: the arguments are invalid.
         SystemExit: after --help and --version.
     """
     first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
@@ -164,7 +164,7 @@ def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser
 
 
 def _name_commands(parser: Parser, words: Mapping[str, Word], *_: object) -> NoReturn:
-    """Say which commands there are, as none is given."""
+    """List the commands, because none is given."""
     width = max(map(len, words))
     complain("\n".join(f"  {name:{width}}  {_clause(word)}" for name, word in words.items()))
     parser.error("a command is missing")
@@ -176,7 +176,7 @@ def _clause(word: Word) -> str:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    # Not required: of a wrong option argparse would say that the command is missing.
+    # Not required: for a wrong option argparse would say that the command is missing.
     made = parser.add_subparsers(title="commands", metavar=_COMMAND, prog=prog)
     parser.set_defaults(run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
     for name, word in words.items():
@@ -200,14 +200,14 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
 
 
 def _add_config(parser: Parser) -> None:
-    """Give a parser the argument that names the config."""
-    # Layout().config, which a line of help is no reason to load.
+    """Add the argument that names the config."""
+    # Layout().config; a line of help is no reason to load it.
     default = "/etc/aks-flex-node/config.json"
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
 
 
 def _add_output(parser: Parser) -> None:
-    """Give a parser the option that says for whom the output is."""
+    """Add the option for the output's format."""
     parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
 
 
@@ -217,7 +217,7 @@ def _add_snapshot(parser: Parser) -> None:
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Return a type for argparse whose refusals keep their words; argparse doesn't print those of a ValueError."""
+    """Return a type for argparse that keeps the text of a ValueError, which argparse doesn't print."""
 
     def parsed(text: str) -> object:
         try:
@@ -356,9 +356,9 @@ def _azure_vnet() -> Mapping[str, Word]:
 
 
 def _completion(options: argparse.Namespace, _host: Host) -> int:
-    """Print what has a shell complete our words.
+    """Print a script that makes a shell complete our commands.
 
-    For shells that are started afterwards it belongs where they look:
+    To enable it in new shells, write it where they look:
 
       hostrouting completion bash > /usr/share/bash-completion/completions/hostrouting
       hostrouting completion zsh > /usr/local/share/zsh/site-functions/_hostrouting
@@ -367,7 +367,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> int:
     import shtab
 
     class Completing(Parser):
-        """Tells apart what is a path."""
+        """A parser that marks the arguments that are paths."""
 
         def _add_action(self, action: ActionT) -> ActionT:
             if action.metavar in ("CONFIG", "FILE"):

@@ -13,35 +13,35 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 
 
 class CellKind(NamedTuple):
-    """A kind of cell: what becomes of the packets to its addresses.
+    """A kind of cell: what happens to packets to its addresses.
 
     Args:
-        kind: of the finding or note; None: they leave by the uplinks.
-        devs: what shadows, sorted, and what would do so next. One veth for each pod, or an own address on each
-            interface, is no news.
+        kind: the kind of finding or note; None: they leave through the uplinks.
+        devs: the interfaces that shadow, and those that would do so next, sorted. Empty where they are many by nature:
+            a veth for each pod, or a local address on each interface.
     """
 
     kind: str | None = None
     devs: tuple[str, ...] = ()
 
 
-# The answers that aren't as expected, each with where.
+# The unexpected answers, each with its addresses.
 Bar = list[tuple[CellKind, tuple[IPv4Network, ...]]]
 
 
 def cells(cidr: IPv4Network, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
-    """Draw a CIDR into cells that are equal parts of it.
+    """Draw a CIDR as cells that are equal parts of it.
 
-    Where a cell has several answers, the worst is drawn: a failure before a note before what is fine, and among those
-    the rarest in the bar. So a single failing address in a /12 is seen. A power of two makes each cell a prefix.
+    If a cell has several answers, the worst one is drawn: a failure before a note before a fine one, and among equals
+    the rarest in the bar. So a single failing address in a /12 is visible. A power of two makes each cell a prefix.
 
     Args:
-        cidr: what to draw.
-        bar: its answers.
-        count: how many cells; a CIDR of fewer addresses has several cells for each.
+        cidr: the CIDR to draw.
+        bar: the CIDR's answers.
+        count: the number of cells; if a CIDR has fewer addresses, each has several cells.
 
     Returns:
-        The answer of each cell; None where none of its addresses is judged.
+        The answer of each cell; None if none of its addresses is judged.
     """
 
     def rank(part: tuple[CellKind, tuple[IPv4Network, ...]]) -> tuple[bool, int]:
@@ -64,12 +64,12 @@ def cells(cidr: IPv4Network, bar: Bar, count: int) -> tuple[CellKind | None, ...
 
 
 class Paint(NamedTuple):
-    """Paint of a cell.
+    """The paint of a cell.
 
     Args:
-        symbol: one character, for what has no colours.
-        back: the colour of the cell, of a terminal's 256.
-        meaning: in a few words.
+        symbol: one character, for outputs without colours.
+        back: the background colour, one of a terminal's 256.
+        meaning: a few words.
         ink: the colour of the symbol.
     """
 
@@ -79,14 +79,14 @@ class Paint(NamedTuple):
     ink: int = 16
 
     def on(self, text: str) -> str:
-        """Symbols as cells: solid, with one to be seen in the middle; who copies them gets all."""
+        """Return symbols as cells: solid, with only the middle symbol visible; copying them gets all."""
         middle = len(text) // 2
         parts = ((self.back, text[:middle]), (self.ink, text[middle]), (self.back, text[middle + 1 :]))
         return "".join(f"\x1b[48;5;{self.back};38;5;{ink}m{part}\x1b[0m" for ink, part in parts if part)
 
 
-# What is expected is calm, failures are warm, notes cool or grey. Neighbours differ in lightness, not in hue alone,
-# and each has a symbol besides: no reader has to tell red from green.
+# Expected cells are calm, failures warm, notes cool or grey. Adjacent colours differ in lightness, not only in hue, and
+# each has a symbol too: no reader has to tell red from green.
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
@@ -98,8 +98,8 @@ KINDS: dict[str | None, Paint] = {
 }
 
 
-# An H200 has eight InfiniBand interfaces; beyond those only the symbols differ, and beyond 21 only the words. N and X
-# mean something.
+# An H200 has eight InfiniBand interfaces; after those only the symbols differ, and after 21 only the words. N and X are
+# taken.
 _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
 
 
@@ -107,14 +107,14 @@ _NAMES = 4
 
 
 def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dict[CellKind | None, Paint]:
-    """Give each answer a symbol and a colour of its own, as long as there are any.
+    """Give each answer its own symbol and colour, as long as there are any.
 
     Args:
-        drawn: the answers in the order in which they appear.
+        drawn: the answers in order of appearance.
         default_devs: the expected interfaces.
 
     Returns:
-        For each of them how it is drawn: what is expected first, then failures, notes and what isn't judged.
+        The paint of each answer: the expected one first, then failures, notes and unjudged parts.
     """
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
@@ -130,7 +130,7 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
 
 
 def dev_words(devs: Sequence[str]) -> str:
-    """Return some interfaces in a few words: ``ib0-ib7``."""
+    """Return interfaces in a few words: ``ib0-ib7``."""
     runs = _runs(devs)
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs[:_NAMES]]
     rest = sum(map(len, runs[_NAMES:]))
@@ -141,7 +141,7 @@ _NUMBERED = r"(?s)(.*\D)(0|[1-9][0-9]{0,8})"
 
 
 def _runs(devs: Iterable[str]) -> list[list[str]]:
-    """Interfaces, those that are numbered one after the other together."""
+    """Group interfaces with consecutive numbers."""
     parts = [
         (match[1], int(match[2]), dev) if (match := re.fullmatch(_NUMBERED, dev)) else (dev, -1, dev) for dev in devs
     ]

@@ -30,18 +30,18 @@ _PAINT = {
 
 
 def changes_lines(changes: Changes) -> list[str]:
-    """Return what was changed, a line each: routes, then files, then units."""
+    """Return the changes, a line each: routes, then files, then units."""
     return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
 
 
 def changed_text(plan: RoutePlan, changes: Changes) -> str:
-    """Return what was changed and which routes weren't, a line each; and one line if nothing was changed."""
+    """Return the changes and the unchanged routes, a line each; and one line if nothing was changed."""
     lines = changes_lines(Changes(changes.routes)) + _foreign_lines(plan, "unchanged") + changes_lines(changes.of_boot)
     return "\n".join(lines if changes else [*lines, NOTHING])
 
 
 def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> str:
-    """Return what was changed, and what is said of the expected CIDRs, if there are any."""
+    """Return the changes, and the verdict on the expected CIDRs, if there are any."""
     text = changed_text(plan, changes)
     if not overlap.cidrs:
         return text
@@ -51,7 +51,7 @@ def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> s
 
 
 def plan_text(plan: Plan, config: Config) -> str:
-    """Return what would become of routes, files and units, and of the consumer's next start."""
+    """Return the planned changes of routes, files and units, and the verdict on the consumer's next start."""
     marks = {"added": "+", "replaced": "~", "removed": "-"}
     lines = [*_lines(plan.changes.routes, marks), *_foreign_lines(plan.routes, "=")]
     if plan.missing is not None:
@@ -77,7 +77,7 @@ _IMPERATIVE = {"enabled": "enable", "disabled": "disable", "restarted": "restart
 
 
 def boot_lines(boot: Changes) -> list[str]:
-    """Return the planned changes of files and units, as diffs and a line a unit."""
+    """Return the planned changes of files and units, as diffs and a line for each unit."""
     return [
         *(line for change in boot.files for line in diff_lines(change)),
         *(_PAINT[each.action](f"{_IMPERATIVE[each.action]} {each.what}") for each in boot.units),
@@ -85,7 +85,7 @@ def boot_lines(boot: Changes) -> list[str]:
 
 
 def diff_lines(change: Change) -> list[str]:
-    """Return the planned change of a file as a unified diff; a long new file, and one that goes, is only named."""
+    """Return a file's planned change as a unified diff; long new files and removed ones are only named."""
     import difflib
 
     name, before, after = clean(str(change.what)), (change.before or "").splitlines(), (change.after or "").splitlines()
@@ -104,7 +104,7 @@ def diff_lines(change: Change) -> list[str]:
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each change, with the mark of its kind."""
-    # Thousands of routes have all but themselves in common.
+    # Thousands of lines differ only in the route.
     for action, alike in groupby(changes, attrgetter("action")):
         word = marks.get(action) or action.ljust(len("unchanged"))
         start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")

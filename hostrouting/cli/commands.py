@@ -1,4 +1,4 @@
-"""Run each command that changes or shows something: a few lines over the tasks. Docstrings are the help."""
+"""The commands that change or show something: a few lines over the tasks. Docstrings are the help."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
     import signal
     import subprocess
 
-    # The modules of this process and no others: -m alone would look through the caller's folder first.
+    # Use exactly this process's modules: -m alone would search the caller's folder first.
     program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
-    # Ctrl-C goes to both; as it may come while the child loads its modules, the child has it blocked, and gets SIGTERM.
+    # Ctrl-C reaches both; as the child may still be loading its modules, it has SIGINT blocked and gets SIGTERM.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
@@ -48,21 +48,21 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
 def apply(options: argparse.Namespace, host: Host) -> int:
     """Install the routes, the check and the gate of CONFIG, and check now.
 
-    First apply installs the static routes, all of them or none, and then it checks. For every boot it installs
-    scripts, units and the gate, two drop-ins that hold the consumer back (systemd-nspawn@.service, or what CONFIG
-    names) until both have passed. It never stops or restarts a running machine. It removes what an earlier run
-    installed and CONFIG no longer asks for. It says every route, file and unit that it changes, also if it fails
-    half-way. With --output json it prints one document, whatever the exit code: "host", "changed", lists of "routes",
-    "files" and "units", "overlap"; and "error" if it fails.
+    First apply installs the static routes, all of them or none, and then it checks. For every boot it installs scripts,
+    units and the gate, two drop-ins that hold the consumer back (systemd-nspawn@.service, or what CONFIG names) until
+    both have passed. It never stops or restarts a running machine. It removes parts that an earlier run installed and
+    CONFIG no longer asks for. It lists every route, file and unit that it changes, even if it fails half-way. With
+    --output json it prints one document, whatever the exit code: "host", "changed", lists of "routes", "files" and
+    "units", "overlap"; and "error" if it fails.
 
-    With --try it changes the kernel's routes alone, and checks. When the time is over systemd puts the former routes
-    back, whatever has died meanwhile, unless hostrouting confirm (on a terminal: Enter) has come, which installs the
-    rest. Ctrl-C puts them back at once, and so does a failing check in STRICT mode. Until then the watcher leaves
-    routes alone. Another apply, remove, and a start of the consumer end the trial; what is installed judges that
-    start.
+    With --try it changes only the kernel's routes, and checks. When the time is over systemd restores the former
+    routes, whatever has died by then, unless they were confirmed with hostrouting confirm (or Enter on a terminal),
+    which installs the rest. Ctrl-C restores them at once, and so does a failing check in STRICT mode. Until then the
+    watcher leaves routes alone. Another apply, remove, and a start of the consumer end the trial; the installation
+    judges that start.
 
       hostrouting apply /etc/aks-flex-node/config.json
-      hostrouting apply --try 60 config.json                 as Enter, or hostrouting confirm, decides
+      hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps them
       hostrouting apply --root /mnt/image config.json        holds from the image's first boot
     """
     from hostrouting.cli.changes import applied_text, changed_text
@@ -100,10 +100,10 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
     The plan marks routes: + is added, ~ is replaced, - is removed, = is there already. It shows files as diffs, then
-    units, and last whether the next start of the consumer would be let through. It exits with 2 if there is anything to
-    change, and with 0 if not. Its JSON has the shape of apply's, as if it were done. With --snapshot it compares only
-    routes, and the next start is that of the recorded host, as a snapshot holds no files and units. With --root it
-    compares only files and units.
+    units, and last whether the next start of the consumer would be admitted. It exits with 2 if there is anything to
+    change, and with 0 if not. Its JSON has the form of apply's, as if it were done. With --snapshot it compares only
+    routes, and judges the next start on the snapshot's host, because a snapshot contains no files and units. With
+    --root it compares only files and units.
     """
     from hostrouting.cli.changes import plan_text
     from hostrouting.tasks import preview
@@ -120,7 +120,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 def render(options: argparse.Namespace, host: Host) -> int:
     """Write the files that apply would install, for a host without Python.
 
-    With --out it writes them into a folder, with an install.sh that installs them and a remove.sh that takes them back;
+    With --out it writes them into a folder, with an install.sh that installs them and a remove.sh that removes them;
     both need bash, coreutils, util-linux, ip, sed and grep. With --format it prints them as an Ignition document.
 
       hostrouting render --out routing config.json && scp -r routing root@node:    there: ./routing/install.sh
@@ -150,11 +150,11 @@ def render(options: argparse.Namespace, host: Host) -> int:
 
 
 def snapshot(_options: argparse.Namespace, host: Host) -> int:
-    """Print what a check looks at, to judge it elsewhere.
+    """Print the state that a check needs, to judge it elsewhere.
 
     This is one JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers, and the
-    sysctl and network managers that decide what events do to them. The command needs no privileges and changes
-    nothing. If the host never stands still for it, the document has "isTorn": true, and isn't judged.
+    sysctl and network managers that decide the effect of events on them. The command needs no privileges and changes
+    nothing. If the host changes during every read, the document has "isTorn": true, and isn't judged.
 
       hostrouting snapshot > node.json                               on the sick node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
@@ -194,17 +194,17 @@ def schema(_options: argparse.Namespace, _host: Host) -> int:
 
 
 def watch(options: argparse.Namespace, host: Host) -> int:
-    """Keep what CONFIG asks for true, until a signal ends it.
+    """Keep the node as CONFIG asks, until a signal ends it.
 
-    The watcher looks whenever links, addresses, routes, rules or CONFIG change, and once a minute without a sign. It
-    puts our lost routes back, has routes follow a changed default route, checks, and writes the markers and the metrics
-    of watch.textfile. It reports once what newly fails, and once what is over: to the journal if systemd has started
-    it, else on standard output, where a line that isn't taken within a second is lost. It never stops a running
+    The watcher looks whenever links, addresses, routes, rules or CONFIG change, and otherwise once a minute. It
+    restores our lost routes, makes routes follow a changed default route, checks, and writes the markers and the
+    metrics of watch.textfile. It reports each new failure once, and its end once: to the journal if systemd has started
+    it, otherwise on standard output, where a line that isn't accepted within a second is lost. It never stops a running
     machine, and refuses to leave the host's markers where it is in another network namespace. With "watch":
     {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
-      journalctl -u hostrouting-watch       what the service has said
+      journalctl -u hostrouting-watch       the service's messages
     """
     from pathlib import Path
 
@@ -212,14 +212,14 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
-    load(options, host)  # what is wrong with it is told in full now, and in one line later
+    load(options, host)  # report its problems in full now, in one line later
     path = host.layout.config if options.config is None else options.config
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
-    # A process that does nothing for hours wakes up four times a second, not forty.
+    # A process that is idle for hours wakes up four times a second, not forty.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
 
     def print_line(line: str) -> None:
-        # Who stops the terminal doesn't stop the watcher.
+        # A stopped terminal must not stop the watcher.
         is_in_time = patience(_LINE_SECONDS)
         say(line, lambda: is_in_time() and not scope.is_cancelled)
 
@@ -238,9 +238,9 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def set_config(options: argparse.Namespace, host: Host) -> int:
     """Write our keys of CONFIG into FILE, which other components share.
 
-    The keys are hostRouting and hostNetworking. Each is replaced as a whole; one that CONFIG lacks stays in FILE as it
-    is. The bytes around them, the mode, the owner and a link that leads to FILE stay too. Where there is no FILE it is
-    made, for its owner alone. A second run writes nothing.
+    The keys are hostRouting and hostNetworking. Each is replaced as a whole; a key that CONFIG lacks stays in FILE as
+    it is. The bytes around them, the mode, the owner and a link to FILE stay too. If there is no FILE, it is created
+    for its owner alone. A second run writes nothing.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """
@@ -254,10 +254,10 @@ def set_config(options: argparse.Namespace, host: Host) -> int:
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
-    """Take back everything that was ever installed.
+    """Remove everything that was ever installed.
 
-    The command removes our routes (protocol 217 in table main), files and markers, and says each of them; with --root
-    the files of an image. It needs no config, and touches nothing that another program owns.
+    The command removes our routes (protocol 217 in table main), files and markers, and lists each of them; with --root
+    it removes the files of an image. It needs no config, and touches nothing that another program owns.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest

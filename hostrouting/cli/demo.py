@@ -1,7 +1,7 @@
-"""The H200's story, told on a real kernel in a throw-away namespace, or on the one in memory.
+"""The H200's story, on a real kernel in a throw-away namespace, or on the one in memory.
 
-It moves its own process into the namespace, so the ``demo`` command starts it as a child: a process that has entered a
-user namespace can't come back.
+The demo moves its own process into the namespace, so the ``demo`` command starts it as a child: a process that has
+entered a user namespace can't come back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "S
 
 
 def main() -> int:
-    """Tell the story in this process, which is in another network namespace afterwards; returns the exit code."""
+    """Tell the story in this process, which ends up in another network namespace; return the exit code."""
     try:
         for part in story(columns(sys.stdout)):
             say(part)
@@ -59,10 +59,10 @@ def story(width: int | None) -> Iterator[str]:
     """Yield the demo's parts, each as soon as it has happened.
 
     Args:
-        width: how many columns there are; None: it isn't for a terminal.
+        width: the number of columns; None: it isn't for a terminal.
 
     Raises:
-        HostRoutingError: something went otherwise than it should.
+        HostRoutingError: something went differently than expected.
     """
     kernel: Kernel
     with tempfile.TemporaryDirectory(prefix="hostrouting-demo-") as root:
@@ -115,7 +115,7 @@ def _heading(text: str) -> str:
 
 
 def _routes(report: RoutesReport) -> str:
-    """Return the fates of the routes alone, as the files are in a folder that goes with the demo."""
+    """Return only the changes of routes, because the files are in a folder that the demo removes."""
     return _below(changed_text(report.plan, report.plan.changes))
 
 
@@ -143,7 +143,7 @@ def _answer(kernel: Kernel) -> str:
 
 
 def run() -> NoReturn:
-    """Run ``main`` in a process of its own."""
-    # So its folder goes with it.
+    """Run ``main`` in its own process."""
+    # So that its folder is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Pages on a terminal, and pictures of them, drawn by rich, which no other module loads."""
+"""Draw pages for a terminal, and pictures of them, with rich, which no other module loads."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hostrouting.cli.output import Page, Row
 PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40
 
-# White, red, green and the others of a terminal's eight, of which only red and green are used.
+# White, red and green of a terminal's eight colours; no others are used.
 _THEME = TerminalTheme((11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)])
-# rich has fonts come from elsewhere.
+# rich loads fonts from another site.
 _FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
 _FONTS = 2
-# What XML 1.0 has no way to write (section 2.2).
+# Characters that XML 1.0 can't represent (section 2.2).
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def draw(page: Page, width: int) -> str:
-    """Return a page with colours, with no line wider than a terminal; a very narrow terminal breaks lines itself."""
+    """Return a page with colours, with no line wider than the terminal; a very narrow terminal breaks lines itself."""
     text = _printed(page, max(width, _LEAST_COLUMNS)).export_text(styles=True)
     return "\n".join(line.rstrip(" ") for line in text.strip("\n").split("\n"))
 
@@ -35,18 +35,18 @@ def picture(page: Page, title: str) -> str:
     """Return a page as a picture of a terminal.
 
     Args:
-        page: lines and rows.
-        title: what the picture shows, a few plain words.
+        page: the lines and rows.
+        title: a few plain words about the picture.
 
     Returns:
-        An SVG document that needs nothing from elsewhere; in ASCII, so that it stays what it is in any encoding.
+        A self-contained SVG document in ASCII, which is the same in any encoding.
     """
     svg = _FONT.sub("", _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME), count=_FONTS)
     return _NOT_XML.sub("?", svg).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _printed(page: Page, width: int) -> Console:
-    # Colours are the palette's, whatever terminal or variables there are.
+    # Colours are the palette's, whatever the terminal or its variables.
     out = StringIO()
     console = Console(file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False)
     for _, items in groupby(page, type):
@@ -62,7 +62,7 @@ def _printed(page: Page, width: int) -> Console:
 
 
 class _Paragraph:
-    """Text that is broken where it has to be; the second line and those after it are indented."""
+    """Text that is broken where necessary; the second and later lines are indented."""
 
     def __init__(self, text: str) -> None:
         self._text = Text.from_ansi(text)

@@ -1,4 +1,4 @@
-"""The command line: how every run ends. Its words are in ``arguments``, what the commands do in ``commands``."""
+"""The command line's entry: how every run ends. ``arguments`` parses, ``commands`` runs the commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
 
     Args:
         argv: the arguments after the program's name; None: the process's.
-        host: what to work on; None: this host.
+        host: the host to work on; None: this host.
 
     Returns:
         The exit code.
@@ -62,19 +62,19 @@ def _run(words: Sequence[str], host: Host | None) -> int:
     except OSError as error:
         import shlex
 
-        # Each is to be named where it happens; an import may open a file anywhere.
+        # An error should be translated where it happens, but an import may open a file anywhere.
         named = f" ({error.filename})" if error.filename is not None else ""
         stray = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
-        vars(stray).update(vars(error))  # what was changed by then, and the notes
+        vars(stray).update(vars(error))  # the changes so far, and the notes
         return _tell(stray, failed, words)
 
 
 def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
-    """Say how a command failed, in the form that was asked for, and return its exit code."""
-    # A command that is ended doesn't wait for a terminal that isn't read. A program gets its document whole.
+    """Report a command's failure in the requested form, and return its exit code."""
+    # A cancelled command doesn't wait for a terminal that nobody reads. A program gets its whole document.
     last_words = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
     keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
-    # A monitoring daemon expects an answer of its own kind, whatever is wrong.
+    # A monitoring daemon expects a line in its own format, whatever is wrong.
     if _is_asked_for("nagios", words):
         from hostrouting.cli.nagios import nagios_unknown
 
@@ -102,7 +102,7 @@ def _is_asked_for(output: str, words: Sequence[str]) -> bool:
 
 
 def _document_of(error: BaseException) -> dict[str, Any]:
-    """Return a failure for programs: what was changed until then, what was found, and what went wrong."""
+    """Return a failure for programs: the changes so far, the findings, and the error."""
     from hostrouting.model.changes import Changes
 
     document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
@@ -115,7 +115,7 @@ def _document_of(error: BaseException) -> dict[str, Any]:
     return document
 
 
-# What `phases` tells of a task.
+# The data that `phases` reports of a task.
 _DATA = ("task", "path", "status", "duration", "error")
 
 
@@ -127,7 +127,7 @@ def _logged_to_stderr() -> Iterator[None]:
     form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
 
     class ToStderr(logging.Handler):
-        """Tells a record without waiting: a run whose handler waits for the terminal hears no signal."""
+        """Shows a record without waiting: if a handler waited for the terminal, the run would miss signals."""
 
         def emit(self, record: logging.LogRecord) -> None:
             complain(self.format(record), lambda: False)

@@ -1,4 +1,4 @@
-"""Changes of a config's file: all that isn't of host routing stays as it is written, byte for byte."""
+"""Change a config's file: all text outside host routing stays the same byte for byte."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def fixed(
     *,
     is_in_place: bool,
 ) -> tuple[dict[str, Any], Changes]:
-    """Return a config with some more static routes and expected CIDRs.
+    """Return a config with additional static routes and expected CIDRs.
 
     Args:
-        path: of the config.
-        document: what it held when it was judged; None: there is none, and these routes are all.
-        entries: the routes.
-        cidrs: the CIDRs; those that it expects already aren't added.
-        is_in_place: whether it is written, unless nothing is new.
+        path: the config's path.
+        document: its content when it was judged; None: there is no config, only these routes.
+        entries: the routes to add.
+        cidrs: the CIDRs to add, unless it already expects them.
+        is_in_place: whether to write it, unless nothing is new.
 
     Returns:
-        The document, and what was changed.
+        The document, and the changes.
 
     Raises:
-        FileError: it can't be written, or it was changed meanwhile.
+        FileError: the file can't be written, or it was changed in the meantime.
     """
     before = document or {}
     section = before.get(SECTION) or {}
@@ -64,7 +64,7 @@ def fixed(
     def edit(file: BinaryIO) -> str:
         content = file.read(CONFIG_BYTES_MAX + 1)
         if parse_document(BytesIO(content), str(path), "config", bytes_max=CONFIG_BYTES_MAX) != before:
-            raise FileError(f"{path} was changed meanwhile, so what is proposed may not fix it", hint="run it again")
+            raise FileError(f"{path} was changed in the meantime, so the proposal may not fix it", hint="run it again")
         return _with_value(content.decode("utf-8", "surrogateescape"), SECTION, section)
 
     files.rewrite(Path(path), edit)
@@ -72,18 +72,18 @@ def fixed(
 
 
 def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> Changes:
-    """Write keys of ours into a JSON file; where there is none, make one that its owner alone may read.
+    """Write our keys into a JSON file; if there is none, create one that only its owner may read.
 
     Args:
-        path: of the file; other components may have their own keys, and secrets, in it.
+        path: the file's path; other components may have their own keys, and secrets, in it.
         sections: the values of our keys.
 
     Returns:
-        What was changed: nothing, where the keys have these values.
+        The changes: none if the keys already have these values.
 
     Raises:
-        ConfigError: the file holds no JSON object, or one that has such a key twice.
-        FileError: it can't be read or written.
+        ConfigError: the file isn't a JSON object, or has one of our keys twice.
+        FileError: the file can't be read or written.
     """
     text = files.read_text(Path(path))
     if text is None:
@@ -95,7 +95,7 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
         document = parse_document(content, str(path), "config", bytes_max=CONFIG_BYTES_MAX)
         if not isinstance(document, dict):
             raise ConfigError([(str(path), "is not a JSON object")])
-        # To Python 1 equals true.
+        # In Python 1 equals true.
         return json.dumps([document.get(key) for key in sections], sort_keys=True)
 
     wanted = json.dumps([*sections.values()], sort_keys=True)
@@ -116,11 +116,11 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
 
 
 def _with_value(text: str, key: str, value: object) -> str:
-    """Return the text of a JSON object with another value of one of its keys, or with one more."""
+    """Return the text of a JSON object with one of its keys changed or added."""
     decode = json.JSONDecoder().raw_decode
 
     def begin(at: int) -> int:
-        """Return where the next word begins."""
+        """Return the position of the next token."""
         blanks = _BLANKS.match(text, at)
         return at if blanks is None else blanks.end()
 

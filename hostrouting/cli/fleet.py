@@ -1,4 +1,4 @@
-"""Many recorded hosts told: their groups as text, and as a page for a browser.
+"""Reports on many hosts: their groups as text, and as a page for a browser.
 
 Nothing else loads jinja2.
 """
@@ -20,19 +20,19 @@ from hostrouting.overlap.fleet import FleetReport, HostGroup
 from hostrouting.overlap.wording import advice, reasons
 
 LIBRARIES = {"html": "jinja2"}
-"""What an output needs, which comes with the extra of its name."""
+"""The library that an output needs, from the extra of the same name."""
 
-# Programs have the JSON, and people look at no more pictures.
+# Programs have the JSON, and people won't look at more pictures.
 _SHOWN_HOSTS, _SHOWN_EVENTS, _DRAWN_GROUPS = 16, 4, 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
 def fleet_text(report: FleetReport, width: int | None) -> str:
-    """Return the groups for people, each with what fixes it and with some of its hosts.
+    """Return the groups for people, each with its fix and some of its hosts.
 
     Args:
-        report: what was found.
-        width: how many columns a terminal has; None: it isn't for one.
+        report: the fleet's report.
+        width: the number of columns of the terminal; None: it isn't for one.
 
     Returns:
         Lines with colours.
@@ -53,7 +53,7 @@ def _counts(report: FleetReport) -> str:
 
 
 def _title(group: HostGroup) -> str:
-    """Return what the hosts of a group have in common."""
+    """Return the common result of a group's hosts."""
     if group.verdict is Verdict.UNKNOWN:
         return f"unknown: {clean(group.report.reason or '')}"
     failures = (
@@ -69,13 +69,13 @@ def _title(group: HostGroup) -> str:
 
 
 def fleet_page(report: FleetReport) -> str:
-    """Return the groups as an HTML page, each with a picture of its first host, the fix to copy, and hosts to filter.
+    """Return the groups as an HTML page, each with a picture of its first host and the fix to copy.
 
     Args:
-        report: what was found.
+        report: the fleet's report.
 
     Returns:
-        A document that needs nothing from elsewhere; in ASCII, so that it stays what it is in any encoding.
+        A self-contained document in ASCII, which is the same in any encoding.
     """
     import hashlib
 
@@ -107,7 +107,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
 
 
 def _picture(report: OverlapReport) -> str:
-    # Notes are about this host alone. As an image it can hold no script, and its styles are its own.
+    # Notes are only about the first host. As an image it can't contain scripts, and has its own styles.
     return _base64(overlap_picture(report, tells_notes=False).encode())
 
 

@@ -1,4 +1,4 @@
-"""The layout of a page: aligned for a pipe, and by rich for a terminal."""
+"""Lay out a page: aligned for a pipe, and with rich for a terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ def page_text(page: Page, width: int | None) -> str:
     """Return a page as lines with colours.
 
     Args:
-        page: lines and rows.
-        width: how many columns a terminal has; None: it is for a pipe, where no paragraph is broken.
+        page: the lines and rows.
+        width: the number of columns of the terminal; None: it is for a pipe, where paragraphs aren't broken.
 
     Returns:
-        The lines; rows are aligned.
+        The lines, with aligned rows.
     """
     if width is not None:
         from hostrouting.cli.drawn import draw

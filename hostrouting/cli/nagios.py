@@ -9,7 +9,7 @@ from hostrouting.overlap.findings import OverlapReport, Verdict
 _OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
-# Daemons in between (NRPE, NSCA) cut what is longer, and the performance data stands at the end.
+# Daemons in between (NRPE, NSCA) cut longer lines, and the performance data is at the end.
 _TEXT_CHARACTERS = 400
 
 
@@ -19,11 +19,11 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     Source: the Monitoring Plugins' development guidelines (https://www.monitoring-plugins.org/doc/guidelines.html).
 
     Args:
-        report: what was found.
+        report: the check's report.
 
     Returns:
-        The exit code (0 ok, 1 failures in WARN, 2 failures in STRICT, 3 nothing could be judged), and a line: status,
-        what fails, and behind ``|`` how many CIDRs fail of how many.
+        The exit code (0 ok, 1 failures in WARN, 2 failures in STRICT, 3 nothing could be judged), and a line: the
+        status, the failures, and after ``|`` how many of the CIDRs fail.
     """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
@@ -35,7 +35,7 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     if failing:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{len(failing)} of {len(cidrs)} expected CIDRs fail: {report.findings[0].message}"
-    # A range of 0: anything else alerts. Only the threshold that can be reached is named.
+    # A range of 0: any other value alerts. Only the reachable threshold is given.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"
 

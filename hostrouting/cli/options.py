@@ -1,4 +1,4 @@
-"""Read what a command's options name: a config, CIDRs, a host."""
+"""Read the options of a command: a config, CIDRs, a host."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 
 class UsageError(Exception):
-    """The arguments can't be meant like that; the message says what is wrong."""
+    """The arguments are invalid; the message says why."""
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
-    """Return whom a command asks: the image of --root, the recorded host of --snapshot, or the given one."""
+    """Return the host that a command works on: the image of --root, the snapshot's host, or the given one."""
     if options.snapshot is None:
         return options.image or host
     if options.image is not None:
-        raise UsageError("--root and --snapshot name two hosts; give one of them")
+        raise UsageError("--root and --snapshot name different hosts; give only one")
     path, *others = options.snapshot
     if others:
         raise UsageError("--snapshot is given twice; give one snapshot at a time")
@@ -46,7 +46,7 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:
-    """Return the document of CONFIG as it was written, and the config that it means."""
+    """Return the document of CONFIG as it was written, and its config."""
     from hostrouting.config.routing import SECTION, Config
 
     return read_section(options, host, SECTION, Config.from_mapping)
@@ -55,7 +55,7 @@ def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Confi
 def read_section(
     options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
-    """Return the document of CONFIG, and what a section of it means; None as the section: it needn't be there."""
+    """Return the document of CONFIG, and the config in one of its sections; None if the section may be missing."""
     from hostrouting.config.routing import read_config
 
     path = host.layout.config if options.config is None else options.config
@@ -87,19 +87,19 @@ def _is_cidr(word: str) -> bool:
 
 
 def has_config(options: argparse.Namespace, host: Host) -> bool:
-    """Return whether a CONFIG is named, or the default one is there."""
+    """Return whether CONFIG is given, or the default one exists."""
     from hostrouting.boot.files import read_text
 
     return options.config is not None or read_text(host.layout.config) is not None
 
 
 def load(options: argparse.Namespace, host: Host) -> Config:
-    """Return the config that CONFIG holds."""
+    """Return CONFIG's config."""
     return read(options, host)[1]
 
 
 def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any] | None, Config]:
-    """Return the document of CONFIG, and its meaning with --cidr added; for CIDRs alone no file is read."""
+    """Return the document of CONFIG, and its config with --cidr added; for CIDRs alone no file is read."""
     from hostrouting.config.routing import Config
 
     given = tuple(map(ExpectedCidr, options.cidr))

@@ -15,12 +15,12 @@ _POLL_SECONDS = 0.025
 
 
 class Row(NamedTuple):
-    """A row of a table; rows of one page are aligned.
+    """A row of a table; the rows of a page are aligned.
 
     Args:
         mark: one character.
-        label: what it is about.
-        said: paragraphs.
+        label: the subject.
+        said: the paragraphs.
     """
 
     mark: str
@@ -32,17 +32,17 @@ Page = list[str | Row]
 
 
 def good(text: str) -> str:
-    """Return text in the colour of what is as it should be."""
+    """Return text in the colour of a good result."""
     return f"\x1b[32m{text}\x1b[0m"
 
 
 def bad(text: str) -> str:
-    """Wrong."""
+    """Return text in the colour of a bad result."""
     return f"\x1b[31m{text}\x1b[0m"
 
 
 def dim(text: str) -> str:
-    """By the way."""
+    """Return text in the colour of an aside."""
     return f"\x1b[2m{text}\x1b[0m"
 
 
@@ -52,7 +52,7 @@ def head(text: str) -> str:
 
 
 def columns(stream: TextIO | None) -> int | None:
-    """Return the width of a terminal; None if a stream is none, or doesn't know."""
+    """Return the width of a terminal; None if the stream isn't one, or the width is unknown."""
     if stream is None:
         return None
     try:
@@ -62,10 +62,10 @@ def columns(stream: TextIO | None) -> int | None:
 
 
 class OutputError(Exception):
-    """Standard output can't be written; what was asked for has been done by then.
+    """Standard output can't be written; the command itself is done by then.
 
     Args:
-        error: the refusal of the operating system.
+        error: the operating system's error.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -73,19 +73,19 @@ class OutputError(Exception):
 
 
 KeepOn = Callable[[], bool]
-"""Returns whether to go on waiting for a stream that takes no more; called every 25 ms, and before the first wait."""
+"""Returns whether to keep waiting for a blocked stream; called every 25 ms, and before the first wait."""
 
 
 def say(text: str, keep_on: KeepOn | None = None) -> None:
-    """Print to standard output; a reader that has gone, or that never was, is no failure of what was done.
+    """Print to standard output; a reader that is gone or never existed doesn't make the command fail.
 
     Args:
         text: one line or more.
-        keep_on: when it returns False, what the stream hasn't taken is dropped; None: wait for as long as it takes,
-            as only a process should whose signals end it.
+        keep_on: when it returns False, the rest of the text is dropped; None: wait as long as it takes, which is only
+            right for a process that signals end.
 
     Raises:
-        OutputError: it can't be written, for example for a full disk.
+        OutputError: the output can't be written, for example because the disk is full.
     """
     try:
         _print(text, sys.stdout, BrokenPipeError, keep_on)
@@ -94,22 +94,22 @@ def say(text: str, keep_on: KeepOn | None = None) -> None:
 
 
 def complain(text: str, keep_on: KeepOn | None = None) -> None:
-    """Print to standard error, if there is one; a run goes on and ends alike where that can't be written.
+    """Print to standard error, if there is one; if it can't be written, the run continues and ends as usual.
 
     Args:
         text: one line or more.
-        keep_on: as of ``say``.
+        keep_on: as for ``say``.
     """
     _print(text, sys.stderr, OSError, keep_on)
 
 
 def draw_line(text: str) -> None:
-    """Write a part of a line on the terminal of standard error; what that doesn't take at once is dropped."""
+    """Write a part of a line to the terminal of standard error; drop what it doesn't accept at once."""
     _print(text, sys.stderr, OSError, lambda: False, end="")
 
 
 def patience(seconds: float) -> KeepOn:
-    """Return what keeps on for so long in all."""
+    """Return a function that keeps waiting for that long in total."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() < end
 
@@ -122,15 +122,15 @@ def _print(text: str, stream: TextIO | None, forgiven: type[OSError], keep_on: K
         if keep_on is None or (descriptor := _descriptor(stream)) is None:
             print(shown, file=stream, end=end, flush=True)
         else:
-            stream.flush()  # what was printed otherwise comes first
+            stream.flush()  # text printed by other means comes first
             _write(f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"), descriptor, keep_on)
     except forgiven:
-        # What is left of it would fail once more as the interpreter closes the stream.
+        # The rest would fail again when the interpreter closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """Return the file of a stream; None if it is in memory."""
+    """Return the file descriptor of a stream; None if the stream is in memory."""
     try:
         return stream.fileno()
     except (OSError, ValueError):
@@ -138,17 +138,17 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _write(data: bytes, descriptor: int, keep_on: KeepOn) -> None:
-    """Write without ever blocking for longer than 25 ms."""
+    """Write without ever blocking for more than 25 ms."""
     with ExitStack() as stack:
-        # A pipe that has room at all has that much (pipe_poll in fs/pipe.c).
+        # A pipe that is writable has at least this much room (pipe_poll in fs/pipe.c).
         target, at_once = descriptor, select.PIPE_BUF
         if os.isatty(descriptor):
             try:
-                # Opened anew: other processes share the stream's own description, and must find it as it was.
+                # Opened again: other processes share the stream's open file, whose flags must not change.
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
-            except OSError:  # after su(1) it belongs to another user; a terminal with room has it for one byte
+            except OSError:  # after su(1) it belongs to another user; a writable terminal has room for a byte
                 at_once = 1
         poll = select.poll()
         poll.register(target, select.POLLOUT)
@@ -167,7 +167,7 @@ _ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…":
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """Text without the colours and signs that a stream has no way to show (https://no-color.org, https://force-color.org)."""
+    """Return text that a stream can show, perhaps without colours (https://no-color.org, https://force-color.org)."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         if not text.isascii():

@@ -1,4 +1,4 @@
-"""The way of an address, and what the doctor found, as pages for people."""
+"""Pages for people: the explanation of an address, and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostrouting.overlap.findings import FindingKind
 
 
 def explanation_page(found: Explanation) -> Page:
-    """Each lookup with its rules, a row each, and where it ends."""
+    """Return a page with each lookup, a row for each rule, and the lookup's end."""
     expected = " and ".join(map(str, found.expected))
     uplinks = f"expected is {clean(','.join(found.default_devs))}"
     if not found.default_devs:
@@ -25,7 +25,7 @@ def explanation_page(found: Explanation) -> Page:
         dim("the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
     if found.is_torn:
-        page.append(bad("the host changed while it was read, so what is shown here may never have been"))
+        page.append(bad("the host changed while it was read, so this may mix several moments"))
     for number, lookup in enumerate(found.lookups, 1):
         page += [
             head(f"{number}. {_asked(lookup)}"),
@@ -73,7 +73,7 @@ _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNO
 
 
 def doctor_page(report: DoctorReport) -> Page:
-    """Show every check, with what was found and what to do about it; last, a verdict."""
+    """Show every check with its findings and their hints, and a verdict at the end."""
     page: Page = []
     for each, findings in report.found.items():
         if not findings:

@@ -1,7 +1,7 @@
-"""The doctor's report in the form of the ``preflight`` of AKSFlexNode and unbounded, to stand beside theirs.
+"""The doctor's report in the form of AKSFlexNode's and unbounded's ``preflight``, for use next to theirs.
 
-Their contract wants no configured value in a message or a target. So a message is made of words that stand in the code:
-what a check looks for, and the kinds of what it has found.
+Their contract forbids configured values in messages and targets. So a message consists of words from the code: what a
+check looks for, and the kinds of its findings.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_war
     """Return a report as a preflight.
 
     Args:
-        report: what was found.
-        ignored: names of checks whose errors count as warnings, several in one string with commas; ``all``: of all.
-        fails_on_warnings: whether a warning fails it.
+        report: the doctor's report.
+        ignored: names of checks whose errors count as warnings, also several in a string, with commas; ``all``: all
+            checks.
+        fails_on_warnings: whether a warning makes the preflight fail.
     """
     names = {name.strip().lower() for each in ignored for name in each.split(",")}
     checks = []
@@ -40,7 +41,7 @@ def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_war
 
 
 def unmade_preflight() -> dict[str, Any]:
-    """Return the preflight of a host that couldn't be examined."""
+    """Return the preflight for a host that couldn't be examined."""
     message = "the host couldn't be examined; standard error says why"
     return _document([_check(f"{_PREFIX}config", "error", message)])
 

@@ -1,4 +1,4 @@
-"""The page of a check, for people: each CIDR a bar of coloured cells."""
+"""The page of a check for people: each CIDR is a bar of coloured cells."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
-# People read no more than these, and a thousand CIDRs as they should be are no news; programs have the JSON.
+# People don't read more than these, and a thousand fine CIDRs are no news; programs have the JSON.
 _ROWS, _NOTES = 16, 32
 _BAR_CELLS = 64
 _PICTURE_LINES = 4
 
 
 def fix_lines(report: OverlapReport) -> list[str]:
-    """Return what a fix achieves, a line each: what it leaves and why, and what else it moves."""
+    """Return the result of a fix, a line each: what it doesn't fix and why, and what else it moves."""
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
     lines = [bad(clean(reason)) for reason in reasons(report)]
@@ -31,11 +31,11 @@ def fix_lines(report: OverlapReport) -> list[str]:
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
-    """Return a check for people: the verdict, bars that show where, what fails, the fix, and last the notes.
+    """Return a check for people: the verdict, bars that show the places, the failures, the fix, and last the notes.
 
     Args:
-        report: what was found.
-        width: how many columns there are; None: it isn't for a terminal.
+        report: the check's report.
+        width: the number of columns; None: it isn't for a terminal.
 
     Returns:
         Lines with colours.
@@ -44,11 +44,11 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
 
 
 def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
-    """Draw a check for a report or a README: an SVG document, where bars of several lines show more.
+    """Draw a check for a report or a README: an SVG document, whose bars have several lines to show more.
 
     Args:
-        report: what was found.
-        tells_notes: whether the notes are told as well as drawn.
+        report: the check's report.
+        tells_notes: whether to write the notes as well as draw them.
     """
     from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
 
@@ -129,7 +129,7 @@ def _drawn(cidr: IPv4Network, bar: Bar, count: int, lines: int) -> list[tuple[Ce
 def _rows(
     mark: str, cidr: IPv4Network, drawn: list[tuple[CellKind | None, ...]], paints: dict[CellKind | None, Paint]
 ) -> list[Row]:
-    """Return a row for each line of a bar, or one without; all but the first begin with their first address."""
+    """Return a row for each line of a bar, or one without; all but the first line begin with their first address."""
     if not drawn:
         return [Row(mark, str(cidr), [])]
     step = cidr.num_addresses // len(drawn)

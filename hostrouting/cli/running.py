@@ -26,16 +26,16 @@ EXIT_PLAN_CHANGES = 2
 
 _SAME_SIGNAL_SECONDS = 0.5
 _BAR_COLUMNS, _LEAST_BAR_COLUMNS = 20, 8
-# Of a terminal that doesn't know.
+# For a terminal that doesn't know its width.
 _NO_COLUMNS = 80
 
 
 def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None) -> T:
-    """Run a task that signals end, telling what it waits for, and return its result.
+    """Run a task that signals cancel, show what it waits for, and return its result.
 
     Args:
-        task: what to run.
-        scope: one that signals cancel already; None: a scope for this task alone.
+        task: the task to run.
+        scope: a scope that signals cancel already; None: a scope for this task alone.
     """
     if scope is not None:
         return phases.run(task, scope=scope, observer=_Waits())
@@ -45,7 +45,7 @@ def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None) -> T
 
 
 def say_json(document: dict[str, Any], keep_on: KeepOn | None = None) -> None:
-    """Print a result for programs; where it doesn't name the host that it is about, that is this one."""
+    """Print a result for programs; if the document doesn't name a host, it is about this one."""
     say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip(), keep_on)
 
 
@@ -55,13 +55,13 @@ def say_as_asked(
     text: Callable[[], str],
     keep_on: KeepOn | None = None,
 ) -> None:
-    """Print a result as ``--output`` asks for it; the other form, of thousands of routes maybe, isn't made.
+    """Print a result in the form that ``--output`` asks for; don't make the other one, which may be large.
 
     Args:
-        options: those of the command.
+        options: the command's options.
         document: makes the form for programs.
-        text: makes the one for people.
-        keep_on: as of ``say``.
+        text: makes the form for people.
+        keep_on: as for ``say``.
     """
     if options.output == "json":
         say_json(({} if options.image is None else {"host": options.image.name}) | document(), keep_on)
@@ -71,11 +71,12 @@ def say_as_asked(
 
 @contextmanager
 def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP cancel the scope, so that what was begun is put back.
+    """Make SIGINT, SIGTERM and SIGHUP cancel the scope, so that started changes are undone.
 
-    One that is ignored stays so: nohup(1) ignores SIGHUP, and a shell SIGINT of what it runs in the background. A
-    second SIGINT or SIGTERM ends the process at once, and what isn't put back by then stays. For that it must come half
-    a second later: timeout(1) sends each signal twice, and a shell and a terminal both tell of one Ctrl-C.
+    An ignored signal stays ignored: nohup(1) ignores SIGHUP, and a shell ignores SIGINT for background jobs. A second
+    SIGINT or SIGTERM ends the process at once, and changes not undone by then stay. It only counts half a second after
+    the
+    first: timeout(1) sends each signal twice, and a shell and a terminal may both send the same Ctrl-C.
     """
     asked_at: list[float] = []
 
@@ -89,7 +90,7 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
             signal.raise_signal(number)
 
     before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # in another thread: who runs a command there cancels the scope by other means
+    with suppress(ValueError):  # in another thread the caller cancels the scope by other means
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, cancel)
@@ -101,9 +102,9 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 
 
 class _Waits:
-    """An observer that tells on standard error what is waited for: a bar on a terminal, a line a message elsewhere.
+    """An observer that shows on standard error what a task waits for: a bar on a terminal, or else lines.
 
-    It never waits for the reader: a signal's handler runs in the thread that would do so, and changes nothing for it.
+    It never waits for the reader: signal handlers run in the thread that would wait, and couldn't end such a wait.
     """
 
     def __init__(self) -> None:
@@ -111,10 +112,10 @@ class _Waits:
         self._last = ""
 
     def started(self, path: str) -> None:
-        """Tell nothing of a task that doesn't wait."""
+        """Show nothing for a task that doesn't wait."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Tell a message, and how far it is."""
+        """Show a message and the progress."""
         del path
         text = clean(message)
         if sys.stderr is not None and sys.stderr.isatty():
@@ -134,17 +135,17 @@ class _Waits:
 
 
 def bar_line(text: str, fraction: float | None, width: int) -> tuple[str, int]:
-    """Draw a bar and a text, so short that a terminal doesn't break the line.
+    """Draw a bar and a text, short enough that the terminal doesn't break the line.
 
     Args:
-        text: what is waited for.
-        fraction: how far it is, 0…1; None: unknown, so there is no bar.
-        width: columns of the terminal.
+        text: what the task waits for.
+        fraction: the progress, 0…1; None: unknown, so there is no bar.
+        width: the terminal's columns.
 
     Returns:
-        The line, with colours, and how many columns it takes; those of letters outside ASCII count double, as many do.
+        The line, with colours, and its width in columns; characters outside ASCII count double, as many are.
     """
-    # The last column stays free: a terminal may go on to the next line once it is taken.
+    # The last column stays free: a terminal may wrap once it is used.
     room = width - 1
     sizes = [*accumulate((1 if letter.isascii() else 2 for letter in text), initial=0)]
     fitting = bisect(sizes, room) - 1

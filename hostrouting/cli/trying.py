@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
-    """Give the kernel the routes until Enter keeps them; without a terminal, say how they are kept."""
+    """Install the routes in the kernel until Enter keeps them; without a terminal, say how to keep them."""
     from hostrouting.boot.trial import put_back, standing
     from hostrouting.cli.changes import applied_text
     from hostrouting.overlap.findings import RouteOverlapError
@@ -37,10 +37,10 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
         except RouteOverlapError:
-            complain("hostrouting: the routes of before are back, as this fails with those that were tried:", keep_on)
+            complain("hostrouting: the former routes are back, because this fails with the tried ones:", keep_on)
             raise
         except phases.Cancelled:
-            # A signal may come between the task's last look and its end.
+            # A signal may come between the task's last check and its end.
             if stood is None and standing(host.layout.trial) is not None:
                 put_back(host)
             raise
@@ -60,12 +60,12 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
                 put_back(host)
             raise
     if not is_kept:
-        raise RouteError("the trial is over: the routes of before are back, unless these were confirmed elsewhere")
+        raise RouteError("the trial is over: the former routes are back, unless these were confirmed elsewhere")
     return confirm(options, host)
 
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
-    """Return whether Enter comes while a trial stands; the end of the input ends the trial."""
+    """Return whether Enter is pressed while a trial stands; the end of the input ends the trial."""
     from hostrouting.boot.trial import put_back, standing
 
     end = scope.clock.monotonic() + seconds
@@ -82,9 +82,9 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
 
 
 def confirm(options: argparse.Namespace, host: Host) -> int:
-    """Keep the routes that apply --try has given the kernel.
+    """Keep the routes that apply --try has installed in the kernel.
 
-    The command writes files and units and checks, as apply does with the config that was tried, and ends the trial. It
+    The command writes files and units and checks, like apply with the tried config, and ends the trial. It
     exits with 1 if no trial stands.
     """
     from hostrouting.cli.changes import applied_text

@@ -1,1 +1,1 @@
-"""The Azure plug-in at the command line: its own words, and what other commands get from it."""
+"""The Azure plug-in at the command line: its own commands, and its part in other commands."""

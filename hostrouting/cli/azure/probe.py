@@ -1,4 +1,4 @@
-"""``hostrouting lb-probe``: a few lines over the tasks, and what became of them as text for people."""
+"""``hostrouting lb-probe``: a few lines over the tasks, and their results as text for people."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hostrouting.model.text import clean
 def apply(options: argparse.Namespace, host: Host) -> int:
     """Rewrite the probes, now and at every boot.
 
-    The command loads the rules in one nftables transaction, and puts in a route to the rewritten address, so that
-    answers of the host itself find back whatever becomes of the default route. For every boot it installs the rules and
-    a unit that loads them before the node starts. If nftables.service or nftables-flush.service flushes the ruleset,
-    the rules come back at once. A second run loads the same rules again, which loses no probe. If it fails, all is as
-    before.
+    The command loads the rules in one nftables transaction, and adds a route to the rewritten address, so that the
+    host's own answers find their way back whatever happens to the default route. For every boot it installs the rules
+    and a unit that loads them before the node starts. If nftables.service or nftables-flush.service flushes the
+    ruleset, the rules are restored at once. A second run loads the same rules again, which loses no probe. If it fails,
+    it undoes its changes.
 
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
       hostrouting lb-probe apply --root /mnt/image config.json      holds from the image's first boot
@@ -54,9 +54,10 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
-    """Take back all that was installed for probes.
+    """Remove everything that was installed for probes.
 
-    Rules, route, files and units. Needs no config. hostrouting remove does it too, with everything else.
+    It removes rules, route, files and units, and needs no config. hostrouting remove does this too, with everything
+    else.
     """
     result = run_task(RemoveLoadBalancerProbe(host=host))
     say_as_asked(options, result.to_json, lambda: report_text(result))
@@ -70,7 +71,7 @@ _TABLE = f"nftables table ip6 {TABLE}"
 
 
 def plan_text(plan: ProbeReport) -> str:
-    """Return what would become of rules, route, files and units, a line each and files as diffs."""
+    """Return the planned changes of rules, route, files and units, a line each and files as diffs."""
     lines = _about(plan)
     if plan.rules is not None:
         lines.append(good(f"+ {_TABLE}") if plan.rules == "loaded" else bad(f"- {_TABLE}"))
@@ -79,7 +80,7 @@ def plan_text(plan: ProbeReport) -> str:
 
 
 def report_text(report: ProbeReport) -> str:
-    """Return what became of the rewriting of probes, a line each; one line if nothing changed."""
+    """Return the changes for the rewriting of probes, a line each; one line if nothing changed."""
     lines = _about(report)
     if report.rules is not None:
         lines.append(good(f"{_TABLE}: {report.rules}"))
@@ -88,5 +89,5 @@ def report_text(report: ProbeReport) -> str:
 
 
 def _about(report: ProbeReport) -> list[str]:
-    told = (("skipped", report.skipped_because), ("probes come in by", report.device))
+    told = (("skipped", report.skipped_because), ("probes arrive through", report.device))
     return [f"{word}: {clean(said)}" for word, said in told if said is not None]

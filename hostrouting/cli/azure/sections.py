@@ -1,4 +1,4 @@
-"""The Azure plug-in's part in commands of the core; nothing else connects the two."""
+"""The Azure plug-in's part in the core's commands; nothing else connects the two."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[DoctorCheck, ...]:
-    """Return what the doctor looks at besides."""
+    """Return the plug-in's checks for the doctor."""
     from hostrouting.azure.checks import checks
 
     return checks(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
 
 
 def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:
-    """Return the sections of CONFIG that are ours, as they are written there.
+    """Return CONFIG's sections that are ours, as they are written there.
 
     Raises:
-        ConfigError: one of them breaks its rules, or there is none.
+        ConfigError: a section breaks its rules, or there is none.
     """
     document, _ = read_section(options, host, None, HostNetworking.from_mapping)
     keys = HOST_ROUTING, SECTION
@@ -45,7 +45,7 @@ def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:
 
 
 def remove_all(host: Host, scope: CancelScope) -> tuple[str, dict[str, Any]]:
-    """Remove all that was installed, also for probes, and return what went as text and as JSON."""
+    """Remove the whole installation, including the probes', and return the changes as text and as JSON."""
     from hostrouting.cli.azure.probe import report_text
     from hostrouting.tasks.configure import RemoveHostRouting
 

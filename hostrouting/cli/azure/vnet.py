@@ -19,7 +19,7 @@ from hostrouting.model.text import clean
 
 
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
-    """Read the config; one that names no CIDRs is an error, as nothing outside of them is ever touched."""
+    """Read the config; one without CIDRs is an error, because nothing outside of them is ever touched."""
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
         raise ConfigError(
@@ -29,10 +29,10 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
 
 
 def plan(options: argparse.Namespace, host: Host) -> int:
-    """List what would go, and why; change nothing.
+    """List what would be removed, and why; change nothing.
 
-    The command lists each rule and neighbour that would go, and each that would stay though it looks alike, with the
-    reason. It takes no lock. It exits with 2 if anything would go, and with 0 if not.
+    The command lists each rule and neighbour that it would remove, and each similar one that would stay, with the
+    reason. It takes no lock. It exits with 2 if there is anything to remove, and with 0 if not.
     """
     plan = plan_stale(_load(options, host), host)
     say_as_asked(options, plan.to_json, lambda: report_text(plan, "would go"))
@@ -42,9 +42,9 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Remove what azure-vnet has left, and nothing else.
 
-    The command takes azure-vnet's own lock, and removes stale neighbours and then all stale rules, these in one
-    transaction. A second run finds nothing. If another program changes the rules meanwhile the command removes none and
-    says so: run it again.
+    The command takes azure-vnet's own lock, and removes stale neighbours and then all stale rules, the rules in one
+    transaction. A second run finds nothing. If another program changes the rules in the meantime, the command removes
+    none and says so: run it again.
 
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json
@@ -58,11 +58,11 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
 
 def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
-    """Return what goes, in the words of a plan or a report, and what stays, by reason; one line for nothing."""
+    """Return the removals, in the words of a plan or a report, and what stays, by reason; one line for nothing."""
     going = about.removed
     lines = [*_lines(goes, "-", bad, going), *_lines("stays", "=", dim, about.kept)]
     if about.other_rules:
-        lines.append(dim(f"left alone: {about.other_rules} rules of others"))
+        lines.append(dim(f"left alone: {about.other_rules} other programs' rules"))
     if going:
         lines.append(f"{goes}: {len(going)} in all")
     elif about.notes:
@@ -86,7 +86,7 @@ def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[It
 
 
 def _rest(item: Item) -> str:
-    """Return what there is to say of an item beside its address."""
+    """Return the details of an item besides its address."""
     behind = "" if item.interface is None else f"  ({item.interface})"
     if isinstance(item.what, Neighbour):
         return f"dev {item.what.dev} {item.what.mac} PERMANENT{behind}"

@@ -63,7 +63,7 @@ def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Calla
 def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNode) -> None:
     code, out, _ = run("lb-probe plan CONFIG")
     assert code == 2
-    for line in ("probes come in by: eth0", f"+ nftables table ip6 {TABLE}", f"enable {UNIT}", f"+++ /{RULES}"):
+    for line in ("probes arrive through: eth0", f"+ nftables table ip6 {TABLE}", f"enable {UNIT}", f"+++ /{RULES}"):
         assert line in out.splitlines()
     assert f"added     {host_route('eth0')}" in out
     planned = json.loads(run("lb-probe plan CONFIG --output json")[1])
@@ -71,7 +71,7 @@ def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNo
     code, out, _ = run("lb-probe apply CONFIG")
     assert (code, f"nftables table ip6 {TABLE}: loaded" in out, f"enabled   {UNIT}" in out) == (0, True, True)
     assert run("lb-probe plan CONFIG")[0] == 0
-    assert run("lb-probe apply CONFIG")[1] == "probes come in by: eth0\nnothing to change\n"
+    assert run("lb-probe apply CONFIG")[1] == "probes arrive through: eth0\nnothing to change\n"
     run("remove")
     for document in (planned, json.loads(run("lb-probe apply CONFIG --output json")[1])):
         told = [document[key] for key in ("schema", "changed", "device", "rules")]

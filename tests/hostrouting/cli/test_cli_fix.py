@@ -280,7 +280,7 @@ def test_a_concurrent_change_is_not_lost(run: Run, write: Any, monkeypatch: pyte
     monkeypatch.setattr("hostrouting.boot.nameservers.nameservers", write_meanwhile)
     code, out, err = run("fix", "--in-place", path)
     assert (code, out) == (2, "")
-    assert "was changed meanwhile" in err
+    assert "was changed in the meantime" in err
     assert path.read_text() == theirs
 
 
