@@ -1,1 +1,1 @@
-"""The tasks that a bootstrap program runs, and the functions that change nothing."""
+"""The tasks for a bootstrap program, and functions that change nothing."""

@@ -1,4 +1,4 @@
-"""Convert what every task takes, a config and a host; refuse anything else, and say what to give instead."""
+"""Convert the common arguments of tasks, a config and a host; refuse anything else, and say what to give instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def to_config(value: Config) -> Config:
     """Convert a task's config; for attrs.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the value isn't a config.
     """
     if not isinstance(value, Config):
         raise TypeError(
@@ -24,10 +24,10 @@ def to_config(value: Config) -> Config:
 
 
 def to_host(value: Host | None) -> Host:
-    """Convert the host that a task works on, this one if none is named; for attrs.
+    """Convert the host that a task works on; None means this host. For attrs.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the value isn't a host.
     """
     if not isinstance(value, Host | None):
         raise TypeError(
@@ -39,11 +39,11 @@ def to_host(value: Host | None) -> Host:
 
 @attrs.frozen
 class ConfigTask:
-    """The two fields of every task that takes a config.
+    """The fields of every task that takes a config.
 
     Args:
-        config: what is wanted.
-        host: where; None: this host.
+        config: the wanted config.
+        host: the host to work on; None: this host.
     """
 
     config: Config = attrs.field(converter=to_config)

@@ -1,6 +1,6 @@
-"""The tasks that install: one function brings about what each of them asks for, in one direction.
+"""The tasks that install: one function does what each of them asks for.
 
-Wait for the network -> scripts, units and gate -> routes -> what goes -> oneshots -> the check.
+Wait for the network -> scripts, units and gate -> routes -> removals -> oneshots -> the check.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ from phases import CancelScope, all_or_nothing, run_child, task
 class ConfigureStaticRoutes(ConfigTask):
     """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
 
-    Ours of an earlier run that are no longer wanted are removed; no other program's route is ever changed. On a
+    Our routes from an earlier run that are no longer wanted are removed; no other program's route is ever changed. On a
     running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
 
     Args:
-        config: what is wanted.
-        host: where; None: this host.
+        config: the wanted config.
+        host: the host to work on; None: this host.
     """
 
     name = "configure-static-routes"
 
     def do(self, scope: CancelScope) -> RoutesReport:
-        """Do it.
+        """Install the routes.
 
         Returns:
             The routes that were added, replaced, removed and left alone; and the files and units that were changed.
 
         Raises:
-            RouteError: a route can't be installed or doesn't win; everything is as before.
-            FileError: a file can't be written, or the lock can't be taken; everything is as before.
+            RouteError: a route can't be installed or doesn't win; all changes are undone.
+            FileError: a file can't be written, or the lock can't be taken; all changes are undone.
         """
         report = configure(self.config, self.host, scope, ROUTES)
         return attrs.evolve(report.routes, changes=report.changes)
@@ -74,48 +74,48 @@ class ConfigureStaticRoutes(ConfigTask):
 
 @attrs.frozen
 class ConfigureWatch(ConfigTask):
-    """Have the watcher run if a config asks for one, and not if it doesn't.
+    """Install the watcher if a config asks for one; otherwise remove it.
 
-    The watcher keeps true what is installed, as the manifest names it; so it follows the other tasks by itself.
+    The watcher works by the manifest of the installation, so it follows the other tasks by itself.
 
     Args:
-        config: what is wanted.
-        host: where; None: this host.
+        config: the wanted config.
+        host: the host to work on; None: this host.
     """
 
     name = "configure-watch"
 
     def do(self, scope: CancelScope) -> WatchReport:
-        """Do it.
+        """Install or remove the watcher.
 
         Returns:
-            What was installed, changed or removed.
+            The changes.
 
         Raises:
-            UnitError: systemd refuses, or can't run this Python; everything is as before.
-            FileError: a file can't be written, or the lock can't be taken; everything is as before.
+            UnitError: systemd refuses, or can't run this Python; all changes are undone.
+            FileError: a file can't be written, or the lock can't be taken; all changes are undone.
         """
         return WatchReport(configure(self.config, self.host, scope, WATCH).changes)
 
 
 @attrs.frozen
 class CheckRouteOverlap(ConfigTask):
-    """Prove that every expected CIDR leaves by the node's uplinks, and leave a marker that says so.
+    """Prove that every expected CIDR leaves through the node's uplinks, and write a marker with the result.
 
     On a running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
 
     Args:
-        config: the expected CIDRs, and what a failure means.
-        host: where; None: this host.
+        config: the expected CIDRs, and the effect of a failure.
+        host: the host to work on; None: this host.
     """
 
     name = "check-route-overlap"
 
     def do(self, scope: CancelScope) -> OverlapReport:
-        """Do it.
+        """Check, and install the check for every boot.
 
         Returns:
-            The report; in WARN mode also where something fails.
+            The report; in WARN mode also if something fails.
 
         Raises:
             RouteOverlapError: in STRICT mode, if something fails or nothing could be judged. The markers are written
@@ -129,36 +129,36 @@ class CheckRouteOverlap(ConfigTask):
 
 @attrs.frozen
 class Configure(ConfigTask):
-    """Install the static routes and the watcher, then prove that every expected CIDR leaves by the default interface.
+    """Install the static routes and the watcher, then prove that every expected CIDR leaves through the uplinks.
 
     This is one step: scripts and expected CIDRs are in place before the kernel's first route changes, so a start of the
-    node is judged by all of the old config or by all of the new one.
+    node is judged either by the old config or by the new one.
 
     Args:
-        config: what is wanted.
-        host: where; None: this host.
+        config: the wanted config.
+        host: the host to work on; None: this host.
     """
 
     name = "configure"
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Do all of it; the check is the last, as it may raise in STRICT mode.
+        """Install everything; the check comes last, because it may raise in STRICT mode.
 
         Returns:
-            The reports of routes, watcher and check, and everything that was changed.
+            The reports of routes, watcher and check, and all changes.
 
         Raises:
-            HostRoutingError: what any of the tasks raises; the check doesn't run after a failed installation.
+            HostRoutingError: any error of the tasks; the check doesn't run after a failed installation.
         """
         return configure(self.config, self.host, scope)
 
 
 @attrs.frozen
 class RemoveHostRouting:
-    """Take back everything that was ever installed, without the config that asked for it.
+    """Remove everything that was ever installed, without needing its config.
 
     Args:
-        host: where; None: this host.
+        host: the host to work on; None: this host.
     """
 
     name = "remove-host-routing"
@@ -166,14 +166,14 @@ class RemoveHostRouting:
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> RoutesReport:
-        """Do it.
+        """Remove the installation.
 
         Returns:
             The routes, files and units that were removed.
 
         Raises:
-            RouteError: a route can't be removed; the table is as before.
-            FileError: a file can't be removed; or one can't be looked at, and all else is gone. A later run goes on.
+            RouteError: a route can't be removed; the table is unchanged.
+            FileError: a file can't be removed or examined; the rest is removed. A later run continues.
         """
         report = configure(Config(), self.host, scope)
         if report.warnings:
@@ -185,39 +185,39 @@ class RemoveHostRouting:
 
 
 def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> ConfigureReport:
-    """Bring about what a config asks of some parts, and take back of them what it doesn't ask for.
+    """Apply a config to some parts: install those that it asks for, and remove the others.
 
     Args:
-        config: what is wanted.
-        host: where.
-        scope: ends it.
-        names: of the parts that are decided upon, others stay as they are; without any, all of a config's.
+        config: the wanted config.
+        host: the host to work on.
+        scope: cancels the run.
+        names: the parts to decide about, others stay as they are; without names, all parts of a config.
 
     Raises:
-        HostRoutingError: with what stays changed; an installation that fails is taken back.
-        StoppedRun: it was cancelled, and something stays changed.
+        HostRoutingError: with the changes that remain; a failed installation is undone.
+        StoppedRun: the run was cancelled, and some changes remain.
     """
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
         run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
         if len(wanted.parts) > 1:
-            # Logs and observers hear of two tasks in it.
+            # Logs and observers get two tasks from it.
             plan = run_child(task("configure-static-routes")(run.install), scope)
             overlap = run_child(task("check-route-overlap")(run.finish), scope)
         else:
             plan, overlap = run.install(scope), run.finish(scope)
         if not host.is_image:
-            # A trial whose confirm was killed ends with a run that succeeds.
+            # A successful run also ends a trial whose confirm was killed.
             remove(host.layout.confirmed)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
-    """Return what keeps an installation from doing its job, without being an error: it may come later.
+    """Return reasons why an installation can't work yet; they aren't errors, because they may be solved later.
 
     Raises:
-        UnitError: systemd can't be asked, though there is one.
+        UnitError: systemd is running but can't be queried.
     """
     warnings = []
     if WATCH in wanted.names and config.watch.enabled and not config.is_gated:
@@ -243,7 +243,7 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
             )
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
-            raise  # without a systemd nothing can be told
+            raise  # without a systemd nothing is known
     return tuple(warnings)
 
 
@@ -252,12 +252,12 @@ class Run:
     """The state of a run of ``configure``.
 
     Args:
-        config: what is wanted.
-        host: where.
-        wanted: the parts that are decided upon.
-        deadlines: of its waits.
-        warnings: are told with the report, or with a failing check.
-        done: what is changed and not put back.
+        config: the wanted config.
+        host: the host to work on.
+        wanted: the parts that are decided about.
+        deadlines: the deadlines of its waits.
+        warnings: the warnings for the report, or for a failing check.
+        done: the changes that aren't undone.
         boot: the plan of the next boot, once it is made.
     """
 
@@ -270,16 +270,16 @@ class Run:
     boot: BootPlan = attrs.field(init=False)
 
     def install(self, scope: CancelScope) -> RoutePlan:
-        """Install for the next boot and give the kernel the routes: all of it or nothing.
+        """Install for the next boot and install the routes in the kernel: all of it or nothing.
 
         Args:
-            scope: ends it.
+            scope: cancels the installation.
 
         Returns:
-            What became of the routes. What goes for the next boot is still to be taken away.
+            The plan of the routes. The next boot's removals are still to be made.
 
         Raises:
-            HostRoutingError: it can't be done; everything is as before.
+            HostRoutingError: the installation failed; all changes are undone.
         """
         config, host, network = self.config, self.host, self.deadlines.network
         has_routes = not host.is_image and ROUTES in self.wanted.names
@@ -290,24 +290,24 @@ class Run:
         with all_or_nothing() as undo:
             prepare(self.boot, host, undo)
             if has_routes and self.boot.changes_routes_script:
-                # A start of the node meanwhile may give the kernel the new routes before this does.
+                # A start of the node may install the new routes in the kernel before this run does.
                 undo.push(partial(_restore, host.routes.our_routes(), host))
             placed, plan = put_in_place(self.boot, host, undo), RoutePlan()
-            # A script that holds the lock may just be writing routes of ours.
+            # A script that holds the lock may be writing our routes right now.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.routes.our_routes()):
                 plan = write_routes(config, host, scope, network)
         self.done.changes |= placed | plan.changes
         return plan
 
     def finish(self, scope: CancelScope) -> OverlapReport:
-        """Take away what goes, check, and have the oneshots run.
+        """Make the removals, check, and start the oneshots.
 
         Args:
-            scope: ends it.
+            scope: cancels the run.
 
         Raises:
             RouteOverlapError: in STRICT mode, if something fails or nothing could be judged.
-            HostRoutingError: something can't be taken away or checked; a later run goes on from there.
+            HostRoutingError: a removal or the check failed; a later run continues from there.
         """
         self.done.add(take_away(self.boot, self.host, scope))
         overlap = self._check(scope)
@@ -326,23 +326,23 @@ class Run:
         )
 
     def _check(self, scope: CancelScope) -> OverlapReport:
-        """Check, if that is among the parts that are decided upon, and leave the markers."""
+        """Check and write the markers, if the check is among the parts that are decided about."""
         overlap, host = self.config.route_overlap, self.host
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
             return nothing_expected(overlap)
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
         report = check_overlap(self.config, host.routes, scope, deadlines=self.deadlines)
-        # As the script and the watcher do: two that write at once could leave both markers.
+        # Like the script and the watcher: two that write at once could leave both markers.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
         return report
 
 
 def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
-    """Raise what a report says, if something fails, or nothing could be judged, in STRICT mode.
+    """Raise a report as an error in STRICT mode, if something fails or nothing could be judged.
 
-    Where nothing is expected no unit is held back.
+    Without expected CIDRs no unit is held back.
     """
     is_asked = report.reason_kind is not UnknownReason.NOTHING_EXPECTED
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK and is_asked:
@@ -350,7 +350,7 @@ def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hi
 
 
 def _restore(before: Sequence[Route], host: Host) -> None:
-    """Have the kernel hold those of our routes that it held before; who waits for a busy lock isn't kept by it."""
+    """Restore our former routes in the kernel; other runs that wait for a busy lock don't prevent this."""
     if list(host.routes.our_routes()) == list(before):
         return
     scope = CancelScope()

@@ -1,4 +1,4 @@
-"""The way of the routes into the kernel: wait -> lock -> plan -> install -> verify."""
+"""Install the routes in the kernel: wait -> lock -> plan -> install -> verify."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, all_or_nothing
 
-# What was there for the wait, and is gone for the plan, comes and goes.
+# Something that existed for the wait, but not for the plan, is unstable.
 _FLAP_SECONDS = 0.1
 
 
 def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> None:
-    """Wait until the routes of a config can be planned; no lock is held meanwhile.
+    """Wait, without holding a lock, until the routes of a config can be planned.
 
     Args:
-        config: what is wanted.
-        host: whose kernel.
-        scope: ends it.
+        config: the wanted routes.
+        host: the host with the kernel.
+        scope: cancels the wait.
         deadline: when to give up.
 
     Raises:
-        RouteError: they can't be in time.
+        RouteError: the routes can't be planned in time.
     """
     missing = look_until(host.routes, scope, deadline, partial(find_missing, config, host.routes))
     if missing is not None:
@@ -50,10 +50,10 @@ def _waited_in_vain(missing: str, deadline: Deadline) -> RouteError:
 
 @contextmanager
 def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> Iterator[RoutePlan]:
-    """Wait until the routes can be planned, and plan them with the lock, which is held for the block.
+    """Wait until the routes can be planned, and plan them under the lock, which is held for the block.
 
     Raises:
-        RouteError: as ``wait_for_network``, or a route is in the way of one.
+        RouteError: as for ``wait_for_network``, or a conflicting route exists.
         FileError: the lock can't be taken.
     """
     while True:
@@ -69,19 +69,19 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Dea
 
 
 def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:
-    """Give the kernel the routes of a config, all of them or none, and see each win; ours that it doesn't name go.
+    """Install the routes of a config in the kernel, all of them or none, verify them, and remove our other ones.
 
     Args:
-        config: what is wanted.
-        host: whose kernel.
-        scope: ends it.
-        deadline: of the wait for the network.
+        config: the wanted routes.
+        host: the host with the kernel.
+        scope: cancels the run.
+        deadline: the deadline of the wait for the network.
 
     Returns:
-        What was carried out. A trial that stands has ended.
+        The plan that was carried out. A current trial has ended.
 
     Raises:
-        RouteError: a route can't be installed or doesn't win; the table is as before.
+        RouteError: a route can't be installed or doesn't win; the table is unchanged.
         FileError: the lock can't be taken.
     """
     with planned_routes(config, host, scope, deadline) as plan, all_or_nothing() as undo:
@@ -94,20 +94,20 @@ def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadl
 
 @attrs.frozen
 class InstallRoutes(ConfigTask):
-    """Give the kernel the static routes, all of them or none, and nothing else: no file but the lock is written.
+    """Install the static routes in the kernel, all of them or none; the only file written is the lock.
 
     Args:
-        config: what is wanted.
-        host: where; None: this host.
+        config: the wanted config.
+        host: the host to work on; None: this host.
     """
 
     name = "install-routes"
 
     def do(self, scope: CancelScope) -> RoutesReport:
-        """Do it.
+        """Install the routes.
 
         Raises:
-            RouteError: a route can't be installed or doesn't win; the table is as before.
+            RouteError: a route can't be installed or doesn't win; the table is unchanged.
             FileError: the lock can't be taken.
         """
         with exclusive_run(self.host, scope, is_wanting=True):

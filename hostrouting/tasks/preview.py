@@ -1,4 +1,4 @@
-"""A plan: what ``Configure`` would change, judged before it is carried out."""
+"""A plan: the changes that ``Configure`` would make, judged beforehand."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _NAMED_FINDINGS = 3
 
 @attrs.frozen
 class NextStart:
-    """The answer to: would the gate let the consumer start?
+    """Whether the gate would let the consumer start.
 
     Args:
         consumer: the unit.
-        is_admitted: whether it would; None: an image has no kernel to ask.
-        reason: why, in words.
+        is_admitted: whether it would; None: an image has no kernel to query.
+        reason: the reason, in words.
     """
 
     consumer: str
@@ -43,21 +43,21 @@ class NextStart:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer as JSON."""
+        """Return the value as JSON."""
         return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
 
 
 @attrs.frozen
 class Plan:
-    """Everything that ``Configure`` would change on a host; false if that is nothing.
+    """Everything that ``Configure`` would change on a host; false if there are no changes.
 
     Args:
         host: the host's name.
-        routes: of the kernel's table.
-        missing: what the routes would wait for, in words; None: nothing. Then ``routes`` is empty.
-        boot: files and units; None: of a recorded host they aren't known.
+        routes: the plan for the kernel's table.
+        missing: what the routes would wait for, in words, and then ``routes`` is empty; None: nothing.
+        boot: the plan for files and units; None: a snapshot doesn't contain them.
         next_start: whether the gate would let the consumer start afterwards.
-        warnings: what keeps the installation from doing its job until it comes, a sentence each.
+        warnings: reasons why the installation can't work yet, a sentence each.
         pending: the InfiniBand interfaces for whose addresses the check would wait.
     """
 
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def changes(self) -> Changes:
-        """Every route, file and unit that would be changed, as far as that is known."""
+        """Every route, file and unit that would be changed, as far as known."""
         return self.routes.changes | (self.boot or Changes())
 
     def __bool__(self) -> bool:
@@ -86,20 +86,20 @@ class Plan:
 
 
 def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> Plan:
-    """Plan what ``Configure`` would change, and judge the next start, changing nothing and waiting for nothing.
+    """Plan what ``Configure`` would change, and judge the next start, without changing or waiting for anything.
 
     Args:
-        config: what is wanted.
-        host: where; None: this host.
-        scope: ends the judging, and the wait for systemd.
+        config: the wanted config.
+        host: the host to plan for; None: this host.
+        scope: cancels the check, and the wait for systemd.
 
     Returns:
         The plan.
 
     Raises:
-        RouteError: a route can't ever be installed like that, or the kernel can't be asked.
+        RouteError: a route can never be installed as given, or the kernel can't be queried.
         FileError: a file can't be read.
-        UnitError: systemd can't be asked.
+        UnitError: systemd can't be queried.
     """
     config, host = to_config(config), to_host(host)
     scope = scope or CancelScope()
@@ -117,14 +117,14 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
 
 def _of_boot(config: Config, host: Host, routes: Plan) -> Plan:
-    """Return a plan of routes with that of files and units."""
+    """Return a plan of routes together with the plan of files and units."""
     wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
     return attrs.evolve(routes, boot=boot.changes, warnings=(*warnings_of(config, wanted, host), *boot.unseen))
 
 
 def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend, scope: CancelScope) -> RouteBackend:
-    """Return the kernel as it would be once a plan is carried out; it can be asked and not changed."""
+    """Return the kernel as it would be after a plan; it can be queried, but not changed."""
     if not plan.changes:
         return backend
 
@@ -164,7 +164,7 @@ def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
     """Return the kernel as it would be with the routes of a config.
 
     Raises:
-        RouteError: they can't be installed as it is.
+        RouteError: the routes can't be installed in the kernel's current state.
     """
     plan, missing = plan_now(config, backend)
     if missing is not None:

@@ -1,6 +1,6 @@
-"""Functions that look at a host and change nothing: the command line's own, for programs.
+"""Functions that examine a host without changing it, for programs: the same ones that the command line uses.
 
-With ``host=Host.recorded(snapshot)`` they tell of the host that was recorded.
+With ``host=Host.recorded(snapshot)`` they examine a snapshot's host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-# What only some of these need is loaded there: it would take a passing check of the command line 30 ms more, of 210.
+# Modules that only some functions need are loaded there: a passing check would take 30 ms more than its 210.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
@@ -37,25 +37,25 @@ def check(
     document: Mapping[str, Any] | None = None,
     one_event: bool = False,
 ) -> OverlapReport:
-    """Check now that every expected CIDR leaves by the node's uplinks, writing no marker.
+    """Check now that every expected CIDR leaves through the node's uplinks, writing no marker.
 
-    The check waits as the config says: ``wait_seconds`` for a default route, ``settle_seconds`` for InfiniBand's
-    addresses. A failure is no error, in either mode.
+    The check waits according to the config: ``wait_seconds`` for a default route, ``settle_seconds`` for InfiniBand's
+    addresses. A failure isn't an error, in either mode.
 
     Args:
         config: the expected CIDRs.
-        host: whom to ask; None: this host.
-        scope: ends it, and is told what is waited for.
-        document: that the config was read from. A note tells where its ``node.kubelet.nodeIP`` or
+        host: the host to check; None: this host.
+        scope: cancels the check, and receives what it waits for.
+        document: the document with the config. A note reports if its ``node.kubelet.nodeIP`` or
             ``networking.dnsServiceIP`` doesn't fit.
         one_event: also foretell the verdict after each event that the host may meet; no verdict and no mode heeds it.
 
     Returns:
-        The report; its verdict is ``unknown``, with a reason, where nothing could be judged.
+        The report; its verdict is ``unknown``, with a reason, if nothing could be judged.
 
     Raises:
-        RouteError: an image has no kernel to ask.
-        phases.Cancelled, phases.TimedOut: the scope ended.
+        RouteError: an image has no kernel to query.
+        phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     config, host = to_config(config), to_host(host)
     given, scope = NodeAddresses.of(document), scope or CancelScope()
@@ -76,17 +76,17 @@ def check_kernel(
     nameservers: Sequence[IPv4Address] = (),
     given: NodeAddresses = NONE_GIVEN,
 ) -> OverlapReport:
-    """Check a host by a kernel that may be another than its own, such as one with the routes of a config.
+    """Check a host with a kernel that may be another one than its own, such as one with the config's routes.
 
     Args:
         config: the expected CIDRs.
-        host: whose name the report bears.
+        host: the host to name in the report.
         backend: the kernel to ask.
-        scope: ends it.
-        nameservers: that the host asks; the fix tells of those that change sides.
+        scope: cancels the check.
+        nameservers: the host's DNS servers; the fix names those that it moves to other interfaces.
         given: the addresses that the config's document gives other components.
     """
-    # Nothing changes in a snapshot, nor in a kernel with routes that are only planned, so nothing is waited for.
+    # Nothing changes in a snapshot, or in a kernel with merely planned routes, so there is nothing to wait for.
     is_live = host.snapshot is None and backend is host.routes
     deadlines = Deadlines.of(config, scope) if is_live else None
     return check_overlap(
@@ -105,17 +105,17 @@ def explain(
 
     Args:
         address: the destination; a unicast address.
-        config: what is expected of it; None, or no CIDR around it: that it leaves by an uplink.
-        host: whom to ask; None: this host.
-        scope: ends the reading.
+        config: the expectations; None, or no CIDR around the address: it should leave through an uplink.
+        host: the host to query; None: this host.
+        scope: cancels the reading.
 
     Returns:
-        The rules that each lookup comes by, the entry that wins, the interface, and the source that is chosen. Without
-        a default route to compare with ``is_as_expected`` is None.
+        The rules that each lookup reaches, the entry that wins, the interface, and the chosen source. Without a default
+        route to compare with, ``is_as_expected`` is None.
 
     Raises:
-        ConfigError: it isn't a unicast IPv4 address.
-        RouteError: the kernel can't be asked.
+        ConfigError: the address isn't a unicast IPv4 address.
+        RouteError: the kernel can't be queried.
     """
     from hostrouting.overlap import explanation
 
@@ -128,16 +128,16 @@ def explain(
 
 
 def snapshot(*, host: Host | None = None) -> Snapshot:
-    """Record what a check looks at, and what decides about events: routes of all tables, a sysctl, network managers.
+    """Record what a check reads and what decides events' effects: all tables, a sysctl, network managers.
 
     Args:
-        host: whom to record; None: this host.
+        host: the host to record; None: this host.
 
     Returns:
-        The snapshot. ``save`` writes it; ``judge`` takes it; ``Host.recorded`` makes a host of it.
+        The snapshot. ``save`` writes it, ``judge`` accepts it, ``Host.recorded`` makes a host from it.
 
     Raises:
-        RouteError: the kernel can't be asked.
+        RouteError: the kernel can't be queried.
         FileError: a file can't be read, such as resolv.conf.
     """
     host = to_host(host)

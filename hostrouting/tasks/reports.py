@@ -32,12 +32,12 @@ class ConfigureReport:
     """The result of ``Configure``.
 
     Args:
-        routes: of the static routes, with what was changed for them.
-        watch: of the watcher, likewise.
-        overlap: of the check, likewise.
-        changes: every route, file and unit that was changed: theirs, and the gate's and the manifest's, which all of
-            them share.
-        warnings: what keeps the installation from doing its job until it comes, a sentence each.
+        routes: the report on the static routes, with their changes.
+        watch: the watcher's report, with its changes.
+        overlap: the check's report, with its changes.
+        changes: every route, file and unit that was changed: those of the parts, and the shared ones of gate and
+            manifest.
+        warnings: reasons why the installation can't work yet, a sentence each.
     """
 
     routes: RoutesReport
@@ -50,13 +50,13 @@ class ConfigureReport:
     def of(
         cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes, warnings: tuple[str, ...]
     ) -> ConfigureReport:
-        """Make the report of a run.
+        """Make a run's report.
 
         Args:
-            plan: what was done to the kernel's routes.
-            overlap: of the check.
-            changes: everything that was changed.
-            warnings: as of the report.
+            plan: the plan of the kernel's routes, carried out.
+            overlap: the check's report.
+            changes: all changes.
+            warnings: the report's warnings.
         """
         routes = Changes(routes=changes.routes) | changes.of_part(ROUTES)
         return cls(

@@ -1,7 +1,7 @@
-"""Routes for a while: given to the kernel, and put back in time by systemd unless they are confirmed.
+"""Routes on trial: installed in the kernel, and removed in time by systemd unless they are confirmed.
 
-What stands in /run meanwhile is nowhere else: after a reboot neither the trial's routes are there nor anything that
-would undo them.
+A trial's state exists only in /run: after a reboot neither the trial's routes exist nor anything that would undo
+them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class TrialReport:
     """The result of ``TryRoutes``.
 
     Args:
-        routes: of the static routes.
-        overlap: of the check.
-        until: when the trial ends, RFC 3339.
+        routes: the report on the static routes.
+        overlap: the check's report.
+        until: the end of the trial, RFC 3339.
     """
 
     routes: RoutesReport
@@ -54,7 +54,7 @@ class TrialReport:
 
     @property
     def changes(self) -> Changes:
-        """The routes that were changed; no file or unit is."""
+        """The routes that were changed; no files or units change."""
         return self.routes.changes
 
     def to_json(self) -> dict[str, Any]:
@@ -64,16 +64,15 @@ class TrialReport:
 
 @attrs.frozen
 class TryRoutes(ConfigTask):
-    """Give the kernel the static routes for a while, and check: no file outside /run is written, no unit installed.
+    """Install the static routes in the kernel for a while, and check: without files outside /run, and without units.
 
-    Our routes of before are put back by a timer of systemd, whatever becomes of this process, unless the trial is
-    confirmed, or another run or a start of the consumer ends it first. Where a STRICT check fails they are put back at
-    once.
+    A timer of systemd restores our former routes, whatever happens to this process, unless the trial is confirmed, or
+    another run or a start of the consumer ends it first. If a STRICT check fails they are restored at once.
 
     Args:
-        config: what is tried.
-        seconds: for how long.
-        host: where; None: this host.
+        config: the config to try.
+        seconds: the length of the trial.
+        host: the host to work on; None: this host.
     """
 
     name = "try-routes"
@@ -81,21 +80,21 @@ class TryRoutes(ConfigTask):
     seconds: int
 
     def do(self, scope: CancelScope) -> TrialReport:
-        """Do it.
+        """Start the trial.
 
         Returns:
-            What was changed and found, and until when the trial stands.
+            The changes, the check's result, and the end of the trial.
 
         Raises:
-            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged; everything is as before.
-            HostRoutingError: a trial stands already, there is no running systemd, or a route can't be installed;
-                everything is as before.
+            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged; all changes are undone.
+            HostRoutingError: there is a trial already, systemd isn't running, or a route can't be installed; all
+                changes are undone.
         """
         config, host = self.config, self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True):
             if is_overdue(host.layout):
                 put_back(host)
-            # One whose confirm was killed is to be confirmed too.
+            # A trial whose confirm was killed must be confirmed too.
             if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes stands until {stands}",
@@ -108,7 +107,7 @@ class TryRoutes(ConfigTask):
             start_timer(host, self.seconds)
             try:
                 with planned_routes(config, host, scope, deadline) as plan:
-                    # First the way back.
+                    # First prepare the restore.
                     script = render_trial(host.routes.our_routes(), times["until"])
                     files.write_if_changed(host.layout.trial_script, script, mode=0o755)
                     files.write_if_changed(host.layout.trial, to_json_text(times | config.to_mapping()))
@@ -131,10 +130,10 @@ class TryRoutes(ConfigTask):
 
 @attrs.frozen
 class ConfirmTrial:
-    """Keep what ``TryRoutes`` has given the kernel, and install everything that its config asks for.
+    """Keep the routes that ``TryRoutes`` has installed in the kernel, and install everything that its config asks for.
 
     Args:
-        host: where; None: this host.
+        host: the host to work on; None: this host.
     """
 
     name = "confirm-trial"
@@ -142,18 +141,18 @@ class ConfirmTrial:
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Do it. Where this process is killed, systemd does the rest when the time is over.
+        """Confirm the trial. If this process is killed, systemd ends the trial when its time is over.
 
         Returns:
             The report of ``Configure``.
 
         Raises:
-            RouteError: no trial stands.
-            HostRoutingError: what ``Configure`` raises; if nothing is installed the routes of before are put back.
+            RouteError: there is no trial.
+            HostRoutingError: any error of ``Configure``; if nothing is installed the former routes are restored.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
-            # Taken from its timer; also one whose confirm was killed.
+            # This takes the trial from its timer, even if an earlier confirm was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
             document = read_trial(host.layout.confirmed)
@@ -187,10 +186,10 @@ def render_trial(routes: Sequence[Route], until: str) -> str:
     """Render the script that puts routes back.
 
     Args:
-        routes: ours before the trial.
-        until: when the trial ends; the script does nothing to another one.
+        routes: our routes before the trial.
+        until: the end of the trial; the script does nothing to another trial.
     """
-    # Those first that others need for their gateway.
+    # Routes that others need for their gateways come first.
     ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
     lines = [route.words(is_numeric=True) for route in ordered]
     return fill("trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), ROUTES="\n".join(lines))
