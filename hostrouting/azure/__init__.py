@@ -1,7 +1,7 @@
-"""Two plug-ins of hostrouting for Azure's nodes; the core knows nothing of them.
+"""Two plug-ins of hostrouting for Azure's nodes; the core doesn't know about them.
 
-``probe`` lets a node answer the IPv6 health probes of the load balancer, ``vnet`` cleans up what the CNI azure-vnet
-has left of pods. ``config`` is their section of the config. ``CHECKS`` are what they add to the doctor:
+``probe`` lets a node answer the load balancer's IPv6 health probes, ``vnet`` cleans up what the CNI azure-vnet has left
+of pods. ``config`` is their section of the config. ``CHECKS`` are their checks for the doctor:
 ``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
 """
 

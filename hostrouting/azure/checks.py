@@ -1,4 +1,4 @@
-"""Do the load balancer's probes get through, and is anything of azure-vnet in the way?"""
+"""Check whether the load balancer's probes get through, and whether leftovers of azure-vnet block pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hostrouting.model.text import shortened
 
 _NAMED = 3
 
-# AgentBaker's ipv6_nftables. Of two tables in one hook the first has its way.
+# AgentBaker's ipv6_nftables. If two tables have the same hook, the first one wins.
 _OPEN_TABLE = "azureSLBProbe"
 _OTHER_RULES = DoctorFinding(
     "other-probe-rules",
@@ -29,10 +29,10 @@ _OTHER_RULES = DoctorFinding(
 
 
 def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
-    """Return what the doctor looks at besides.
+    """Return the plug-in's checks for the doctor.
 
     Args:
-        config: what is asked for; None: what the installed part was rendered from.
+        config: the wanted config; None: the one that the installed part was rendered from.
     """
     return (
         DoctorCheck("probes", "the load balancer's probes are rewritten as asked", partial(_probes, config), False),
@@ -41,7 +41,7 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
 
 
 def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Rules, route and what is installed for the next boot are those that are asked for."""
+    """Check that rules, route and the next boot's files are as configured."""
     networking = examined.manifest.read_as(HostNetworking.from_mapping) if config is None else config
     probe, apply = networking.load_balancer_probe, examined.command("lb-probe apply")
     is_installed = PROBE in examined.manifest.parts
@@ -63,13 +63,13 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     if differing := [*rules, *(str(change.what) for change in changes)]:
         message = "it isn't as asked; probes that a pod has to answer die without the rules"
         hint = f"{examined.command('lb-probe plan')} shows the difference, {apply} ends it"
-        # Without the route the host's own answers follow the default route, if any.
+        # Without the route, the host's own answers follow the default route, if any.
         grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK
         yield DoctorFinding("probes-differ", shortened(differing, ", ", _NAMED), message, hint, grave)
 
 
 def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Nothing is left of pods that azure-vnet no longer serves; what is installed doesn't ask for that."""
+    """Check that nothing is left of pods that azure-vnet no longer serves; the installation doesn't require this."""
     if config is None or config.stale_azure_vnet is None:
         return
     plan = plan_stale(config, examined.host)
@@ -85,5 +85,5 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     yield DoctorFinding("azure-vnet-left", left, message, hint, Severity.RISK)
 
 
-# Those of what is installed; ``checks(config)`` compares with a config.
+# The checks for what is installed; ``checks(config)`` compares with a config.
 CHECKS = checks(None)

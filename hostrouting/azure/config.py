@@ -1,6 +1,6 @@
-"""The ``hostNetworking`` section of AKSFlexNode's config: the Azure tasks, read as strictly.
+"""The ``hostNetworking`` section of AKSFlexNode's config, for the Azure tasks, parsed as strictly.
 
-Which unit is held back is one fact of a host, so it is said once, as ``hostRouting.consumer``, and read from there.
+The unit to hold back is a single fact of a host, so it is configured once, as ``hostRouting.consumer``, and read there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECTION = "hostNetworking"
 
 
 class Ipv6Detection(StrEnum):
-    """Ways in which ``apply`` learns whether a node has IPv6.
+    """How ``apply`` finds out whether a node has IPv6.
 
     ``ALWAYS``: it has; ``METADATA``: it has if Azure's metadata service says that it has assigned an address.
     """
@@ -40,7 +40,7 @@ class Ipv6Detection(StrEnum):
 def _devices(value: Sequence[str]) -> tuple[str, ...]:
     devices = each(value, parse_device)
     if len(devices) != 1:
-        raise ValueError("isn't one interface; name the one by which probes come in: answers can leave by one alone")
+        raise ValueError("isn't one interface; name the one through which probes arrive: answers can use only one")
     return devices
 
 
@@ -75,9 +75,9 @@ class LoadBalancerProbe(Section):
     """The rewriting of the IPv6 health probes of Azure's load balancer.
 
     Args:
-        enabled: the opt-in. False takes back what an earlier run has installed.
-        devices: the interface by which probes come in, as a list of one.
-        ipv6_detection: how ``apply`` learns whether the node has IPv6. ``ALWAYS``: it has; ``METADATA``: it has if
+        enabled: the opt-in. False removes what an earlier run has installed.
+        devices: the interface through which probes arrive, as a list of one.
+        ipv6_detection: how ``apply`` finds out whether the node has IPv6. ``ALWAYS``: it has; ``METADATA``: it has if
             Azure's metadata service has assigned an address. Without IPv6 nothing is installed.
 
     Raises:
@@ -90,17 +90,17 @@ class LoadBalancerProbe(Section):
 
     @property
     def device(self) -> str:
-        """The interface by which probes come in."""
+        """The interface through which probes arrive."""
         return self.devices[0]
 
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaleAzureVnet(Section):
-    """The clean-up of what azure-vnet has left for pods that it no longer serves.
+    """The clean-up of azure-vnet's leftovers for pods that it no longer serves.
 
     Args:
         cidrs: the CIDRs of the pods, IPv4 or IPv6, without host bits. Nothing outside of them is touched.
-        keep: addresses inside these CIDRs of which nothing is removed.
+        keep: addresses inside these CIDRs for which nothing is removed.
         bridge: azure-vnet's bridge.
         uplink: the NIC that is the bridge's port.
         lock_wait_seconds: how long a run waits for azure-vnet's own lock: 0 to 600.
@@ -130,7 +130,7 @@ class HostNetworking(_Sections):
 
     Args:
         load_balancer_probe: the rewriting of health probes.
-        stale_azure_vnet: the clean-up after azure-vnet. None: there is none.
+        stale_azure_vnet: the clean-up after azure-vnet. None: no clean-up.
         consumer: the unit that starts after all this; in a document it is ``hostRouting.consumer``.
 
     Raises:
@@ -144,7 +144,7 @@ class HostNetworking(_Sections):
         """Read the ``hostNetworking`` key of a document, and the consumer of its ``hostRouting``.
 
         Args:
-            mapping: the whole document, as ``json.load`` gives it.
+            mapping: the whole document, as returned by ``json.load``.
 
         Returns:
             The config; an empty one if there is no such key.
@@ -161,12 +161,12 @@ class HostNetworking(_Sections):
 
         Raises:
             ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
-            FileError: it can't be read.
+            FileError: the file can't be read.
         """
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the document that ``from_mapping`` reads back as this config."""
+        """Return a document from which ``from_mapping`` reads this config."""
         section = super().to_mapping()
         consumer = section.pop("consumer", None)
         return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})

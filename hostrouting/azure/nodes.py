@@ -1,4 +1,4 @@
-"""The node that the Azure tasks work on, the programs that they run, and their errors."""
+"""The node of the Azure tasks, the programs that they run, and their errors."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """Health probes of the load balancer can't be rewritten, or it can't be told whether they have to be."""
+    """The load balancer's health probes can't be rewritten, or it is unknown whether they must be."""
 
 
 class AzureVnetError(HostRoutingError):
-    """The leftovers of azure-vnet can't be read or removed, or another process holds them or brought them back."""
+    """The leftovers of azure-vnet can't be read or removed, or another process locks them or has restored them."""
 
 
 def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
-    """Return the side of a host that a task works on.
+    """Return the interface of a host that a task uses.
 
     Args:
-        host: which.
-        given: to the task; None: this kernel's.
-        real: makes that.
+        host: the host.
+        given: the task's argument; None: use this kernel's.
+        real: makes this kernel's.
 
     Raises:
-        ConfigError: it wasn't given beside a layout of another root.
+        ConfigError: the argument is missing for a layout with another root.
     """
     if given is None and not host.layout.is_this_host:
         raise ConfigError([("node", f"must be given beside a layout below {host.layout.root}: a real one, or a fake")])
@@ -44,11 +44,11 @@ def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) -----------------------------------------------------------------
 
-# They answer in milliseconds, wait for each other's locks, and are slow on a loaded machine.
+# They answer in milliseconds, but wait for each other's locks, and are slow on a loaded machine.
 _ANSWER_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
-# ebtables has two variants, each with rules of its own.
+# ebtables has two variants with separate rules.
 LEGACY_BY_HAND = (
     "rules of ebtables-legacy aren't seen; list them with `ebtables-legacy -t nat -L --Lmac2`, and delete those of "
     "gone pods one by one with `ebtables-legacy --concurrent -t nat -D ...`"
@@ -59,29 +59,29 @@ _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-re
 
 @attrs.define(kw_only=True, eq=False)
 class Programs:
-    """A node that is asked by programs, whatever the path and the language of the caller.
+    """A node that is queried by running programs, whatever the caller's path and language.
 
     Args:
-        search_path: where they are looked for.
+        search_path: the folders of the programs.
     """
 
     error: ClassVar[type[HostRoutingError]]
-    """Raised where one can't be run, or refuses."""
+    """Raised if a program can't be run, or refuses."""
     search_path: str = SEARCH_PATH
 
     def ask(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:
-        """Run a program to its end, and return what it prints.
+        """Run a program to its end, and return its output.
 
         Args:
-            attempt: what for, as a verb phrase.
-            command: the program, and its arguments, separated by blanks.
-            fine: words of a refusal that isn't an error.
-            text: what it reads.
+            attempt: the purpose, as a verb phrase.
+            command: the program and its arguments, separated by blanks.
+            fine: texts of refusals that aren't errors.
+            text: the program's input.
         """
         argv = command.split()
-        # With counters, a rule that ebtables saves is none that can be deleted.
+        # ebtables can't delete a rule that was saved with counters.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
-        # Own scope: it changes something or it doesn't, so a cancel waits for the answer.
+        # Own scope: the program changes something or it doesn't, so a cancel waits for its end.
         try:
             done = CancelScope(timeout=_ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
         except TimedOut:
@@ -99,5 +99,5 @@ class Programs:
         return done.stdout
 
     def ask_ip(self, attempt: str, command: str) -> list[dict[str, Any]]:
-        """Return what ip or bridge lists; nothing, of an interface that isn't there."""
+        """Return the output of ip or bridge; an empty list for an interface that doesn't exist."""
         return list(json.loads(self.ask(attempt, command, "Cannot find", "does not exist") or "[]"))

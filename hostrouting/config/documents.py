@@ -1,4 +1,4 @@
-"""JSON documents (RFC 8259, UTF-8) from outside."""
+"""Read JSON documents (RFC 8259, UTF-8) from outside."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hostrouting.model.opening import only_regular
 
 
 def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) -> Any:
-    """Read a file.
+    """Read a JSON file.
 
     Args:
-        path: of the file.
-        what: it should be, in a word, for the messages.
-        bytes_max: a larger file is refused.
+        path: the file's path.
+        what: the expected kind of document, in a word, for messages.
+        bytes_max: larger files are refused.
 
     Returns:
-        The document; ``read`` finds the keys that were given twice in it.
+        The document; ``read`` reports the keys that are given twice in it.
 
     Raises:
         ConfigError: there is no such file, or it isn't JSON.
-        FileError: it can't be read.
+        FileError: the file can't be read.
     """
     name = str(path)
     try:
@@ -41,20 +41,20 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
 
 
 def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> Any:
-    """Read an open file.
+    """Read an open JSON file.
 
     Args:
-        file: from where it is read to its end.
-        name: of the file, for the messages.
-        what: it should be, in a word.
-        bytes_max: a larger one is refused.
+        file: the file; it is read to its end.
+        name: the file's name, for messages.
+        what: the expected kind of document, in a word.
+        bytes_max: larger files are refused.
 
     Returns:
-        The document, as of ``read_document``.
+        The document, as for ``read_document``.
 
     Raises:
         ConfigError: it isn't JSON.
-        OSError: it can't be read.
+        OSError: the file can't be read.
     """
     import json
 
@@ -66,10 +66,10 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
             [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
         )
     if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        # Notepad and PowerShell begin a file with one.
+        # Notepad and PowerShell start files with a BOM.
         raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
     try:
-        # As os.fsdecode would: to the kernel any bytes make an interface's name, and ip prints them as they are.
+        # Like os.fsdecode: for the kernel any bytes make an interface's name, and ip prints them unchanged.
         return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
@@ -78,7 +78,7 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
 
 
 class _Doubled(dict[str, Any]):
-    """A JSON object in which some keys were given twice: it holds the last values, and ``first`` the others."""
+    """A JSON object in which some keys were given twice: it has their last values, and ``first`` their first ones."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -87,6 +87,6 @@ class _Doubled(dict[str, Any]):
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For ``json.loads(object_pairs_hook=)``."""
+    """Make an object from its pairs, for ``json.loads(object_pairs_hook=)``."""
     found = dict(pairs)
     return found if len(found) == len(pairs) else _Doubled(pairs)

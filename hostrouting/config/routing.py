@@ -37,8 +37,8 @@ CONFIG_BYTES_MAX = 64 << 20
 WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
 STRICT_SETTLE_SECONDS = 60
 
-# Interfaces of pods and of the overlays that carry them. Docker's, libvirt's and VPNs' are missing on purpose:
-# their networks really shadow the cluster's.
+# Interfaces of pods and of their overlay networks. Docker's, libvirt's and VPNs' are missing on purpose: their
+# networks really shadow the cluster's.
 # fmt: off
 CONTAINER_DEVS = (
     "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
@@ -58,7 +58,7 @@ class OverlapMode(StrEnum):
     STRICT = "STRICT"
 
 
-# --- rules: the others are in values, and in model.parsing ---
+# --- rules: for others see values, and model.parsing ---
 
 
 def _gateway(value: str | IPv4Address | None) -> Gateway:
@@ -108,17 +108,17 @@ def _watch(value: Watch | Mapping[str, Any]) -> Watch:
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
-    """Return the document of a config file as it is written, which ``Config.load`` reads.
+    """Return the document of a config file as it is written; ``Config.load`` parses it.
 
     Raises:
         ConfigError: there is no such file, or it isn't JSON.
-        FileError: it can't be read.
+        FileError: the file can't be read.
     """
     return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
 
 
 def seconds(value: int) -> int:
-    """Return a time to wait, in seconds."""
+    """Return a waiting time in seconds."""
     return parse_integer(value, WAIT_SECONDS_MAX)
 
 
@@ -165,14 +165,14 @@ def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, An
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaticRoute(Section):
-    """One more specific route that the host shall have.
+    """One more specific route for the host.
 
     Args:
         destination: an IPv4 prefix without host bits. It can't be the default route, and can't lie inside 0/8, 127/8,
             224/4 or 240/4.
-        gateway: the address of the next router. ``"onlink"`` means that there is none, as the destination is on the
-            link. Without this key the route takes the default route's whole next hop: its gateways, source and MTU.
-        dev: the interface. Without this key the route takes the default route's, by an uplink.
+        gateway: the address of the next router. ``"onlink"`` means that there is none, because the destination is on
+            the link. Without this key the route takes the default route's whole next hop: its gateways, source and MTU.
+        dev: the interface. Without this key the route takes the default route's interface through an uplink.
         metric: a number from 0 to 4294967295. 0 is the kernel's default.
 
     Raises:
@@ -195,7 +195,7 @@ class StaticRoutes(Section):
     """The routes to install, with an explicit opt-in.
 
     Args:
-        enabled: the opt-in. It must be true where routes are given.
+        enabled: the opt-in. It must be true if there are routes.
         routes: the routes. No two of them may have the same destination and metric.
 
     Raises:
@@ -207,7 +207,7 @@ class StaticRoutes(Section):
 
     def __attrs_post_init__(self) -> None:
         problems = self._apply_rules()
-        # Routes that are wrong were given too.
+        # Invalid routes count as given too.
         if self.enabled is False and self.routes:
             problems.insert(0, ("enabled", "must be true where routes are given (explicit opt-in)"))
         if problems:
@@ -216,12 +216,12 @@ class StaticRoutes(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class ExpectedCidr(Section):
-    """A CIDR whose traffic must leave by certain interfaces.
+    """A CIDR whose traffic must leave through certain interfaces.
 
     Args:
         cidr: an IPv4 CIDR. Host bits are masked.
-        devs: shell patterns of the interfaces that may carry this CIDR. No other interface may, also none of
-            containers. Without this key the uplinks may.
+        devs: shell patterns of the interfaces that may carry this CIDR. No other interface may, not even a container's.
+            Without this key the uplinks may.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -231,7 +231,7 @@ class ExpectedCidr(Section):
     devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs)
 
     def is_expected(self, dev: str, uplinks: Container[str]) -> bool:
-        """Return whether an interface may carry the CIDR, where these are the uplinks."""
+        """Return whether an interface may carry the CIDR, given the uplinks."""
         return dev in uplinks if self.devs is None else is_like(dev, self.devs)
 
     def allows_all(self, uplinks: Collection[str]) -> bool:
@@ -242,27 +242,27 @@ class ExpectedCidr(Section):
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
 
     def to_mapping(self) -> Any:
-        """Return the JSON value that reads back as this."""
+        """Return the JSON value that reads back as this one."""
         return str(self.cidr) if self.devs is None else super().to_mapping()
 
 
 @attrs.frozen(field_transformer=checked_at_once)
 class RouteOverlap(Section):
-    """The CIDRs that must leave by the node's uplinks, and what may carry them besides.
+    """The CIDRs that must leave through the node's uplinks, and the other interfaces that may carry them.
 
     Args:
         expected_cidrs: the networks of the cluster: nodes, pods, Services. Each is a CIDR, or an object with the keys
             below. They may overlap.
-        mode: what a failure means. ``WARN`` reports it and the node starts; ``STRICT`` reports it and holds the node
+        mode: the effect of a failure. ``WARN`` reports it and the node starts; ``STRICT`` reports it and holds the node
             back.
-        container_devs: shell patterns of interfaces that belong to pods. What leaves by one of them is a note and no
-            failure. A given list replaces the default.
+        container_devs: shell patterns of interfaces that belong to pods. Traffic through one of them is a note and not
+            a failure. A given list replaces the default.
         allowed_devs: shell patterns of interfaces that may carry expected traffic, such as second NICs, storage
             networks and VPNs.
         settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet: 0 to 600. Without
-            this key a ``STRICT`` check waits 60 s for those that are up, as Azure's agent gives them their addresses
+            this key a ``STRICT`` check waits 60 s for those that are up, because Azure's agent assigns their addresses
             late, and a ``WARN`` check doesn't wait. Right before a start of the node it waits at most 5 s.
-        foreseen: CIDRs that another interface may get later. The check notes what they would shadow.
+        foreseen: CIDRs that another interface may get later. The check notes which addresses they would shadow.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -277,23 +277,23 @@ class RouteOverlap(Section):
 
     @property
     def address_seconds(self) -> int:
-        """Return how long the check waits for addresses of InfiniBand."""
+        """Return how long the check waits for InfiniBand's addresses."""
         if self.settle_seconds is not None:
             return self.settle_seconds
         return STRICT_SETTLE_SECONDS if self.mode is OverlapMode.STRICT else 0
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """The prefixes outside of which a check needs no route."""
+        """The prefixes outside of which a check needs no routes."""
         return tuple(map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen)))
 
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Watch(Section):
-    """Settings of the watcher, which watches a host after it has booted.
+    """Settings of the watcher, which watches a host after boot.
 
     Args:
-        enabled: whether ``hostrouting-watch.service`` puts lost routes back and reports new failures.
+        enabled: whether ``hostrouting-watch.service`` restores lost routes and reports new failures.
         textfile: the file to which the watcher writes metrics for Prometheus' node exporter: an absolute path that ends
             in ``.prom``. Without this key it writes none.
 
@@ -307,17 +307,17 @@ class Watch(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Config(Section):
-    """Everything that hostrouting is told.
+    """The complete config of hostrouting.
 
     Args:
         static_routes: the routes to install.
         route_overlap: the CIDRs to check.
-        wait_seconds: how long a run waits for the default route, for devices and for gateways, all in all: 0 to 600.
-        uplinks: shell patterns of the interfaces by which the cluster is reached. Name them where several interfaces
+        wait_seconds: how long a run waits for the default route, devices and gateways in total: 0 to 600.
+        uplinks: shell patterns of the interfaces through which the cluster is reached. Name them if several interfaces
             have a default route. Without this key it is the interface of the default route with the lowest metric.
-        consumer: the unit that must not start before routes and check have passed. A template stands for each of its
-            instances, of which none can be named; ``kubelet.service`` is a single unit.
-        watch: whether, and how, all of it is kept true afterwards.
+        consumer: the unit that must not start before routes and check have passed. A template stands for all of its
+            instances, and a single instance can't be named; ``kubelet.service`` is a single unit.
+        watch: whether and how to keep everything correct afterwards.
 
     Raises:
         ConfigError: with every field that breaks its rule.
@@ -332,21 +332,22 @@ class Config(Section):
 
     @property
     def is_gated(self) -> bool:
-        """Return whether it asks for routes or a check, and so for the gate."""
+        """Return whether the config asks for routes or a check, and so for the gate."""
         return bool(self.static_routes.routes or self.route_overlap.expected_cidrs)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:
-        """Read the ``hostRouting`` key of a document; its siblings are other components' and ignored.
+        """Read the ``hostRouting`` key of a document; its siblings belong to other components and are ignored.
 
         Args:
-            mapping: the whole document, as ``json.load`` gives it.
+            mapping: the whole document, as returned by ``json.load``.
 
         Returns:
             The config; an empty one if there is no such key.
 
         Raises:
-            ConfigError: with all problems, each with its path; also for what looks like that key, or belongs below it.
+            ConfigError: with all problems, each with its path; also for keys that look like this one, or belong below
+                it.
         """
         section = read_section(cls, mapping, SECTION)
         if section is None and (stray := [key for key in ("staticRoutes", "routeOverlap") if key in mapping]):
@@ -358,17 +359,17 @@ class Config(Section):
         """Read a config file.
 
         Args:
-            path: of a JSON document (RFC 8259, UTF-8).
+            path: the path of a JSON document (RFC 8259, UTF-8).
 
         Returns:
             The config.
 
         Raises:
             ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
-            FileError: it can't be read.
+            FileError: the file can't be read.
         """
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the document that ``from_mapping`` reads back as this config."""
+        """Return a document from which ``from_mapping`` reads this config."""
         return {SECTION: super().to_mapping()}

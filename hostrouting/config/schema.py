@@ -1,12 +1,12 @@
 """Turn JSON into typed values, strictly: documents, objects, single values; every problem at once, with its path.
 
-A class is its own schema: a field ``wait_seconds`` is the key ``waitSeconds``, and its converter the rule. Where
-``checked_at_once`` is the ``field_transformer``, ``Section`` applies the rules once all fields are given, and raises
-all that is wrong as one ``ConfigError``. So a mapping and a constructor call go through the same rules, and the
-problems of a nested object get its path.
+A class is its own schema: a field ``wait_seconds`` is the key ``waitSeconds``, and its converter the rule. With
+``checked_at_once`` as the ``field_transformer``, ``Section`` applies the rules once all fields are given, and raises
+all problems as one ``ConfigError``. So a mapping and a constructor call go through the same rules, and the problems of
+a nested object get its path.
 
-cattrs was weighed: it coerces (``"1"`` to 1, ``True`` to 1) unless every type gets a hook, and its paths end at the
-object when an attrs validator refuses; what would be left of it is less than this file.
+cattrs isn't used: it coerces (``"1"`` to 1, ``True`` to 1) unless every type gets a hook, and its paths end at the
+object when an attrs validator refuses; the remaining benefit is smaller than this file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 _RULE = "rule"
-# In the place of a value that must be given and isn't.
+# The value of a required field that is missing.
 _MISSING = object()
 
 
@@ -34,7 +34,7 @@ class _Rules(NamedTuple):
     """The rules of a class.
 
     Args:
-        by_key: the name of each field, what converts its values or says what is wrong with them, and its default.
+        by_key: for each key the field's name, its converter, which raises for invalid values, and its default.
         needed: the names of the fields without a default.
     """
 
@@ -42,7 +42,7 @@ class _Rules(NamedTuple):
     needed: tuple[str, ...]
 
 
-# By class, as they are asked for at each of thousands of routes.
+# By class, because they are needed for each of thousands of routes.
 _KNOWN: dict[type, _Rules] = {}
 
 
@@ -55,7 +55,7 @@ def _rules(cls: type) -> _Rules:
 
 
 def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """For ``attrs.frozen(field_transformer=)``: leave the converters to ``Section``, which tells all that is wrong."""
+    """Leave the converters to ``Section``, which reports all problems; for ``attrs.frozen(field_transformer=)``."""
     return [
         field.evolve(converter=None, metadata={_RULE: field.converter}) if field.converter else field
         for field in fields
@@ -63,7 +63,7 @@ def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[at
 
 
 def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:
-    """Return what converts and checks the values of a field."""
+    """Return the function that converts and checks a field's values."""
     rule: Callable[[Any], Any] = field.metadata[_RULE]
     return rule
 
@@ -74,7 +74,7 @@ def problems_of(refusal: ConfigError | ValueError) -> Sequence[Problem]:
 
 
 class Section:
-    """Base of all classes of a config; each of them is an attrs class."""
+    """The base of all classes of a config; each of them is an attrs class."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[Any]
@@ -84,9 +84,9 @@ class Section:
             raise ConfigError(problems)
 
     def _apply_rules(self) -> list[Problem]:
-        """Give each field the value that its rule makes of what was given, and return what is wrong.
+        """Convert the value of each field by its rule, and return the problems.
 
-        A field that is wrong stays as it was given.
+        A field with a problem keeps the given value.
         """
         problems: list[Problem] = []
         for key, (name, convert, default) in _rules(type(self)).by_key.items():
@@ -97,13 +97,13 @@ class Section:
                 problems.append((key, "is missing"))
                 continue
             try:
-                object.__setattr__(self, name, convert(value))  # as attrs does
+                object.__setattr__(self, name, convert(value))  # like attrs
             except (ConfigError, ValueError) as error:
                 problems += below(key, problems_of(error))
         return problems
 
     def to_mapping(self) -> Any:
-        """Return the JSON value that reads back as this, without the fields at their default."""
+        """Return the JSON value that reads back as this one, without the fields at their defaults."""
         return {
             json_key(field.name): in_json(value)
             for field in attrs.fields(type(self))
@@ -115,7 +115,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems of a value, with paths from the object that holds it."""
+    """Return the problems of a value, with paths from the object that contains it."""
     return [
         (f"{parent}.{path}" if parent and path and not path.startswith("[") else parent + path, message)
         for path, message in problems
@@ -123,7 +123,7 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def kind(value: object) -> str:
-    """Return the kind of a JSON value, with its article."""
+    """Return the kind of a JSON value in words, with an article."""
     kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (Mapping, "an object"),
         (str, "a string"),
@@ -136,8 +136,8 @@ def kind(value: object) -> str:
 
 
 def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
-    """Parse every item of a list, collecting the problems of all."""
-    # A list is the usual one, and known in no time.
+    """Parse every item of a list, and collect the problems of all."""
+    # A list is the usual type, and quick to test.
     if not isinstance(value, list) and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
         raise ValueError(f"expected a list, not {kind(value)}")
     items: list[T] = []
@@ -153,11 +153,11 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
 
 
 def _key(key: object) -> str:
-    """Return a key as part of a path: quoted if it would garble a line."""
+    """Return a key as part of a path: quoted if it would garble the line."""
     return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key) else shown(str(key))
 
 
-# What an older config may have, and why it isn't known any more.
+# Keys that older configs may have, and why they are gone.
 _FORMER = {"coverage": "every address of an expected CIDR is checked; leave it out"}
 
 
@@ -174,17 +174,17 @@ def read(cls: type[Read], value: object) -> Read:
 
     Args:
         cls: a ``Section``.
-        value: anything; unknown and duplicate keys are problems too. An instance is given back.
+        value: any value; unknown and duplicate keys are problems too. An instance is returned as it is.
 
     Returns:
         The instance.
 
     Raises:
-        ConfigError: with all that is wrong in it.
+        ConfigError: with all problems.
     """
     if isinstance(value, cls):
         return value
-    if not isinstance(value, (dict, Mapping)):  # the first is the usual one, and known in no time
+    if not isinstance(value, (dict, Mapping)):  # dict is the usual type, and quick to test
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
     rules, needed = _rules(cls)
     problems = [(_key(key), "this key is given twice") for key in getattr(value, "duplicates", ())]
@@ -206,18 +206,18 @@ def read(cls: type[Read], value: object) -> Read:
 
 
 def read_section(cls: type[Read], document: object, section: str) -> Read | None:
-    """Build a class from one key of a document; its siblings are other components' and ignored.
+    """Build a class from one key of a document; its siblings belong to other components and are ignored.
 
     Args:
         cls: a ``Section``.
-        document: anything.
+        document: any value.
         section: the key.
 
     Returns:
         The instance; None if there is no such key, or ``null``.
 
     Raises:
-        ConfigError: with all that is wrong in it; the paths begin with the key.
+        ConfigError: with all problems; the paths begin with the key.
     """
     if not isinstance(document, Mapping):
         raise ConfigError([("", f"expected an object with the key {section}, not {kind(document)}")])
@@ -226,7 +226,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
     if document.get(section) is None:
         import difflib
 
-        # One edit; a typo must not read as "nothing is wanted".
+        # At most one edit; a typo must not mean that nothing is wanted.
         plain = {str(key).replace("-", "").replace("_", "").lower(): key for key in document if key != section}
         if near := difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9):
             raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])

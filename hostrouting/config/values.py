@@ -1,4 +1,4 @@
-"""Rules of single values: each parses one, or says in a ``ValueError`` what is wrong with it."""
+"""Rules for single values: each parses one, or raises a ``ValueError`` that says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hostrouting.model.text import shown
 Word = TypeVar("Word", bound=StrEnum)
 
 
-# systemd.unit(5); no path can hide in it.
+# systemd.unit(5); it can't contain a path.
 _CONSUMER = r"(?!-)[A-Za-z0-9:_.-]+@?\.service"
 _INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
 _WORD = r"[A-Za-z]*"
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
-# No "." or ".." as a part: where it leads is what it says.
+# No "." or ".." parts, so that the path has only one spelling.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
-# limits.h: of a name, and of a path with its end; the file that is written first has a longer name by so much.
+# limits.h: the limits of a name, and of a path with its end; the temporary file's name is longer by this much.
 _NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
-# The folder of the drop-ins of an instance has room for both: "hostrouting-probe" is one that doesn't exist.
+# The folder of an instance's drop-ins has room for both: "hostrouting-probe" is an instance that doesn't exist.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
 def parse_integer(value: int, highest: int) -> int:
-    """Return a whole number from 0 on."""
+    """Return a non-negative integer."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{shown(value)} is not an integer")
     if not 0 <= value <= highest:
@@ -37,14 +37,14 @@ def parse_integer(value: int, highest: int) -> int:
 
 
 def parse_boolean(value: bool) -> bool:
-    """Return true or false, and refuse what merely counts as one of them."""
+    """Return true or false; refuse values that merely act like one of them."""
     if kind(value) != "a boolean":
         raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
     return value
 
 
 def parse_word(value: str, words: type[Word], kind: str, default: Word) -> Word:
-    """One of some words, in any case; the default for an empty string."""
+    """Return one of some words, in any case; the default for an empty string."""
     if _is(value, _WORD):
         word = value.upper() or default.name
         if word in words.__members__:

@@ -1,6 +1,6 @@
 """Azure's metadata service: plain HTTP at a link-local address that only this machine can reach.
 
-An answer that isn't understood is an error, never "no IPv6".
+An answer that can't be understood is an error, never "no IPv6".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phases import CancelScope
 _ADDRESS = "169.254.169.254"
 _PATH = "/metadata/instance/network/interface?api-version=2021-02-01"
 
-# Together less than 5 s.
+# Less than 5 s in total.
 _TRY_SECONDS = 1.0
 TRIES = 4
 PAUSE_SECONDS = 0.25
@@ -27,13 +27,13 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Ask for the IPv6 addresses that Azure has assigned to this machine, on any NIC.
+    """Query the IPv6 addresses that Azure has assigned to this machine, on any NIC.
 
     Args:
-        scope: ends it, within 100 ms.
+        scope: cancels the query, within 100 ms.
 
     Returns:
-        The addresses, each once, in the order of the answer; none is an answer too.
+        The addresses, without duplicates, in the order of the answer; there may be none.
 
     Raises:
         LoadBalancerProbeError: there was no answer, or it can't be understood.
@@ -43,7 +43,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
         scope.wait(PAUSE_SECONDS if number else 0)
         try:
             return _ask(scope)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the answer isn't understood
+        except Exception as error:  # noqa: BLE001 - whatever the error is, the answer can't be understood
             problem = error
     raise LoadBalancerProbeError(
         f"can't tell whether this machine has IPv6: Azure's metadata service is unavailable: {problem}; "
@@ -52,7 +52,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Ask once, in a thread: a cancel must end it at any moment, and an answer that trickles in mustn't hold it up."""
+    """Query once, in a thread: a cancel must end it at any moment, even if the answer arrives slowly."""
     answer: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
     answer.add_done_callback(lambda _: is_over.set())
@@ -60,19 +60,19 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
     def ask() -> None:
         try:
             answer.set_result(_fetch())
-        except Exception as error:  # noqa: BLE001 - raised where the answer is waited for
+        except Exception as error:  # noqa: BLE001 - raised by the waiting thread
             answer.set_exception(error)
 
-    # One that is left behind ends with its socket's time-outs, or with the process.
+    # A thread left behind ends with its socket's time-outs, or with the process.
     threading.Thread(target=ask, name="metadata-service", daemon=True).start()
     scope.child(timeout=_TRY_SECONDS).wait(is_over)
     return answer.result()
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
-    # No proxy is asked and no redirect followed: only the machine's own host is to be believed.
+    # No proxy and no redirects: only the machine's own host is trustworthy.
     with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
-        # Without the header the service refuses, so that no page can lure a browser there.
+        # Without the header the service refuses, so that web pages can't trick a browser into a request.
         service.request("GET", _PATH, headers={"Metadata": "true"})
         response = service.getresponse()
         body = response.read(ANSWER_BYTES_MAX)

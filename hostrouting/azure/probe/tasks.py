@@ -1,6 +1,6 @@
-"""The phase tasks of the load balancer's probes: config in, a node that answers them or an error that says why not.
+"""The phase tasks for the load balancer's probes: make a node answer them, or raise an error that says why not.
 
-The order: install for the next boot -> load the rules -> pin the route -> see that it wins.
+The order: install for the next boot -> load the rules -> pin the route -> check that it wins.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
-# IPv6 has one route for a destination and a metric: whose place the pinned one takes.
+# IPv6 allows one route for a destination and a metric: the pinned one replaces it.
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
 @attrs.frozen
 class ProbeReport:
-    """The changes that the probes' rewriting needs, or has needed.
+    """The changes that the rewriting of probes needs, or has made.
 
     Args:
-        device: by which probes come in; None: nothing is wanted.
-        skipped_because: why there is nothing to do; None: there is, or all is as wanted.
-        rules: what becomes of the nftables table: ``loaded`` or ``removed``; None: it is as wanted.
-        changes: the route, and what is installed for the next boot.
+        device: the interface through which probes arrive; None: nothing is wanted.
+        skipped_because: why there is nothing to do; None: there is, or everything is as wanted.
+        rules: the action on the nftables table: ``loaded`` or ``removed``; None: it is as wanted.
+        changes: the changes of the route, and of the installation for the next boot.
     """
 
     device: str | None = None
@@ -64,21 +64,21 @@ class ProbeReport:
 
 
 def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: ProbeNode | None = None) -> ProbeReport:
-    """Plan for the node as it is at this moment, changing nothing and waiting for nothing but Azure's answer.
+    """Plan for the node's current state, without changing or waiting for anything but Azure's answer.
 
     Args:
-        config: what is wanted.
-        host: where.
-        scope: ends the wait for the metadata service, where that is to be asked.
-        node: its IPv6 side; None: this kernel's.
+        config: the wanted config.
+        host: the host.
+        scope: cancels the wait for the metadata service, if it is queried.
+        node: the host's IPv6 side; None: this kernel's.
 
     Returns:
-        What would change; of an image only what stays for its boot.
+        The planned changes; for an image only those for its boot.
 
     Raises:
-        LoadBalancerProbeError: the node can't be asked, or what is wanted can't be done on it.
-        FileError: what is installed can't be told.
-        UnitError: systemd can't be asked.
+        LoadBalancerProbeError: the node can't be queried, or can't do what is wanted.
+        FileError: the installation can't be read.
+        UnitError: systemd can't be queried.
     """
     probe = config.load_balancer_probe
     if not probe.enabled:
@@ -88,7 +88,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
-    # What is installed stays, as a wrong no would cost the service.
+    # An existing installation stays, because a wrong no would interrupt the service.
     is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
     if is_asked and not node.assigned_addresses(scope):
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
@@ -100,7 +100,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
 
 
 def _refuse_port(device: str, links: Iterable[Link]) -> None:
-    """Refuse the port of a bridge or bond: what goes out by it never arrives. A member of a VRF is none."""
+    """Refuse a port of a bridge or bond: packets sent through it never arrive. A VRF's member isn't a port."""
     kinds = {link.name: link.kind for link in links}
     master = next((link.master for link in links if link.name == device), None)
     if master is not None and kinds.get(master) != "vrf":
@@ -111,12 +111,12 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 
 def _in_place(route: str | None) -> str | None:
-    """Return a route if it is in the place of the pinned one, without the flags that ip(8) prints behind it."""
+    """Return a route if the pinned one would replace it, without the flags that ip(8) prints after it."""
     return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 
 def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
-    """Plan the next boot as a config that is enabled wants it; None: without the part."""
+    """Plan the next boot for an enabled config; None: without the part."""
     given = config or HostNetworking()
     parts = (probe_part(given.load_balancer_probe.device, given.consumer, host.layout),) if config else ()
     return plan_next_boot(host, Wanted((PROBE,), parts, given.consumer))
@@ -141,9 +141,9 @@ class ConfigureLoadBalancerProbe:
     """Rewrite the IPv6 health probes of Azure's load balancer, now and at every boot; or take that back.
 
     Args:
-        config: what is wanted.
-        host: where; None: this host.
-        node: its IPv6 side; None: this kernel's, by nft and ip.
+        config: the wanted config.
+        host: the host to work on; None: this host.
+        node: the host's IPv6 side; None: this kernel's, through nft and ip.
     """
 
     name = "configure-load-balancer-probe"
@@ -153,15 +153,15 @@ class ConfigureLoadBalancerProbe:
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
-        """Load the rules, pin the route, and install both for the next boot; or nothing of it.
+        """Load the rules, pin the route, and install both for the next boot; or do none of it.
 
         Returns:
-            What was changed, or why nothing was; of an image what was installed.
+            The changes, or why there are none; for an image the installation.
 
         Raises:
-            LoadBalancerProbeError: it can't be done; rules, route and files are as before.
-            FileError: a file can't be written; likewise.
-            UnitError: systemd refuses; likewise.
+            LoadBalancerProbeError: it failed; rules, route and files are unchanged.
+            FileError: a file can't be written; all changes are undone.
+            UnitError: systemd refuses; all changes are undone.
         """
         host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled) as done:
@@ -185,7 +185,7 @@ class ConfigureLoadBalancerProbe:
 
 
 def _load(node: ProbeNode, device: str) -> None:
-    """Do what the unit does at boot, and see that the route wins: a rule may lead past table main."""
+    """Do the unit's work at boot, and check that the route wins: a rule may lead past table main."""
     wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
@@ -197,7 +197,7 @@ def _load(node: ProbeNode, device: str) -> None:
 
 
 def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
-    """Take rules and route away, and give a node those that it had."""
+    """Remove rules and route, and restore the given ones."""
     node.load(ruleset.REMOVAL + (rules or ""))
     node.unpin()
     if was := _in_place(route):
@@ -209,11 +209,11 @@ def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = Non
 
 @attrs.frozen
 class RemoveLoadBalancerProbe:
-    """Take back everything that was ever installed for probes, without the config that asked for it.
+    """Remove everything that was ever installed for probes, without needing its config.
 
     Args:
-        host: where; None: this host.
-        node: its IPv6 side; None: this kernel's, by nft and ip.
+        host: the host to work on; None: this host.
+        node: the host's IPv6 side; None: this kernel's, through nft and ip.
     """
 
     name = "remove-load-balancer-probe"
@@ -225,12 +225,12 @@ class RemoveLoadBalancerProbe:
         """Remove files and units, then rules and route.
 
         Returns:
-            What was removed.
+            The changes.
 
         Raises:
-            LoadBalancerProbeError: the kernel refuses; a later run goes on from there.
-            FileError: a file can't be removed; likewise.
-            UnitError: systemd refuses; likewise.
+            LoadBalancerProbeError: the kernel refuses; a later run continues from there.
+            FileError: a file can't be removed; a later run continues from there.
+            UnitError: systemd refuses; a later run continues from there.
         """
         host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=False) as done:
@@ -238,10 +238,10 @@ class RemoveLoadBalancerProbe:
 
 
 def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done) -> ProbeReport:
-    """Carry out a removal, of which a plan without changes says why it is none."""
+    """Carry out a removal; a plan without changes says why there are none."""
     if not plan.changed:
         return plan
-    # First, so that no start of the node and no flush gives the rules back.
+    # First, so that no start of the node and no flush loads the rules again.
     done.add(take_away(_plan_boot(host, None), host, scope))
     if not host.is_image:
         _put_back(given_or_real(host, node, LinuxProbeNode))

@@ -1,8 +1,8 @@
-"""A Linux node: ebtables(8), ip(8) and bridge(8), and by netlink what is at the other end of a pair.
+"""A Linux node: ebtables(8), ip(8) and bridge(8), and netlink for the other end of a veth pair.
 
-ebtables comes in two variants, each with rules of its own: one keeps them in nftables, the other, the legacy one, in
-tables of old that the kernel can only replace as a whole. Only the first can delete some rules in one transaction, and
-only its rules are read and deleted here.
+ebtables has two variants with separate rules: one keeps them in nftables, the legacy one in old tables that the kernel
+can only replace as a whole. Only the first can delete several rules in one transaction, and only its rules are read and
+deleted here.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
 @attrs.define(kw_only=True, eq=False)
 class LinuxBridgeNode(Programs):
-    """A ``BridgeNode``: the network namespace that the calling thread is in.
+    """A ``BridgeNode``: the calling thread's network namespace.
 
     Args:
-        sys: where sysfs is, which tells what the kernel has loaded.
-        search_path: where programs are looked for.
+        sys: the path of sysfs, which shows what the kernel has loaded.
+        search_path: the folders of the programs.
     """
 
     error = AzureVnetError
     sys: Path = Path("/sys")
 
     def look(self, bridge: str) -> NodeState:
-        """Return all that a plan is made of, apart from files."""
+        """Return everything that a plan needs, except files."""
         notes, rules = [], tuple[str, ...]()
         has_bridge = bool(self.ask_ip("look for the bridge", f"ip -j link show dev {bridge}"))
         if not has_bridge:
@@ -52,21 +52,21 @@ class LinuxBridgeNode(Programs):
         try:
             rules = self._rules()
         except AzureVnetError as error:
-            # Without the bridge no frame meets any rule.
+            # Without the bridge no frame reaches any rule.
             if has_bridge or error.is_not_permitted:
                 raise
             notes.append(f"rules weren't looked at: {error}")
         gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
-        # Last, as the port says.
+        # Last, as the port requires.
         interfaces = read("list the interfaces", partial(_interfaces, seen))
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
-        """Return the rules of table nat as they are saved, for that is what deletes them."""
+        """Return the rules of table nat in their saved form, which is needed to delete them."""
         lines = self.ask(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # With return code 0, where another program has put rules there that ebtables doesn't understand.
+        # With return code 0, if another program has added rules that ebtables doesn't understand.
         if "*nat" not in lines:
             raise AzureVnetError(
                 f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",
@@ -76,19 +76,19 @@ class LinuxBridgeNode(Programs):
         return tuple(line for line in lines if line.startswith("-A "))
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""
+        """Delete rules of ebtables' nat table in one transaction, by their saved form; if one is missing, none."""
         attempt = f"delete {len(rules)} rules of ebtables' table nat"
         deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
         self.ask(attempt, "ebtables-nft-restore --noflush", text=f"*nat\n{deletions}COMMIT\n")
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
-        """Delete neighbours; one that isn't there is fine."""
+        """Delete neighbours; ignore missing ones."""
         for neighbour in neighbours:
             command = f"ip neighbour delete {neighbour.address} dev {neighbour.dev}"
             self.ask(f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device")
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
-        """Return the permanent ones that no daemon has learned or manages."""
+        """Return the permanent neighbours that no daemon has learned or manages."""
         command = f"ip -j neighbour show dev {bridge} nud permanent"
         return tuple(
             Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
@@ -100,7 +100,7 @@ class LinuxBridgeNode(Programs):
 def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[Interface, ...]:
     """Return all interfaces, each with the MACs that a bridge has seen behind it."""
     links = {message["index"]: message for message in request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {})}
-    # pyroute2 decodes the names that are UTF-8 and leaves others as they are.
+    # pyroute2 decodes names in UTF-8 and leaves others unchanged.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
     macs = defaultdict[str, list[str]](list)
     for entry in seen:
@@ -119,10 +119,10 @@ def _mac(link: Any) -> str:
 def _far_mac(talk: Conversation, link: Any) -> str | None:
     """Return the MAC of the far end of a veth pair; None if it can't be read."""
     far_index, namespace = link.get_attr("IFLA_LINK"), link.get_attr("IFLA_LINK_NETNSID")
-    # A namespace that is about to end has no number any more.
+    # A namespace that is about to end has lost its number.
     if far_index is None or namespace == _NO_NAMESPACE:
         return None
-    # By its older name: IFLA_TARGET_NETNSID. Without it the far end is in this namespace.
+    # The older name of IFLA_TARGET_NETNSID. Without the attribute the far end is in this namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
         (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)

@@ -1,12 +1,12 @@
-"""Pure: what ebtables-save prints -> the rules of pods; azure-vnet's state -> its endpoints.
+"""Pure: parse the output of ebtables-save into pods' rules, and azure-vnet's state into endpoints.
 
-A rule is a pod's if its whole line is one of these two (the address and the MAC apart); one more match, another
-option, chain or target, and it is another program's::
+A rule is a pod's if its whole line is one of these two (except the address and the MAC); with another match, option,
+chain or target it is another program's::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 -j arpreply --arpreply-mac a2:06:00:20:0b:06
     -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT
 
-The second one also for IPv6, with ``-p IPv6`` and ``--ip6-dst``.
+The second one also exists for IPv6, with ``-p IPv6`` and ``--ip6-dst``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import attrs
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.model.parsing import IpAddress
 
-# What azure-vnet answers ARP with in tunnel mode: the fabric's virtual gateway, which stands for every pod.
+# azure-vnet's answer to ARP in tunnel mode: the fabric's virtual gateway, which stands for every pod.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
@@ -37,12 +37,12 @@ _SHAPES = (
 
 @attrs.frozen
 class PodRule:
-    """A rule as azure-vnet makes it for one address of a pod.
+    """A rule that azure-vnet makes for one address of a pod.
 
     Args:
-        address: the pod's.
-        mac: what ARP is answered with, or frames are sent to; in six pairs of lower-case digits.
-        uplink: the NIC that frames come in by; None: it answers ARP.
+        address: the pod's address.
+        mac: the MAC in ARP answers, or to which frames are sent; in six pairs of lower-case digits.
+        uplink: the NIC through which frames arrive; None: the rule answers ARP.
     """
 
     address: IpAddress
@@ -51,7 +51,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Return whether the MAC stands for every pod, and so doesn't tell whose rule it is."""
+        """Return whether the MAC stands for every pod, and so doesn't show whose rule it is."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
@@ -62,10 +62,10 @@ def parse_pod_rule(line: str) -> PodRule | None:
     """Read a rule that azure-vnet makes for a pod.
 
     Args:
-        line: as ebtables-save prints it.
+        line: a line of ebtables-save.
 
     Returns:
-        The rule; None if the line says anything less, more or else.
+        The rule; None if the line isn't exactly such a rule.
     """
     match = next(filter(None, (shape.fullmatch(line) for shape in _SHAPES)), None)
     if match is None:
@@ -82,12 +82,12 @@ def parse_pod_rule(line: str) -> PodRule | None:
 
 @attrs.frozen
 class Endpoint:
-    """A pod as azure-vnet's state lists it, whether it still lives or not.
+    """A pod in azure-vnet's state, whether it is still alive or not.
 
     Args:
-        interface: the host's end of its veth pair; empty if the state doesn't say.
-        mac: of the pod's end, in six pairs of lower-case digits; None if the state doesn't say.
-        addresses: the pod's.
+        interface: the host's end of its veth pair; empty if unknown.
+        mac: the MAC of the pod's end, in six pairs of lower-case digits; None if unknown.
+        addresses: the pod's addresses.
     """
 
     interface: str
@@ -99,14 +99,14 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
     """Read azure-vnet's state file.
 
     Args:
-        text: its content; an empty one is fine, as azure-vnet may not have written any yet.
-        source: what the file is called in an error.
+        text: the file's content; it may be empty, if azure-vnet hasn't written anything yet.
+        source: the name of the file in an error.
 
     Returns:
         Every endpoint of every network, in the order of the file.
 
     Raises:
-        AzureVnetError: it isn't JSON, or something in it isn't what azure-vnet writes.
+        AzureVnetError: the text isn't JSON, or contains something that azure-vnet doesn't write.
     """
     try:
         document = json.loads(text) if text.strip() else {}
@@ -119,13 +119,13 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise AzureVnetError(
             f"can't tell which pods azure-vnet still serves: {source} can't be understood: {error}",
-            hint="if azure-vnet isn't writing it just now, have azure-vnet write it anew, or move it aside: without it "
-            "the interfaces alone decide",
+            hint="if azure-vnet isn't writing it just now, have azure-vnet write it again, or move it aside: without "
+            "it the interfaces alone decide",
         ) from error
 
 
 def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return an object's object; Go writes ``null`` for one that is missing."""
+    """Return a nested object; Go writes ``null`` for a missing one."""
     return {} if parent.get(key) is None else parent[key]
 
 
@@ -134,7 +134,7 @@ def _values(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _endpoint(endpoint: dict[str, Any]) -> Endpoint:
-    """Read an endpoint as Go writes it: bytes in base64, addresses in words."""
+    """Read an endpoint as Go writes it: bytes in base64, addresses as text."""
     interface, text = endpoint.get("HostIfName") or "", endpoint.get("MacAddress")
     mac = b64decode(text, validate=True) if text else None
     if not isinstance(interface, str):

@@ -1,8 +1,8 @@
-"""Pure: what a node holds -> what goes, what stays, and why. Everything that might be a live pod's stays.
+"""Pure: decide which of a node's leftovers to remove, and why. Everything that may belong to a live pod stays.
 
-Whether a pod lives is told by its veth pair: the MAC of the pod's end, the MACs that the bridge has seen behind the
-host's end, and that this end is there. To be listed in azure-vnet's state is no sign of life: without a CNI DEL its
-entry stays for good.
+A pod's veth pair shows whether the pod is alive: the MAC of the pod's end, the MACs that the bridge has seen behind the
+host's end, and the existence of this end. An entry in azure-vnet's state proves nothing: without a CNI DEL it stays
+forever.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hostrouting.azure.vnet.port import Neighbour, NodeState
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.parsing import IpAddress
 
-# How azure-vnet names the host's end of a pod's veth pair.
+# The prefix of azure-vnet's names for the host's end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
-# Why something stays, and the interface that shows it, if one does.
+# Why something stays, and the interface that shows it, if any.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be its"
@@ -33,13 +33,13 @@ _GONE_TOO = "the pod that had this address and MAC is gone"
 
 @attrs.frozen
 class Item:
-    """Something that a node holds, and why it goes or stays.
+    """A rule or neighbour of a node, and why it is removed or stays.
 
     Args:
-        what: a rule as it was saved, or a neighbour.
-        address: the pod's that it is about.
-        reason: in words.
-        interface: what the reason is about, if that is an interface.
+        what: a rule in its saved form, or a neighbour.
+        address: the pod's address that it is for.
+        reason: the reason in words.
+        interface: the interface that the reason is about, if any.
     """
 
     what: str | Neighbour
@@ -59,14 +59,14 @@ class Item:
 
 @attrs.frozen
 class AzureVnetReport:
-    """Rules and neighbours that go or went and that stay or stayed, rules first, each by address.
+    """The rules and neighbours that are removed and that stay, rules first, each by address.
 
     Args:
         removed: what nothing needs any more.
-        kept: what is on the bridge or of azure-vnet's shape, and stays.
-        notes: what couldn't be looked at, in words.
-        other_rules: how many rules of table nat aren't of the shape that a pod's have; they stay.
-        is_unsure: whether what couldn't be looked at may be in a pod's way; without the bridge no frame meets a rule.
+        kept: what is on the bridge or looks like azure-vnet's, and stays.
+        notes: what couldn't be read, in words.
+        other_rules: the number of rules in table nat that don't look like a pod's; they stay.
+        is_unsure: whether unread rules may block a pod; without the bridge no frame reaches a rule.
     """
 
     removed: tuple[Item, ...] = ()
@@ -82,52 +82,52 @@ class AzureVnetReport:
 
 
 def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetReport:
-    """Tell what azure-vnet has left for pods that it no longer serves.
+    """Find azure-vnet's leftovers for pods that it no longer serves.
 
-    The order of what is given doesn't matter. A plan over what is left by this plan is empty.
+    The order of the input doesn't matter. After the plan is carried out, the next plan is empty.
 
     Args:
-        config: where to look, and what to leave alone.
-        state: the node.
-        endpoints: the pods that azure-vnet's state lists, dead ones too.
+        config: the CIDRs to clean up, and the addresses to keep.
+        state: the node's state.
+        endpoints: the pods in azure-vnet's state, including dead ones.
 
     Returns:
-        What would become of it.
+        The planned removals, and what stays.
     """
     return _Planner(config, state, tuple(endpoints)).plan()
 
 
 class _Planner:
-    """A node as the decisions look at it."""
+    """A node's state, indexed for the decisions."""
 
     def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: tuple[Endpoint, ...]) -> None:
         self._config, self._state = config, state
         self._rules = [(line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None]
-        # The last of a name wins in a dictionary, and the first is to be told.
+        # In a dictionary the last one of a name wins, and the first one should be reported.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         self._names = {interface.name for interface in interfaces}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
-        # A pair that was renamed still serves its pod, as long as it is a port of the bridge.
+        # A renamed pair still serves its pod, as long as it is a port of the bridge.
         pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
         self._holders: dict[str | None, Why] = {
             mac: ("a running pod has this MAC", one.name) for one in pairs for mac in (*one.seen_macs, one.far_mac)
         }
         self._holders |= {one.mac: ("its MAC is that of an interface of this node", one.name) for one in interfaces}
         self._unreadable = [one.name for one in veths if one.far_mac is None]
-        # By address, as there may be thousands of pods and rules.
+        # By address, because there may be thousands of pods and rules.
         self._alive_at: defaultdict[IpAddress, list[Endpoint]] = defaultdict(list)
         self._dead_macs: defaultdict[IpAddress, set[str | None]] = defaultdict(set)
         for endpoint in sorted(endpoints, key=lambda one: one.interface):
             for address in endpoint.addresses:
                 if endpoint.interface in self._names:
                     self._alive_at[address].append(endpoint)
-                elif endpoint.interface:  # one without an interface may be anywhere
+                elif endpoint.interface:  # a pod without an interface may be anywhere
                     self._dead_macs[address].add(endpoint.mac)
         self._frames_to: defaultdict[IpAddress, set[str]] = defaultdict(set)
         for _, rule in self._rules:
             if rule.uplink is not None:
                 self._frames_to[rule.address].add(rule.mac)
-        # azure-vnet makes the pair first, then the rules, ARP's before that for frames, and writes its state last.
+        # azure-vnet first makes the pair, then the rules, ARP's before those for frames, and writes its state last.
         begun, saved = set().union(*self._frames_to.values()), {endpoint.interface for endpoint in endpoints}
         added = [one for one in veths if one.name not in saved]
         self._half_done = [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
@@ -149,10 +149,10 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # Whatever tells where frames for the address go may be of the pod that had it before.
+        # Any rule for the address's frames may belong to the pod that had it before.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
-        # Every pod's tunnel rule has this MAC; where the frames of its address go to tells whose it is.
+        # Every pod's tunnel rule has this MAC; the target of its address's frames shows whose it is.
         return self._owner(rule.address, self._frames_to[rule.address] if rule.is_tunnel else {rule.mac})
 
     def _why_neighbour_stays(self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]) -> Why | None:
@@ -174,7 +174,7 @@ class _Planner:
         return ("it is the gateway of a route",) if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
-        """Tell who has an address and one of some MACs, or may have them; no MACs: it isn't known which."""
+        """Return who has an address and one of some MACs, or may have them; no MACs: they are unknown."""
         if held := sorted(macs & self._holders.keys()):
             return self._holders[held[0]]
         for endpoint in self._alive_at[address]:
@@ -187,5 +187,5 @@ class _Planner:
 
 
 def _place(item: Item) -> tuple[bool, int, int, str]:
-    """Order rules before neighbours, each by address, and nothing by the order in which it was given."""
+    """Order rules before neighbours, each by address, independently of the input's order."""
     return item.kind == "neighbour", item.address.version, int(item.address), str(item.what)

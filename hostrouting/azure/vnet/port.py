@@ -1,4 +1,4 @@
-"""The port of the clean-up after azure-vnet: a node's bridge, and what it holds."""
+"""The port of the clean-up after azure-vnet: a node's bridge and its state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class Interface:
 
     Args:
         name: its name.
-        mac: its own; empty if it has none.
+        mac: the interface's MAC; empty if it has none.
         master: the bridge that it is a port of.
-        far_mac: of a veth pair's other end, in whichever namespace that is; None if it can't be read, or there is none.
-        seen_macs: what its bridge has seen frames from behind it: after a while of silence a MAC is forgotten.
+        far_mac: the MAC of a veth pair's other end, in any namespace; None if it can't be read, or there is none.
+        seen_macs: the MACs from which the bridge has seen frames behind it; the bridge forgets a silent MAC after a
+            while.
     """
 
     name: str
@@ -35,8 +36,8 @@ class Neighbour:
 
     Args:
         dev: the interface.
-        address: whose MAC it tells.
-        mac: in six pairs of lower-case digits.
+        address: the neighbour's IP address.
+        mac: its MAC, in six pairs of lower-case digits.
     """
 
     dev: str
@@ -49,14 +50,14 @@ class Neighbour:
 
 @attrs.frozen
 class NodeState:
-    """A node at one moment.
+    """A node's state at one moment.
 
     Args:
-        rules: the lines of ebtables-save's nat table that add a rule (``-A ...``), in order, duplicates too.
-        interfaces: all.
-        gateways: of any route of IPv4.
-        neighbours: of the bridge.
-        notes: what couldn't be looked at, in words.
+        rules: the lines of ebtables-save's nat table that add a rule (``-A ...``), in order, including duplicates.
+        interfaces: all interfaces.
+        gateways: the gateways of all IPv4 routes.
+        neighbours: the bridge's neighbours.
+        notes: what couldn't be read, in words.
     """
 
     rules: tuple[str, ...] = ()
@@ -67,20 +68,20 @@ class NodeState:
 
 
 class BridgeNode(Protocol):
-    """A node on which azure-vnet may have been. Every call raises ``AzureVnetError`` or ``RouteError`` if it can't."""
+    """A node that azure-vnet may have used. Every method raises ``AzureVnetError`` or ``RouteError`` if it fails."""
 
     def look(self, bridge: str) -> NodeState:
-        """Return all that a plan is made of, apart from files.
+        """Return everything that a plan needs, except files.
 
-        The interfaces are read last: azure-vnet makes a pod's veth pair before anything else, so whatever else is
-        seen of a pod, its pair is seen too.
+        The interfaces are read last: azure-vnet makes a pod's veth pair before anything else, so if anything of a pod
+        is seen, its pair is seen too.
 
         Args:
-            bridge: whose neighbours to read; no such bridge: there are none.
+            bridge: the bridge whose neighbours to read; without such a bridge there are none.
         """
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules of ebtables' nat table in one transaction, each as it was saved; if one isn't there, none."""
+        """Delete rules of ebtables' nat table in one transaction, by their saved form; if one is missing, none."""
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
-        """Delete neighbours; one that isn't there is fine."""
+        """Delete neighbours; ignore missing ones."""

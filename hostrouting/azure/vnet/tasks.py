@@ -1,7 +1,7 @@
-"""RemoveStaleAzureVnet: look -> plan (pure) -> remove.
+"""RemoveStaleAzureVnet: read -> plan (pure) -> remove.
 
-Whatever a crash leaves half done, the next run finishes: neighbours go first, since it is the rules that tell whose
-they are.
+The next run finishes what a crash leaves half done: neighbours are removed first, because the rules show whose they
+are.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
 from phases import CancelScope
 
-# What azure-vnet thinks it serves.
+# azure-vnet's list of the pods that it serves.
 STATE_FILE = "/var/run/azure-vnet.json"
-# What it holds with flock(2) from its start to its exit, since v1.4.15.
+# azure-vnet holds it with flock(2) from its start to its exit, since v1.4.15.
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
 def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetReport:
-    """Plan for the host as it is at this moment, changing nothing and waiting for nothing.
+    """Plan for the host's current state, without changing or waiting for anything.
 
     Args:
-        config: where to look.
-        host: where; not an image.
-        node: its bridge's side; None: this kernel's.
+        config: the config of the clean-up.
+        host: the host; not an image.
+        node: the host's bridge; None: this kernel's.
 
     Returns:
-        What would go and what would stay; nothing if the config asks for none.
+        The planned removals and what stays; empty if the config asks for no clean-up.
 
     Raises:
-        AzureVnetError: the node can't be read, or azure-vnet's state not understood, or there is no kernel.
-        FileError: that state can't be read.
+        AzureVnetError: the node can't be read, azure-vnet's state can't be understood, or there is no kernel.
+        FileError: azure-vnet's state can't be read.
     """
     stale = config.stale_azure_vnet
     if stale is None:
@@ -58,12 +58,12 @@ def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
 
 @attrs.frozen
 class RemoveStaleAzureVnet:
-    """Remove what azure-vnet left for pods that it no longer serves, and nothing else.
+    """Remove azure-vnet's leftovers for pods that it no longer serves, and nothing else.
 
     Args:
-        config: where to look; without ``staleAzureVnet`` nothing is done.
-        host: where; None: this host.
-        node: its bridge's side; None: this kernel's, by ebtables and netlink.
+        config: the config of the clean-up; without ``staleAzureVnet`` nothing is done.
+        host: the host to work on; None: this host.
+        node: the host's bridge; None: this kernel's, through ebtables and netlink.
     """
 
     name = "remove-stale-azure-vnet"
@@ -73,15 +73,15 @@ class RemoveStaleAzureVnet:
     node: BridgeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> AzureVnetReport:
-        """Remove the neighbours, then the rules, and see that they are gone.
+        """Remove the neighbours, then the rules, and check that they are gone.
 
         Returns:
-            What went and what stays, each with its reason.
+            The removals and what stays, each with its reason.
 
         Raises:
-            AzureVnetError: something can't be read or removed. What was removed until then was stale, and a later run
-                goes on from there.
-            FileError: hostrouting's own lock, or azure-vnet's, can't be taken, or azure-vnet's state not be read.
+            AzureVnetError: something can't be read or removed. Everything removed so far was stale, and a later run
+                continues from there.
+            FileError: hostrouting's own lock or azure-vnet's can't be taken, or azure-vnet's state can't be read.
         """
         stale = self.config.stale_azure_vnet
         if stale is None:
@@ -89,15 +89,15 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         node = _node(host, self.node)
         theirs = host.layout.of(LOCK_FILE)
-        # Without its folder, no azure-vnet that knows that lock has run since the boot; nothing is made then. What an
-        # older one is at, its pod's pair of interfaces tells.
+        # Without its folder, no azure-vnet that uses this lock has run since boot, and the folder isn't created. The
+        # pair of interfaces shows a pod that an older azure-vnet is setting up.
         kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
         with locked(host.layout.lock, scope), kept_out:
             plan = plan_stale(self.config, host, node=node)
             scope.check()
             neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
             rules = [item.what for item in plan.removed if isinstance(item.what, str)]
-            # The rules last: they tell whose the others are, should this be the end of us.
+            # The rules last: if this process ends here, they still show whose the others are.
             node.remove_neighbours(neighbours)
             try:
                 if rules:
