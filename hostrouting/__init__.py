@@ -7,35 +7,36 @@
     phases.run(Configure(config))    # on this host, now and at every boot
     print(check(config).verdict)
 
-The config, ``hostRouting`` in a JSON document: Config, of StaticRoutes (each a StaticRoute) and RouteOverlap (each an
-ExpectedCidr, and an OverlapMode).
+The config, ``hostRouting`` in a JSON document: Config, made of StaticRoutes (each a StaticRoute) and RouteOverlap (each
+an ExpectedCidr, and an OverlapMode).
 
 Tasks, which change things; ``phases.run`` runs them:
 
-    Configure                 all of the next three, in one step
-    ConfigureStaticRoutes     the routes, all of them or none, and at every boot
-    ConfigureWatch            the watcher, which keeps all of it true
-    CheckRouteOverlap         the check, now and at every start of the node
-    RemoveHostRouting         takes everything back
+        Configure                 all of the next three, in one step
+        ConfigureStaticRoutes     the routes, all of them or none, and at every boot
+        ConfigureWatch            the watcher, which keeps everything correct
+        CheckRouteOverlap         the check, now and at every start of the node
+        RemoveHostRouting         removes everything
 
-Functions, which change nothing; the command line has one of the same name for each, but ``examine`` is its doctor:
+Functions, which change nothing; each has a command of the same name, except that the command for ``examine`` is doctor:
 
-    check      does every expected CIDR leave by the node's uplinks?
-    plan       what would Configure change, and would the next start be let through?
-    explain    why does an address go where it goes?
-    snapshot   record a host
-    judge      check many snapshots, and group the hosts by what is wrong
-    examine    does the gate hold on this host, and what may break it?
+        check      check that every expected CIDR leaves through the node's uplinks
+        plan       show what Configure would change, and whether the next start would be admitted
+        explain    explain where traffic to an address goes
+        snapshot   record a host
+        judge      check many snapshots, and group the hosts by what is wrong
+        examine    check whether the gate holds on this host, and what may break it
 
-Where they work: Host, of routes, units and a Layout of files; ``Host.image`` and ``Host.recorded`` of a Snapshot.
+The host they work on: Host, made of routes, units and a Layout of files; ``Host.image``, and ``Host.recorded`` for a
+Snapshot.
 
-What they return: ConfigureReport, RoutesReport, OverlapReport with its Verdict. ``hostrouting.report`` has all that
-hangs on a report, and the reports of the functions.
+Their results: ConfigureReport, RoutesReport, OverlapReport with its Verdict. ``hostrouting.report`` has all parts of
+the reports, and the functions' reports.
 
-What they raise: ConfigError, FileError, RouteError, UnitError and RouteOverlapError, each a HostRoutingError.
+Their errors: ConfigError, FileError, RouteError, UnitError and RouteOverlapError, each a HostRoutingError.
 
-For the author of a routes backend there is ``hostrouting.backend``, for tests ``hostrouting.testing``, for Azure's
-nodes ``hostrouting.azure``. docs/explanation/design.md shows the code around.
+Authors of a routes backend find the ports in ``hostrouting.backend``, tests use ``hostrouting.testing``, and Azure's
+nodes ``hostrouting.azure``. docs/explanation/design.md describes the code.
 """
 
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ try:
     from phases import CancelScope as _CancelScope  # noqa: F401
 except ImportError as _error:
     if _error.name is None or _error.name.partition(".")[0] != "phases":
-        raise  # what ours needs is missing
+        raise  # our package's own dependency is missing
     raise ImportError(
         f"the package phases is not hostrouting's, but another distribution's ({_error}): "
         "pip uninstall phases, then pip install --force-reinstall hostrouting"

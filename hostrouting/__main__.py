@@ -1,10 +1,10 @@
-"""``python -m hostrouting`` and the ``hostrouting`` command: ``cli.main`` in a process of its own."""
+"""``python -m hostrouting`` and the ``hostrouting`` command: ``cli.main`` in its own process."""
 
 import gc
 import sys
 
-# Modules are tens of thousands of objects that stay, and routes may be millions: looking for garbage among them, here
-# and once more at the exit, takes as long as a whole check. What works for long looks for it now and then.
+# Modules are tens of thousands of permanent objects, and routes may be millions: searching them for garbage, here and
+# again at exit, takes as long as a whole check. Long-running commands do it now and then.
 if {"watch", "judge"} & {*sys.argv}:
     gc.set_threshold(50_000)
 else:
@@ -12,7 +12,7 @@ else:
 
 
 def run() -> int:
-    """Run the command that the process was started for.
+    """Run the command for which the process was started.
 
     Returns:
         The exit code.
@@ -24,7 +24,7 @@ def run() -> int:
     except KeyboardInterrupt:
         import signal
 
-        # Outside a task, which ends in its own way: as what doesn't catch the signal, without showing where.
+        # Outside a task, which ends in its own way: end like a program without a handler, and without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise

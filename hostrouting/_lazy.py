@@ -1,4 +1,4 @@
-"""Names that are looked up when they are first used (PEP 562), so that naming a config class loads no netlink."""
+"""Names that are imported when they are first used (PEP 562), so that using a config class loads no netlink."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Offer names that live in modules below a package.
+    """Return the hooks of a package for names that are defined in modules below it.
 
     Args:
-        package: its name.
-        homes: each module, relative to the package, with the names that it gives, separated by blanks.
+        package: the package's name.
+        homes: for each module, relative to the package, the names that it defines, separated by blanks.
 
     Returns:
-        ``__all__``, ``__getattr__`` and ``__dir__`` of the package.
+        The package's ``__all__``, ``__getattr__`` and ``__dir__``.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     namespace = vars(sys.modules[package])

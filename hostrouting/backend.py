@@ -1,9 +1,9 @@
-"""The two ports, and the values that go through them: for the author of a routes backend or a service manager.
+"""The two ports and their values, for authors of a routes backend or a service manager.
 
-``RouteBackend`` is the routes port. ``WholeTables`` makes the selective reads of one that reads whole tables.
-``NetlinkBackend`` is the kernel's own, and ``hostrouting.testing.FakeKernel`` one in memory.
+``RouteBackend`` is the routes port. ``WholeTables`` adds the selective reads to a backend that reads whole tables.
+``NetlinkBackend`` is the kernel's own, and ``hostrouting.testing.FakeKernel`` is in memory.
 ``hostrouting.testing.conformance`` compares any backend with it. ``UnitManager`` is the port of systemd, ``Systemctl``
-the running one, and ``hostrouting.testing.FakeSystemd`` one in memory.
+the running one, and ``hostrouting.testing.FakeSystemd`` is in memory.
 """
 
 from hostrouting.boot.systemctl import Systemctl

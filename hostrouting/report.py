@@ -1,11 +1,11 @@
 """The reports of tasks and functions, and the values in them; each is frozen and has ``to_json()``.
 
-Of the tasks: ``ConfigureReport``, made of a ``RoutesReport``, a ``WatchReport`` and an ``OverlapReport``; all have
-``changes``. A run that was cancelled after it had changed something that stays raises ``StoppedRun``, and one whose
-time was over ``OverdueRun``.
+The tasks' reports: ``ConfigureReport``, made of a ``RoutesReport``, a ``WatchReport`` and an ``OverlapReport``; all
+have ``changes``. A run that was cancelled, and whose changes partly remain, raises ``StoppedRun``; one whose deadline
+passed raises ``OverdueRun``.
 
-Of the functions: ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``, ``judge``
-a ``FleetReport``, and ``examine`` a ``DoctorReport`` of the checks that it has made, ``CHECKS`` if no others are given.
+The functions' reports: ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``,
+``judge`` a ``FleetReport``, and ``examine`` a ``DoctorReport`` of its checks, ``CHECKS`` by default.
 """
 
 from hostrouting.boot.locks import OverdueRun, StoppedRun

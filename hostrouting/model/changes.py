@@ -1,4 +1,4 @@
-"""Hold what a run has changed, or would change: routes, files and units, each with what became of it."""
+"""The changes that a run has made, or would make: routes, files and units, each with its action."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import attrs
 
 
 class Change(NamedTuple):
-    """One thing that a run has changed, or would change.
+    """One change that a run has made, or would make.
 
     Args:
-        what: a route, which is told as ip(8) prints it, the path of a file as the running system sees it, or a unit.
-        action: what became of it: ``added``, ``replaced`` or ``removed``; of a unit ``enabled``, ``disabled``,
+        what: a route as ip(8) prints it, the path of a file in the running system, or a unit.
+        action: ``added``, ``replaced`` or ``removed``; for a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
         was: the route that was replaced.
-        before: of a file that would be replaced, its content.
-        after: of a file that would be added or replaced, the content.
+        before: the content of a file that would be replaced.
+        after: the content of a file that would be added or replaced.
     """
 
     what: object
@@ -28,14 +28,14 @@ class Change(NamedTuple):
 
 @attrs.frozen
 class Changes:
-    """Changes that a run has made, or would make; false if there are none.
+    """The changes that a run has made, or would make; false if there are none.
 
-    What a run leaves anew each time isn't among it: its lock, and what a check has found.
+    Files that each run writes again aren't included: its lock, and the check's results.
 
     Args:
-        routes: of the kernel's table.
-        files: scripts, units, drop-ins, links, the manifest.
-        units: those of systemd; what a reload alone brings isn't listed.
+        routes: the changes in the kernel's table.
+        files: changes of scripts, units, drop-ins, links, and the manifest.
+        units: changes of systemd's units; the effects of a mere reload aren't listed.
     """
 
     routes: tuple[Change, ...] = ()
@@ -46,7 +46,7 @@ class Changes:
         return bool(self.routes or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
-        """Return the changes of both, one after the other."""
+        """Return both changes, one after the other."""
         files = {change.what: change for change in self.files}
         for change in later.files:
             before = files.get(change.what)
@@ -64,12 +64,12 @@ class Changes:
         return Changes(files=self.files, units=self.units)
 
     def of_part(self, name: str) -> Changes:
-        """Return those of a part's own script, unit and other files named after it."""
+        """Return the changes of a part's own script, unit and other files named after it."""
         own = tuple(change for change in self.files if f"/{name}." in str(change.what))
         return Changes(files=own, units=tuple(change for change in self.units if change.what == f"{name}.service"))
 
     def to_json(self) -> dict[str, Any]:
-        """Return whether anything is changed, and lists of what is."""
+        """Return whether anything is changed, and lists of the changes."""
         return {
             "changed": bool(self),
             "routes": _listed("route", self.routes),

@@ -9,10 +9,10 @@
     ├── FileError            a file, the lock or the manifest can't be read or written
     └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged (in ``overlap``)
 
-A plug-in hangs its own on the same root.
+A plug-in derives its own errors from the same root.
 
 Errors of the layers below (pyroute2's own ``NetlinkError``, ``OSError``) are translated where that layer is used
-and never leak. ``phases.Cancelled`` and ``phases.TimedOut`` pass through: they belong to the runner.
+and never escape. ``phases.Cancelled`` and ``phases.TimedOut`` pass through: they belong to the runner.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NO_CHANGES = Changes()
 
 
 class HostRoutingError(Exception):
-    """Anything that hostrouting couldn't do.
+    """Anything that hostrouting failed to do.
 
     Args:
         message: what was attempted, on what, and why it failed.
-        hint: what to do next; empty where the message leaves nothing to add.
-        errno: the kernel's reason as a number, where the kernel gave one.
-        changes: what had been changed by then and was not put back.
+        hint: what to do next; empty if the message leaves nothing to add.
+        errno: the kernel's reason as a number, if it gave one.
+        changes: the changes so far that weren't undone.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HostRoutingError(Exception):
 
     @property
     def is_not_permitted(self) -> bool:
-        """Return whether the kernel refused for want of privileges."""
+        """Return whether the kernel refused because of missing privileges."""
         return self.errno in (errnos.EPERM, errnos.EACCES, errnos.EROFS)
 
 
@@ -60,7 +60,7 @@ class ConfigError(HostRoutingError):
 
     Args:
         problems: (path, message) of each problem, in the order of the document. The path reads like
-            ``hostRouting.staticRoutes.routes[2].gateway``; it is empty where the whole value is wrong.
+            ``hostRouting.staticRoutes.routes[2].gateway``; it is empty if the whole value is wrong.
     """
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
@@ -72,11 +72,11 @@ class ConfigError(HostRoutingError):
 
 
 class Refusal(NamedTuple):
-    """Why one route of several can't be had.
+    """The reason why one route of several is refused.
 
     Args:
         message: what was attempted, on which route, and why it failed.
-        hint: what to do next; empty where the message leaves nothing to add.
+        hint: what to do next; empty if the message leaves nothing to add.
     """
 
     message: str
@@ -87,16 +87,16 @@ class Refusal(NamedTuple):
 
 
 class RouteError(HostRoutingError):
-    """Routes couldn't be read, resolved, installed, removed, or seen to win."""
+    """Routes couldn't be read, resolved, installed, removed, or verified."""
 
     @classmethod
     def of(cls, refusals: Sequence[Refusal], *, most: int | None = None, errno: int | None = None) -> RouteError:
-        """Return the error of several refusals: a line for each, and a line for each hint that is another.
+        """Return one error for several refusals: a line for each, and a line for each different hint.
 
         Args:
             refusals: at least one.
             most: how many to name; None: all of them.
-            errno: the kernel's reason as a number, where the kernel gave one.
+            errno: the kernel's reason as a number, if it gave one.
         """
         named = refusals[:most]
         lines = [refusal.message for refusal in named]
@@ -107,7 +107,7 @@ class RouteError(HostRoutingError):
 
 
 class UnitError(HostRoutingError):
-    """Systemd refused, or a unit doesn't hold what was installed."""
+    """systemd refused, or a unit doesn't have the installed settings."""
 
 
 class FileError(HostRoutingError):
@@ -115,14 +115,14 @@ class FileError(HostRoutingError):
 
     @classmethod
     def of(cls, attempt: str, error: OSError) -> FileError:
-        """Return the error of an attempt ("write /run/x") that the operating system refused.
+        """Return the error for an attempt ("write /run/x") that the operating system refused.
 
         Args:
             attempt: what was attempted and on what, as a verb phrase.
-            error: the refusal.
+            error: the operating system's error.
 
         Returns:
-            An error with the reason in words and its ``errno``.
+            An error with the reason in words and the ``errno``.
         """
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "run as root" if error.errno in (errnos.EPERM, errnos.EACCES) else ""

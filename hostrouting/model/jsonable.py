@@ -41,12 +41,12 @@ def in_json(value: Any) -> Any:
 
 
 def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
-    """Return an object of some fields of a value."""
+    """Return an object with the named fields of a value."""
     return {json_key(name): in_json(getattr(instance, name)) for name in names}
 
 
 class JsonObject:
-    """A value whose JSON is an object of its fields, or of those fields and properties that ``json_names`` names."""
+    """A value whose JSON is an object of its fields, or of the fields and properties in ``json_names``."""
 
     __slots__ = ()
     json_names: ClassVar[tuple[str, ...]] = ()
@@ -58,6 +58,6 @@ class JsonObject:
 
 @cache
 def json_key(name: str) -> str:
-    """Return the JSON key of a field: ``waitSeconds`` of ``wait_seconds``."""
+    """Return the JSON key of a field: ``waitSeconds`` for ``wait_seconds``."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)

@@ -1,6 +1,6 @@
 """Interfaces and their addresses, in the words of ip-link(8) and ip-address(8).
 
-Interfaces are named, never numbered: an index is looked up right before a write, since a re-created link gets a new
+Interfaces are named, never numbered: an index is looked up right before a write, because a re-created link gets a new
 one.
 """
 
@@ -19,7 +19,7 @@ from hostrouting.model.prefixes import Prefix
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether the name of an interface is like one of some shell patterns."""
+    """Return whether the name of an interface matches one of some shell patterns."""
     return _any_of(patterns)(dev) is not None
 
 
@@ -29,7 +29,7 @@ def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
 
 
 class Hardware(IntEnum):
-    """ARPHRD_* of linux/if_arp.h, as far as they matter here."""
+    """ARPHRD_* of linux/if_arp.h, as far as they are needed here."""
 
     ETHER = 1
     INFINIBAND = 32
@@ -41,14 +41,14 @@ class Link:
     """A network interface.
 
     Args:
-        index: the kernel's number for it, as long as it exists.
+        index: the kernel's number for the interface, as long as it exists.
         name: its name.
         is_up: the administrative state (IFF_UP).
-        has_carrier: whether the other end is there (IFF_LOWER_UP).
+        has_carrier: whether the other end is up (IFF_LOWER_UP).
         kind: ``veth``, ``bridge``, ``bond``…; None for hardware.
         hardware: the ARPHRD number (see ``Hardware``).
         master: the bridge, bond or other interface that it is a port of.
-        group: its number, by which policy rules may pass over results; 0 is everybody's.
+        group: the number of the interface's group, by which policy rules may suppress results; 0 is the default.
     """
 
     index: int
@@ -68,12 +68,12 @@ class Address:
     Args:
         dev: the interface that carries it.
         local: the address.
-        prefix_length: 0-32, of the connected network.
+        prefix_length: the length of the connected network's prefix, 0-32.
         peer: the other end of a point-to-point link, if it isn't ``local`` itself.
-        metric: of the connected route; 0 is the kernel's default.
+        metric: the metric of the connected route; 0 is the kernel's default.
         is_secondary: a later address of the same subnet on the same interface.
         has_prefix_route: whether the kernel adds a connected route for it.
-        scope: how far it may be used as a source: ``Scope.UNIVERSE``, or the link, or this host.
+        scope: where it may be used as a source: ``Scope.UNIVERSE``, or the link, or this host.
     """
 
     dev: str
@@ -87,7 +87,7 @@ class Address:
 
     @property
     def network(self) -> IPv4Network:
-        """The connected network: the peer's, where there is one."""
+        """The connected network: the peer's, if there is one."""
         return IPv4Network(self.prefix)
 
     @property

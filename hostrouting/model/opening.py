@@ -1,4 +1,4 @@
-"""An opener for files that other programs have left."""
+"""An opener for files that other programs have created."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import stat
 
 
 def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
-    """Open a regular file, a folder or /dev/null, as ``open(opener=)`` asks; refuse what blocks, such as a FIFO.
+    """Open a regular file, a folder or /dev/null, for ``open(opener=)``; refuse files that block, such as a FIFO.
 
     Args:
-        path: of the file.
-        flags: as of open(2).
+        path: the file's path.
+        flags: as for open(2).
         dir_fd: the folder that the path is relative to; None: the working directory.
 
     Raises:
-        OSError: it can't be opened, or is no regular file.
+        OSError: the file can't be opened, or isn't a regular file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, dir_fd=dir_fd)
     found = os.fstat(descriptor)
-    # /dev/null is what systemd.unit(5) has a masked file linked to.
+    # A masked file of systemd.unit(5) links to /dev/null.
     is_mask = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
-    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:  # open refuses a directory itself
+    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:  # open itself refuses a directory
         return descriptor
     os.close(descriptor)
     raise OSError("it is not a regular file")

@@ -1,6 +1,6 @@
-"""Strict addresses, prefixes and interface names.
+"""Strict parsers for addresses, prefixes and interface names.
 
-The standard library's ``ipaddress`` does the arithmetic; what it lets through and a boot script must not see
+The standard library's ``ipaddress`` does the arithmetic; text that it accepts and a boot script must not see
 (``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, white space, full-width digits) is refused here first.
 Every ``parse_*`` raises ``ValueError`` with a sentence that starts with the offending value.
 """
@@ -17,7 +17,7 @@ from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
 # RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4): the kernel accepts routes for all of
-# them (fib_semantics.c has no such check), so nothing but this stops a route that can never carry a packet.
+# them (fib_semantics.c has no such check), so only this check stops a route that can never carry a packet.
 RESERVED = {
     IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
     IPv4Network("127.0.0.0/8"): "127.0.0.0/8, the loopback network",
@@ -28,11 +28,11 @@ IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
 Made = TypeVar("Made")
 
-# Their first octets: a network that begins with another one lies in none of them.
+# Their first octets: a network with another first octet isn't in any of them.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-# The one spelling of each, as inet_pton(3) has it too: no leading zeros, no other digits. Several times as fast as a
-# pattern, and configs are long.
+# The only spelling of each length, as in inet_pton(3): no leading zeros, no other digits. This is several times as fast
+# as a pattern, and configs are long.
 _LENGTHS = {str(number): number for number in range(33)}
 
 _IPV4_ONLY = "these tasks are IPv4-only"
@@ -45,7 +45,7 @@ def _text(value: object, kind: str) -> str:
 
 
 def reserved_block(network: IPv4Network) -> str | None:
-    """Return the special-purpose block that a network lies in wholly, in words; None if it lies in none."""
+    """Return the special-purpose block that contains all of a network, in words; None if there is none."""
     return next((words for block, words in RESERVED.items() if network.subnet_of(block)), None)
 
 
@@ -59,16 +59,16 @@ def parse_address(value: object) -> IPv4Address:
         The address.
 
     Raises:
-        ValueError: it is anything else, with the reason in words.
+        ValueError: the value is anything else; the message says why.
     """
     if isinstance(value, IPv4Address):
-        return IPv4Address(int(value))  # an IPv4Interface is one too, and prints its prefix length
+        return IPv4Address(int(value))  # an IPv4Interface is an IPv4Address too, and prints its length
     text = _text(value, "an IPv4 address")
     if ":" in text:
         raise ValueError(f"{shown(text)} is not an IPv4 address; {_IPV4_ONLY}")
     try:
         return IPv4Address(inet_pton(AF_INET, text))
-    except (OSError, ValueError):  # a NUL in it, or half of a surrogate pair
+    except (OSError, ValueError):  # it contains a NUL, or half of a surrogate pair
         raise ValueError(f"{shown(text)} is not an IPv4 address; expected four numbers like 10.1.0.1") from None
 
 
@@ -76,7 +76,7 @@ def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
     """Read an address that a host can have: not in 0/8, 127/8, 224/4 or 240/4.
 
     Raises:
-        ValueError: it is anything else, with the reason in words.
+        ValueError: the value is anything else; the message says why.
     """
     address = parse_address(value)
     if int(address) >> 24 in _RESERVED_OCTETS:
@@ -85,10 +85,10 @@ def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
 
 
 def split_prefix(value: object) -> Prefix:
-    """Read a prefix in strict CIDR form, host bits and all.
+    """Read a prefix in strict CIDR form, including host bits.
 
     Raises:
-        ValueError: it is anything else, with the reason in words.
+        ValueError: the value is anything else; the message says why.
     """
     text = _text(value, "an IPv4 prefix")
     quad, _, bits = text.partition("/")
@@ -115,7 +115,7 @@ def parse_prefix(value: str | IPv4Network) -> IPv4Network:
         The network.
 
     Raises:
-        ValueError: it is anything else; for host bits the message names the masked form.
+        ValueError: the value is anything else; for host bits the message names the masked form.
     """
     number, length = numbers(value) if isinstance(value, IPv4Network) else split_prefix(value)
     if number & (0xFFFFFFFF >> length):
@@ -137,7 +137,7 @@ def parse_cidr(value: str | IPv4Network) -> IPv4Network:
         The masked network.
 
     Raises:
-        ValueError: it is anything else, with the reason in words.
+        ValueError: the value is anything else; the message says why.
     """
     if not isinstance(value, IPv4Network):
         value = IPv4Network(split_prefix(value), strict=False)
@@ -145,7 +145,8 @@ def parse_cidr(value: str | IPv4Network) -> IPv4Network:
 
 
 def _ipv6(text: str, form: str, make: Callable[[str], Made], what: str) -> Made:
-    # No zone ("fe80::1%eth0"), no mapped dotted quad: what is compared with the kernel's own words has one spelling.
+    # No zone ("fe80::1%eth0"), no mapped dotted quad: an address compared with the kernel's text must have one
+    # spelling.
     try:
         if re.fullmatch(form, text):
             return make(text)
@@ -158,7 +159,7 @@ def parse_any_address(value: str | IpAddress) -> IpAddress:
     """Read an address of either family: IPv4 in strict dotted-quad form, IPv6 without a zone.
 
     Raises:
-        ValueError: it is anything else, with the reason in words.
+        ValueError: the value is anything else; the message says why.
     """
     if isinstance(value, IPv6Address):
         return IPv6Address(int(value))
@@ -168,10 +169,10 @@ def parse_any_address(value: str | IpAddress) -> IpAddress:
 
 
 def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
-    """Read a prefix of either family: strict CIDR, no host bits, not everything, IPv4 not in a special block.
+    """Read a prefix of either family: strict CIDR, no host bits, not every address, IPv4 not in a special block.
 
     Raises:
-        ValueError: it is anything else, with the reason in words.
+        ValueError: the value is anything else; the message says why.
     """
     if isinstance(value, str) and ":" in value:
         form = r"[0-9A-Fa-f:]+/(?:0|[1-9][0-9]{0,2})"
@@ -187,11 +188,11 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
 def parse_device(value: str) -> str:
     """Read the name of a network interface: 1-15 characters of ``[A-Za-z0-9_.-]``, not ``.`` or ``..``.
 
-    The kernel allows more (``dev_valid_name`` in net/core/dev.c refuses only ``/``, ``:`` and white space); what
-    is refused here beyond that has no place in a shell script.
+    The kernel allows more (``dev_valid_name`` in net/core/dev.c refuses only ``/``, ``:`` and white space); other
+    characters are refused here because they have no place in a shell script.
 
     Raises:
-        ValueError: it is anything else, with the reason in words.
+        ValueError: the value is anything else; the message says why.
     """
     text = _text(value, "an interface name")
     if text in (".", "..") or not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", text):

@@ -9,7 +9,7 @@ import attrs
 
 from hostrouting.model.routes import Protocol, Table, word_of
 
-# No rule can ask for port 65535 (fib_rule_port_range_valid).
+# No rule can select port 65535 (fib_rule_port_range_valid).
 ALL_PORTS = (1, 65534)
 
 
@@ -25,7 +25,7 @@ class RuleAction(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> RuleAction:
-        return cls.BLACKHOLE  # as fib4_rule_action treats one that it doesn't know
+        return cls.BLACKHOLE  # like fib4_rule_action for an unknown action
 
 
 @attrs.frozen
@@ -33,27 +33,27 @@ class Rule:
     """A policy rule, ip-rule(8): packets that match its selectors are looked up in its table.
 
     Args:
-        preference: 0-4294967295, the lowest is asked first.
+        preference: 0-4294967295, the lowest is evaluated first.
         action: what happens on a match.
         table: for ``TO_TABLE``.
-        goto: the preference to go on at, for ``GOTO``.
+        goto: the preference to continue at, for ``GOTO``.
         source: prefix of the packet's source; None: any.
         destination: prefix of the packet's destination; None: any.
-        tos: 0: any.
-        tun_id: of the tunnel that the packet has come out of; 0: any.
-        mark: the firewall mark asked for; None: any. (``fwmark 0`` is a selector too.)
+        tos: the type of service; 0: any.
+        tun_id: the ID of the tunnel that the packet has come from; 0: any.
+        mark: the selected firewall mark; None: any. (``fwmark 0`` is a selector too.)
         mark_mask: which bits of the mark count.
-        iif: the incoming interface asked for; ``lo`` means packets of this host.
+        iif: the selected incoming interface; ``lo`` means packets of this host.
         oif: the interface that the socket is bound to.
         uid_range: first and last user id.
         ip_protocol: 6 for TCP…; 0: any.
-        has_ports: whether it selects by source or destination port, and not by ranges of all that a client may use.
-        suppress_prefix_length: results this short or shorter are passed over; None: none are.
-        suppress_group: results over interfaces of this group are passed over; None: none are.
-        is_inverted: it matches what its selectors do *not* match.
-        is_l3mdev: the table is the one of the packet's VRF.
-        has_unknown: it selects by something that isn't known here.
-        protocol: who installed it.
+        has_ports: whether it selects a source or destination port, except by ranges of all ports that a client may use.
+        suppress_prefix_length: results with prefixes up to this length are skipped; None: none are.
+        suppress_group: results through interfaces of this group are skipped; None: none are.
+        is_inverted: whether it matches packets that its selectors do *not* match.
+        is_l3mdev: whether the table is that of the packet's VRF.
+        has_unknown: whether it has a selector that isn't known here.
+        protocol: the program that installed it.
     """
 
     preference: int
@@ -80,7 +80,7 @@ class Rule:
 
     @property
     def has_table(self) -> bool:
-        """Return whether it names a table other than that of a VRF."""
+        """Return whether it has a table other than a VRF's."""
         return self.action is RuleAction.TO_TABLE and not self.is_l3mdev
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Fakes for tests of what is built on hostrouting; needs neither hypothesis nor pyroute2.
+"""Fakes for tests of programs that use hostrouting; they need neither hypothesis nor pyroute2.
 
-``FakeKernel`` answers as Linux does, ``FakeSystemd`` stands in for systemd. ``hostrouting.testing.conformance`` holds a
-kernel of your own to Linux's answers; ``Kernel`` is what it asks of one.
+``FakeKernel`` answers like Linux, ``FakeSystemd`` replaces systemd. ``hostrouting.testing.conformance`` compares
+another kernel's answers with Linux's; ``Kernel`` is the interface that it needs.
 """
 
 from hostrouting.boot.fake_systemd import FakeSystemd

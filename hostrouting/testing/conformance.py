@@ -1,7 +1,6 @@
-"""Does a kernel answer as Linux does? A state machine that asks it and ``FakeKernel`` the same, and compares.
+"""Test whether a kernel answers like Linux: a state machine calls it and ``FakeKernel`` alike, and compares.
 
-A kernel that can be changed (``hostrouting.testing.Kernel``) is given by a context manager that makes a fresh
-world for each example::
+A context manager gives the kernel to test (``hostrouting.testing.Kernel``), in a fresh world for each example::
 
     from contextlib import contextmanager
 
@@ -14,8 +13,8 @@ world for each example::
 
     TestMyKernel = conformance_test(my_kernel)
 
-That is a ``unittest.TestCase``, which pytest collects. A backend that only has routes to offer needs someone else
-to change its world; ``pair`` makes a kernel of the two::
+That is a ``unittest.TestCase``, which pytest collects. If a backend only has routes, another kernel must change its
+world; ``pair`` makes a kernel from both::
 
     from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
 
@@ -26,11 +25,11 @@ to change its world; ``pair`` makes a kernel of the two::
 
     TestMyBackend = conformance_test(my_backend)
 
-How many examples of how many steps are run is up to the Hypothesis profile in force when the class is made, or to
-``settings``. Hypothesis leaves other steps out of each example (swarm testing), so that what one step always undoes
-shows too. Compared are the refusals of every call (by errno), and after every step the links (without their
-numbers), addresses, rules, the dump of all tables in order with all flags, that of some tables by themselves (one
-of which never exists), and the answers to lookups.
+The number of examples and steps depends on the Hypothesis profile at the time when the class is made, or on
+``settings``. Hypothesis leaves out other steps in each example (swarm testing), so that effects that one step always
+undoes are found too. The test compares the refusals of every call (by errno), and after every step the links (without
+their numbers), addresses, rules, the dump of all tables in order with all flags, dumps of some single tables (one of
+which never exists), and the answers to lookups.
 """
 
 from __future__ import annotations
@@ -74,9 +73,9 @@ _links = st.sampled_from(DEVICES)
 _devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
 # The last never exists.
 _TABLES = (Table.MAIN, 100, 4242)
-# For the reads that leave routes out: which interfaces', and inside of which networks they stay.
+# For the reads that leave out routes: the interfaces of these, and the networks inside which they are kept.
 _CHOICES = (((), ()), (DEVICES[:1], ()), (DEVICES, ((10 << 24, 24), (0, 1))))
-# None is this host's; 0.0.0.0 is none at all.
+# None of these is this host's; 0.0.0.0 isn't an address at all.
 _NOT_OWN = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
 _HEARD_SECONDS, _QUIET_SECONDS = 10.0, 0.01
 _QUIET_TRIES = 5
@@ -88,10 +87,10 @@ class DisagreementError(Exception):
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
-    """Return a ``Kernel`` made of a backend and of a kernel of the same world, which changes it.
+    """Return a ``Kernel`` made from a backend and a kernel of the same world that can change it.
 
     Args:
-        backend: is asked about and writes everything that a ``RouteBackend`` does.
+        backend: handles every method of ``RouteBackend``.
         world: changes links, addresses and rules.
     """
     names = [name for name in dir(Kernel) if not name.startswith("_")]
@@ -105,15 +104,15 @@ def conformance_test(
     make_reference: Callable[[], Kernel] = FakeKernel,
     settings: hypothesis_settings | None = None,
 ) -> type[TestCase]:
-    """Return a test case that holds a kernel to the answers of a reference.
+    """Return a test case that compares a kernel's answers with those of a reference.
 
     Args:
-        make_kernel: a context manager that gives a kernel in a fresh world: ``lo`` up, and nothing else.
-        make_reference: gives what to compare with; a ``FakeKernel`` with other sysctls, for example.
-        settings: Hypothesis' settings; those of the profile in force, if not given.
+        make_kernel: a context manager that returns a kernel in a fresh world: ``lo`` up, and nothing else.
+        make_reference: returns the reference; for example a ``FakeKernel`` with other sysctls.
+        settings: Hypothesis' settings; by default those of the current profile.
 
     Returns:
-        The class, to be assigned to a name in a test module.
+        The class, to assign to a name in a test module.
     """
     kernel_maker, reference_maker = make_kernel, make_reference
 
@@ -144,14 +143,14 @@ class ConformanceMachine(RuleBasedStateMachine):
         self.reference: Kernel = type(self).make_reference()
 
     def teardown(self) -> None:
-        """Leave the candidate's world."""
+        """Leave the tested kernel's world."""
         self._stack.close()
 
     # --- the steps ---------------------------------------------------------------------------------------------
 
     @initialize(is_furnished=st.sampled_from((True, True, True, False)))
     def furnish(self, is_furnished: bool) -> None:
-        """Start with three interfaces of which two have a subnet, or with none."""
+        """Start with three interfaces, two of them with a subnet, or with none."""
         if is_furnished:
             for dev in DEVICES:
                 self._both(methodcaller("add_link", dev))
@@ -170,7 +169,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=st.sampled_from(("add", "replace", "delete", "delete")), is_same=st.booleans())
     def write_present(self, data: st.DataObject, name: str, is_same: bool) -> None:
-        """Write or delete a route that is there, the kernel's own too, or one that differs in one or two respects."""
+        """Write or delete an existing route, perhaps the kernel's own, or one that differs in one or two attributes."""
         there = self.reference.routes()
         if there:
             present = st.sampled_from(there)
@@ -190,7 +189,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(name=_links, carrier=st.booleans())
     def set_carrier(self, name: str, carrier: bool) -> None:
-        """Plug a cable in or out."""
+        """Plug or unplug a cable."""
         self._both(lambda kernel: kernel.set_link(name, carrier=carrier))
 
     @rule(name=_links)
@@ -205,7 +204,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def del_address(self, data: st.DataObject) -> None:
-        """Take an address away that is there."""
+        """Remove an existing address."""
         there = self.reference.addresses()
         if there:
             address = data.draw(st.sampled_from(there))
@@ -218,14 +217,14 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def del_rule(self, data: st.DataObject) -> None:
-        """Delete a policy rule, mostly one that is there."""
+        """Delete a policy rule, mostly an existing one."""
         policy = data.draw(st.one_of(st.sampled_from(self.reference.rules() or (None,)), policy_rules()))
         if policy is not None:
             self._both(lambda kernel: kernel.del_rule(policy))
 
     @rule(route=routes())
     def notice(self, route: Route) -> None:
-        """Listen in both ways while a route is added: who lets it in reports it."""
+        """Listen in both ways while a route is added: a kernel that accepts it must report it."""
         prefix = numbers(route.destination)
         for kernel in (self.reference, self.candidate):
             _forget_changes(kernel)
@@ -241,7 +240,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(route=routes())
     def overlook(self, route: Route) -> None:
-        """Listen for what matters elsewhere while a route is added."""
+        """Listen for changes elsewhere while a route is added."""
         elsewhere = ((int(route.destination.network_address) ^ 1 << 31) >> 31 << 31, 1)
         if matters(route.table, numbers(route.destination), PrefixSet([elsewhere])):
             return
@@ -251,7 +250,7 @@ class ConformanceMachine(RuleBasedStateMachine):
                 with kernel.noticing_changes([elsewhere]) as may_have_changed:
                     if kernel.add([route]) or not may_have_changed():
                         break
-                # A link may tell late of what was done to it before.
+                # A link may report earlier changes late.
                 kernel.delete([route])
             else:
                 raise DisagreementError(f"{kernel!r} told that {route} was added, which doesn't matter")
@@ -260,7 +259,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Compare all that shows."""
+        """Compare everything that is visible."""
         self._compare("links", lambda kernel: [attrs.evolve(link, index=0) for link in kernel.links()])
         self._compare("addresses", lambda kernel: kernel.addresses())
         self._compare("rules", lambda kernel: kernel.rules())
@@ -288,7 +287,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
 
 def _forget_changes(kernel: Kernel) -> None:
-    """Have this thread's next wait for a change be one for a new one."""
+    """Make this thread's next wait for a change return only for a new one."""
     with suppress(TimedOut):
         while True:
             kernel.wait_for_change(CancelScope(timeout=_QUIET_SECONDS))
@@ -303,7 +302,7 @@ def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:
-    """Return the source by each entry with one hop that a lookup ends at; of several, chance takes one."""
+    """Return the source for each entry with one hop at which a lookup ends; with several hops it is random."""
     entries = {
         found.route: [found.address]
         for found in kernel.lookup(DESTINATIONS)

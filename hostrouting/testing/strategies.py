@@ -1,7 +1,7 @@
-"""Hypothesis strategies of routes, rules and addresses that meet each other often.
+"""Hypothesis strategies for routes, rules and addresses that often interact.
 
-The pools are small and overlap on purpose: a subnet, its halves and its neighbour; gateways inside, outside, own
-and broadcast; prefixes as long as an address. Nothing is drawn that ``FakeKernel`` doesn't model.
+The pools are small and overlap on purpose: a subnet, its halves and the adjacent one; gateways inside, outside, local
+and broadcast; prefixes as long as an address. They contain nothing that ``FakeKernel`` doesn't model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 DEVICES = ("v0", "v1", "v2")
-"""The links that are added and deleted."""
+"""The links to add and delete."""
 
 _ANY = IPv4Address(0)
 
@@ -31,7 +31,7 @@ DESTINATIONS = (
         ),
     ),
 )
-"""Addresses worth looking up: one at least in each range that the pools cut the address space into."""
+"""Addresses worth looking up: at least one in each range into which the pools divide the address space."""
 
 _prefixes = st.sampled_from(
     (
@@ -55,7 +55,7 @@ _DISCARDING = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, R
 
 @attrs.frozen
 class NewAddress:
-    """The arguments of ``Kernel.add_address`` behind the device."""
+    """The arguments of ``Kernel.add_address`` after the device."""
 
     address: str
     peer: str | None = None
@@ -64,7 +64,7 @@ class NewAddress:
 
 
 def new_addresses() -> st.SearchStrategy[NewAddress]:
-    """Addresses of a few subnets that overlap: secondaries, /31, /32, ends of the subnet, peers."""
+    """Draw addresses of a few subnets that overlap: secondaries, /31, /32, ends of the subnet, peers."""
     return st.builds(
         NewAddress,
         address=st.sampled_from(
@@ -81,7 +81,7 @@ def new_addresses() -> st.SearchStrategy[NewAddress]:
     )
 
 
-# Hops that the kernel takes where v0 has 10.0.0.0/24 and v1 has 10.0.1.0/24.
+# Hops that the kernel accepts if v0 has 10.0.0.0/24 and v1 has 10.0.1.0/24.
 _plain_hops = st.sampled_from(
     (
         *(NextHop(dev) for dev in DEVICES),
@@ -124,7 +124,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 
 
 def routes() -> st.SearchStrategy[Route]:
-    """Draw a route to add, replace or delete; a third of them are odd: mostly refused, or taken for an odd reason."""
+    """Draw a route to add, replace or delete; a third of them are odd: mostly refused, or oddly accepted."""
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
     discarding = st.builds(Route, type=st.sampled_from(_DISCARDING), **_plain)
     odd = st.builds(
@@ -140,11 +140,11 @@ _RESPECTS = ("destination", "hops", "type", "table", "protocol", "scope", "metri
 
 @st.composite
 def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
-    """Draw a route that differs from another in one or two respects, which it has from a third.
+    """Draw a route that differs from another in one or two attributes, which come from a third one.
 
     Args:
-        draw: by Hypothesis.
-        originals: the other.
+        draw: Hypothesis' function.
+        originals: draws the other routes.
     """
     changes = draw(st.lists(st.sampled_from(_RESPECTS), min_size=1, max_size=2, unique=True))
     donor = draw(routes())
