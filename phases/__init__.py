@@ -1,15 +1,15 @@
-"""Run trees of tasks that can be cancelled, watched and read in the log.
+"""Run trees of tasks that can be cancelled, observed and logged.
 
-A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` make bigger tasks of tasks, and `task`
-makes one of a function. `run` runs a tree, `run_async` does so from asyncio. A task waits, and runs programs,
-through the scope, so that a cancel or a deadline ends it. `all_or_nothing` puts back what a task has begun.
+A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` combine tasks, and `task` makes one from
+a function. `run` runs a tree, `run_async` runs it from asyncio. A task waits and runs programs through the scope, so
+that a cancel or a deadline ends it. `all_or_nothing` undoes what a task has started.
 """
 
 # The modules, each importing only those above it:
 #
 #     _errors     Cancelled, TimedOut, Status, Observer; PathNote, path_of: which task failed
-#     _interrupts Ctrl-C, which waits while what was begun is put back, or a program starts
-#     _scope      CancelScope: cancel, deadlines and waits that see both; the clock; Undo, all_or_nothing: the way back
+#     _interrupts Ctrl-C, which waits while changes are being undone or a program is starting
+#     _scope      CancelScope: cancels, deadlines and waits that obey both; the clock; Undo, all_or_nothing
 #     _process    one subprocess, which a cancel ends
 #     _log        the log records of a run
 #     _run        Task; run, run_async, run_child: observers and notes around every task
@@ -43,6 +43,6 @@ __all__ = [
     "task",
 ]
 
-# What users see in tracebacks, logs and help is the public name.
+# Tracebacks, logs and help show the public name.
 for _name in __all__:
     globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""Tasks made of functions, and of tasks."""
+"""Make tasks from functions, and from other tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ D = TypeVar("D")
 
 
 class _Tree:
-    """A task that is drawn as the tree of those that it is made of."""
+    """A task that is printed as the tree of its subtasks."""
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self))
@@ -33,7 +33,7 @@ class FunctionTask(_Tree, Generic[T_co]):
     """A task made of a function.
 
     Args:
-        name: in kebab-case.
+        name: the task's name in kebab-case.
         function: takes the scope and returns the result.
     """
 
@@ -46,10 +46,10 @@ class FunctionTask(_Tree, Generic[T_co]):
 
 
 def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
-    """Make a task of the function that is decorated.
+    """Make a task from the decorated function.
 
     Args:
-        name: in kebab-case.
+        name: the task's name in kebab-case.
 
     Returns:
         A decorator for a function that takes the scope and returns the task's result.
@@ -63,18 +63,18 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
 
 @frozen(init=False, repr=False)
 class _Several(_Tree, Generic[T_co]):
-    """Tasks, of whose results a tuple is made."""
+    """Several tasks whose results form a tuple."""
 
     tasks: tuple[Task[Any], ...] = field(validator=validators.deep_iterable(check_task))
     name: str = field(validator=check_name)
 
 
 class Serial(_Several[T_co]):
-    """Does tasks one after the other and stops at the first failure.
+    """Runs tasks one after the other and stops at the first failure.
 
     Args:
-        tasks: in order.
-        name: in kebab-case.
+        tasks: the tasks in order.
+        name: the task's name in kebab-case.
     """
 
     @overload
@@ -91,7 +91,7 @@ class Serial(_Several[T_co]):
         self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Do them; looks at the scope before each.
+        """Run the tasks; check the scope before each.
 
         Returns:
             The tasks' results, in their order.
@@ -99,7 +99,7 @@ class Serial(_Several[T_co]):
         Raises:
             Cancelled: the scope was cancelled.
             TimedOut: the scope's deadline passed.
-            BaseException: whatever a task raised.
+            BaseException: any exception of a task.
         """
         results = []
         for each in self.tasks:
@@ -109,11 +109,11 @@ class Serial(_Several[T_co]):
 
 
 class Parallel(_Several[T_co]):
-    """Does tasks at once, each in a thread; the first failure cancels the others, and none is dropped.
+    """Runs tasks at the same time, each in a thread; the first failure cancels the others, and no failure is lost.
 
     Args:
-        tasks: in the order of results and failures.
-        name: in kebab-case.
+        tasks: the tasks, in the order of results and failures.
+        name: the task's name in kebab-case.
     """
 
     @overload
@@ -130,19 +130,19 @@ class Parallel(_Several[T_co]):
         self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Do them; returns or raises only once every task has ended.
+        """Run the tasks; return or raise only once every task has ended.
 
-        What is no `Exception` (`KeyboardInterrupt`, `SystemExit`, a `Cancelled` that none of our scopes
-        caused) cancels the others too, and is raised in the calling thread as it is, with the failures as
-        notes. The same goes for what a signal handler raises while the calling thread waits for the tasks.
+        Anything but an `Exception` (`KeyboardInterrupt`, `SystemExit`, a `Cancelled` that none of our scopes
+        caused) also cancels the others, and is raised unchanged in the calling thread, with the failures as notes.
+        The same applies to exceptions of a signal handler while the calling thread waits for the tasks.
 
         Returns:
             The tasks' results, in their order.
 
         Raises:
-            ExceptionGroup: tasks failed: every failure, in the order of the tasks.
-            Cancelled: the scope was cancelled before all tasks had succeeded; failures are its notes.
-            TimedOut: likewise the scope's deadline passed.
+            ExceptionGroup: tasks failed: all failures, in the order of the tasks.
+            Cancelled: the scope was cancelled before all tasks had succeeded; the failures are its notes.
+            TimedOut: the scope's deadline passed before that; likewise.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -157,7 +157,7 @@ class Parallel(_Several[T_co]):
                 return run_child(each, inner)
             except BaseException as error:
                 if isinstance(error, Cancelled) and inner.is_cancelled:
-                    return None  # no failure of its own
+                    return None  # not a failure of this task
                 inner.cancel(f"{each.name} ended with {type(error).__name__}")
                 raise
             finally:
@@ -169,7 +169,7 @@ class Parallel(_Several[T_co]):
                     futures.append(pool.submit(copy_context().run, work, each))  # noqa: PERF401 - one at a time, if interrupted
                 for future in futures:
                     future.exception()  # waits for it
-            except BaseException as error:  # noqa: BLE001 - no more threads, or a signal handler's; raised below
+            except BaseException as error:  # noqa: BLE001 - out of threads, or a signal handler's error; raised below
                 errors.append(error)
                 inner.cancel(f"interrupted by {type(error).__name__}")
             errors += [failure for future in futures if (failure := future.exception()) is not None]
@@ -177,19 +177,19 @@ class Parallel(_Several[T_co]):
             while running:
                 time.sleep(POLL_SECONDS)
         if ended := inner.verdict():
-            # Without an error a task has cancelled the scope that it shares with the others.
+            # Without an error, a task has cancelled the scope that all of them share.
             raise _outcome(scope, errors) or ended
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
 
 @frozen(repr=False)
 class Timeout(_Tree, Generic[T_co]):
-    """Does a task that must be done in time.
+    """Runs a task with a time limit.
 
     Args:
-        seconds: how long it may take, 0 or more.
-        task: what to do.
-        name: in kebab-case.
+        seconds: the limit in seconds, 0 or more.
+        task: the task to run.
+        name: the name in kebab-case.
     """
 
     seconds: float = field(validator=validators.ge(0))
@@ -198,25 +198,25 @@ class Timeout(_Tree, Generic[T_co]):
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
-        """The task, as composites give theirs."""
+        """The task, as a tuple like that of other composites."""
         return (self.task,)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Do it.
+        """Run the task.
 
         Returns:
             The task's result.
 
         Raises:
-            TimedOut: it wasn't done in time.
+            TimedOut: the task took too long.
             Cancelled: the scope was cancelled or an earlier deadline passed.
-            BaseException: whatever the task raised.
+            BaseException: any exception of the task.
         """
         return run_child(self.task, scope.child(timeout=self.seconds))
 
 
 def _lines(task: Any) -> Iterator[str]:
-    """Yield a line for each task; what has `tasks` is drawn with those below it."""
+    """Yield a line for each task; subtasks are drawn below their parent."""
     manner = {Parallel: " (all at once)", Timeout: f" (at most {getattr(task, 'seconds', 0):g} s)"}
     yield task.name + manner.get(type(task), "")
     children = tuple(getattr(task, "tasks", ()))
@@ -228,7 +228,7 @@ def _lines(task: Any) -> Iterator[str]:
 
 
 def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException | None:
-    """Choose what to raise: an interrupt, else the scope's own end, else the failures, if there are any."""
+    """Choose the exception to raise: an interrupt, otherwise the scope's own, otherwise the failures, if any."""
     failures = [error for error in errors if isinstance(error, Exception)]
     interrupts = [error for error in errors if not isinstance(error, Exception)]
     stop = interrupts[0] if interrupts else scope.verdict()

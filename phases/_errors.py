@@ -1,4 +1,4 @@
-"""Define how tasks end: the exceptions and notes of a run, and the observer that it reports to."""
+"""Define how tasks end: the exceptions and notes of a run, and the observer of a run."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Protocol, TypeVar
 E = TypeVar("E", bound=BaseException)
 
 Tell = Callable[[Callable[["Observer"], None]], None]
-"""Tells the observers of a run something, one call at a time."""
+"""Calls the observers of a run, one call at a time."""
 
 POLL_SECONDS = 0.025
-"""How long anything here blocks at a stretch, before it looks for cancels.
+"""The longest time, in seconds, that anything here blocks before it checks for cancels.
 
-Nothing could wake it up for all of them: a signal that comes between the main thread's last line and its
-blocking system call doesn't interrupt that, and the handler, which may want to cancel, runs in that thread only.
+No wakeup would work for all of them: a signal that arrives between the main thread's last line and its blocking system
+call doesn't interrupt that call, and the handler, which may want to cancel, runs only in that thread.
 """
 
 
 class Cancelled(BaseException):
-    """Cancellation of the scope; not an `Exception`, so that no task swallows it by accident.
+    """The scope was cancelled. Not an `Exception`, so that no task swallows it by accident.
 
     Args:
-        reason: why, in words.
+        reason: the reason in words.
     """
 
     def __init__(self, reason: str) -> None:
@@ -34,12 +34,12 @@ class Cancelled(BaseException):
 
 
 class TimedOut(Exception):
-    """The deadline of this very scope passed; the scopes below it are `Cancelled` instead.
+    """The deadline of this scope itself passed; the scopes below it are `Cancelled` instead.
 
-    It is no `OSError`, so that no `except OSError` takes a deadline for a failed system call.
+    It isn't an `OSError`, so that `except OSError` doesn't treat a deadline as a failed system call.
 
     Args:
-        seconds: how much time there had been.
+        seconds: the time limit in seconds.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -51,7 +51,7 @@ class TimedOut(Exception):
 
 
 class Status(str, Enum):
-    """Outcome of a task."""
+    """How a task ended."""
 
     OK = "ok"
     FAILED = "failed"
@@ -62,27 +62,27 @@ class Status(str, Enum):
 
     @classmethod
     def of(cls, error: BaseException) -> Status:
-        """Give the status of a task that raised this."""
+        """Return the status of a task that raised this exception."""
         if isinstance(error, Cancelled):
             return cls.CANCELLED
         return cls.TIMED_OUT if isinstance(error, TimedOut) else cls.FAILED
 
 
 class Observer(Protocol):
-    """Is told what happens in a run; one call at a time, from whichever thread a task runs in."""
+    """Observes a run; it gets one call at a time, from any of the tasks' threads."""
 
     def started(self, path: str) -> None:
         """Report that a task starts; its path is the names from the root of the tree, joined by slashes."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Report that a task got on: what it does or waits for, and how much is done (0…1) if that is known."""
+        """Report a task's progress: what it does or waits for, and the completed fraction (0…1), if known."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        """Report that a task ended after so many seconds, with this exception unless the status is `ok`."""
+        """Report that a task ended after some seconds, with this exception unless the status is `ok`."""
 
 
 def text_of(error: BaseException) -> str:
-    """Give an exception as `module.Class: message`, whatever its `__str__` does."""
+    """Return an exception as `module.Class: message`, whatever its `__str__` does."""
     import traceback
 
     # The traceback module survives a __str__ that raises; the first item is the class and the message.
@@ -90,7 +90,7 @@ def text_of(error: BaseException) -> str:
 
 
 class PathNote(str):
-    """The note on an exception that names the task that it came out of.
+    """A note on an exception that names the task that raised it.
 
     Args:
         path: the names from the root of the tree, joined by slashes.
@@ -104,21 +104,21 @@ class PathNote(str):
         return note
 
     def __getnewargs__(self) -> tuple[str]:
-        return (self.path,)  # else a copy would be made with the text as its path
+        return (self.path,)  # otherwise a copy would have the text as its path
 
 
 def paths_of(error: BaseException) -> list[str]:
-    """Return the paths of the tasks that are noted on an exception, the innermost first."""
+    """Return the paths of the tasks in an exception's notes, the innermost first."""
     return [note.path for note in getattr(error, "__notes__", ()) if isinstance(note, PathNote)]
 
 
 def path_of(error: BaseException) -> str | None:
-    """Return the path of the innermost task that an exception came out of; None if it came out of none."""
+    """Return the path of the innermost task that raised an exception; None if no task did."""
     return next(iter(paths_of(error)), None)
 
 
 def add_path_note(error: BaseException, path: str) -> None:
-    """Note the path of the task that raised, unless a task below it has noted its own."""
+    """Add a note with the path of the task that raised, unless a task below has added its own."""
     if not any(f"{noted}/".startswith(f"{path}/") for noted in paths_of(error)):
         add_note(error, PathNote(path))
 
@@ -127,16 +127,16 @@ def add_path_note(error: BaseException, path: str) -> None:
 
 
 def add_note(error: E, note: str) -> E:
-    """Add a note to an exception that can carry one, and give it back."""
-    # 3.10 has no BaseException.add_note, which does just this. Frozen exceptions and those with odd __notes__
-    # can't; they must still arrive as they are.
+    """Add a note to an exception that supports notes, and return the exception."""
+    # 3.10 has no BaseException.add_note, which does exactly this. Frozen exceptions and those with odd __notes__ don't
+    # support it; they must still be raised unchanged.
     with suppress(AttributeError, TypeError):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
     return error
 
 
 def group_of(message: str, errors: Sequence[Exception]) -> Exception:
-    """Make an `ExceptionGroup`; on 3.10 that of the package `exceptiongroup`."""
+    """Return an `ExceptionGroup`; on 3.10 the one of the package `exceptiongroup`."""
     if sys.version_info < (3, 11):
         from exceptiongroup import ExceptionGroup as Group
 

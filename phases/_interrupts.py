@@ -1,6 +1,6 @@
-"""Ctrl-C where a program leaves it to Python: it waits while what must not be left half-way is going on.
+"""Delay a Ctrl-C that Python itself handles while something runs that must not be left half-done.
 
-Which code is running decides, and no switch that is turned on and off: a signal may come between any two lines.
+The running code decides, not a switch that is turned on and off: a signal may arrive between any two lines.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _has_waited = False
 
 
 def guarded(function: F) -> F:
-    """Have a Ctrl-C wait that comes while a function runs, between `begin` and `end`."""
+    """Delay a Ctrl-C while a function runs, between `begin` and `end`."""
     _guarded.add(function.__code__)
     return function
 
 
 def begin() -> bool:
-    """Take the place of Python's own handler, and return whether that was there to be taken.
+    """Replace Python's own handler, and return whether it was there to be replaced.
 
-    A handler of the program's own stays. Signals are handled by the main thread, so others have nothing to do.
+    The program's own handler stays. The main thread handles signals, so other threads have nothing to do.
     """
     if not _is_main() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return False
@@ -36,22 +36,22 @@ def begin() -> bool:
 
 
 def raise_what_waited() -> None:
-    """Raise what has waited, unless something further out has it wait on.
+    """Raise a delayed interrupt, unless an outer function delays it further.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C has waited.
+        KeyboardInterrupt: a Ctrl-C was delayed.
     """
     _raise(sys._getframe(2))  # noqa: SLF001 - inspect costs more to load than all of this
 
 
 def end(has_begun: bool) -> None:
-    """Give Python's own handler its place back.
+    """Restore Python's own handler.
 
     Args:
-        has_begun: what `begin` has returned.
+        has_begun: the result of `begin`.
 
     Raises:
-        KeyboardInterrupt: one has waited, and nothing further out has it wait on.
+        KeyboardInterrupt: a Ctrl-C was delayed, and no outer function delays it further.
     """
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:
         signal.signal(signal.SIGINT, signal.default_int_handler)

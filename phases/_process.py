@@ -1,4 +1,4 @@
-"""A subprocess, which a cancel ends with its process group."""
+"""Run a subprocess, and end its process group when cancelled."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import BinaryIO
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
 from phases._interrupts import begin, end, guarded, raise_what_waited
 
-# A cancelled call ends within 100 ms: what is left of that is for the kernel to end and reap the process.
+# A cancelled call ends within 100 ms: the rest of that is for the kernel to end and reap the process.
 _TERM_SECONDS = 0.05
-# SIGKILL works at once unless the process hangs in the kernel, where nothing can be done for it.
+# SIGKILL works at once unless the process hangs in the kernel, which nothing can end.
 _KILL_SECONDS = 1.0
-# No pipe holds more, unless root has raised /proc/sys/fs/pipe-max-size.
+# The capacity of a pipe, unless root has raised /proc/sys/fs/pipe-max-size.
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 
@@ -27,14 +27,14 @@ _READ_BYTES = 1 << 16
 def run_process(
     argv: Sequence[str], text: str | None, env: Mapping[str, str] | None, check: bool, keep_on: Callable[[], None]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a session of its own, as `CancelScope.run` promises.
+    """Run a program in its own session, as `CancelScope.run` promises.
 
     Args:
         argv: the program and its arguments.
-        text: what it reads from its standard input; None: /dev/null.
+        text: the text for its standard input; None: /dev/null.
         env: its whole environment; None: ours.
         check: whether a return code other than 0 is an error.
-        keep_on: raises what ends the program; called every 25 ms.
+        keep_on: called every 25 ms; it raises to end the program.
     """
     started: list[subprocess.Popen[bytes]] = []
     has_begun = begin()
@@ -59,7 +59,7 @@ def run_process(
 def _start(
     argv: Sequence[str], text: str | None, env: Mapping[str, str] | None, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """Start a program, and put it into a list: who is interrupted as this returns has it all the same."""
+    """Start a program and put it into a list, so that an interrupt during the return doesn't lose it."""
     with _input_file(text) as stdin:
         started.append(
             subprocess.Popen(
@@ -69,7 +69,7 @@ def _start(
 
 
 def _input_file(text: str | None) -> BinaryIO:
-    """Return what a process reads: a file, which is all there before the process is."""
+    """Return a process's input as a file that is complete before the process starts."""
     content = (text or "").encode()
     file = open(os.devnull if text is None else os.memfd_create("input"), "r+b")  # noqa: SIM115 - the caller's
     file.write(content)
@@ -78,16 +78,16 @@ def _input_file(text: str | None) -> BinaryIO:
 
 
 def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> list[bytes]:
-    """Return what a process wrote until it exited.
+    """Return the output of a process until its exit.
 
-    Not by communicate(timeout=), which puts all of it together anew each time that it looks.
+    It doesn't use communicate(timeout=), which joins all output again at each check.
     """
     with _opened(process) as selector:
         found: list[list[bytes]] = [key.data for key in selector.get_map().values()]
         while True:
             has_exited = process.poll() is not None
             if selector.get_map():
-                # What has inherited the pipes of a process that has exited may write for ever.
+                # Processes that inherited the pipes may keep writing after the process's exit.
                 _read(selector, 0 if has_exited else POLL_SECONDS, _PIPE_BYTES if has_exited else _READ_BYTES)
             else:
                 with suppress(subprocess.TimeoutExpired):
@@ -99,9 +99,9 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
 
 
 def _opened(process: subprocess.Popen[bytes]) -> PollSelector:
-    """Return what waits for the output of a process, each pipe with a list for it.
+    """Return a selector for the output of a process, with a list for each pipe.
 
-    Not by epoll(7), which takes a descriptor and memory that may be refused, also where a process is to be ended.
+    It doesn't use epoll(7), which needs a descriptor and memory that may be refused, even to end a process.
     """
     selector = PollSelector()
     for pipe in filter(None, (process.stdout, process.stderr)):
@@ -110,7 +110,7 @@ def _opened(process: subprocess.Popen[bytes]) -> PollSelector:
 
 
 def _read(selector: PollSelector, seconds: float, most: int) -> None:
-    """Read once from each pipe that has something, and forget those that have ended."""
+    """Read once from each pipe that has data, and unregister the closed ones."""
     for key, _ in selector.select(seconds):
         if chunk := os.read(key.fd, most):
             key.data.append(chunk)
@@ -120,12 +120,12 @@ def _read(selector: PollSelector, seconds: float, most: int) -> None:
 
 @guarded
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Leave nothing of a process: no file, and unless it has exited by itself, none of its group."""
+    """Clean up after a process: close its files and, unless it has exited by itself, kill its group."""
     for process in started:
         if process.returncode is None:
             _signal(process, signal.SIGTERM)
             _await_end(process, _TERM_SECONDS)
-            # The number of a group that is gone meanwhile isn't another group's yet: the kernel takes them in turn.
+            # The number of a group that is gone isn't another group's yet: the kernel assigns numbers in turn.
             _signal(process, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_SECONDS)
@@ -134,7 +134,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait until all of a group have closed its pipes, so that none of them waits for a reader."""
+    """Wait until the whole group has closed its pipes, so that none of it waits for a reader."""
     until = time.monotonic() + seconds
     with _opened(process) as selector:
         while selector.get_map() and (left := until - time.monotonic()) > 0:
@@ -144,6 +144,6 @@ def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # A group that is gone, or has become another user's (setuid), is out of our hands.
+    # A group that is gone, or now belongs to another user (setuid), is beyond our control.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

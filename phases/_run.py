@@ -1,4 +1,4 @@
-"""Tasks: what one is, and what surrounds every one that is run."""
+"""Tasks: their protocol, and the code around every task that runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Task(Protocol[T_co]):
-    """One thing to do, under a scope that can cancel it; a frozen value, so that a tree can be printed."""
+    """One thing to do under a scope that can cancel it; a frozen value, so that a tree can be printed."""
 
     @property
     def name(self) -> str:
         """The name in paths and logs: a verb phrase in kebab-case, as `configure-static-routes`."""
 
     def do(self, scope: CancelScope) -> T_co:
-        """Do it and return the result, or raise; wait and run subprocesses through the scope only.
+        """Do it and return the result, or raise; wait and run subprocesses only through the scope.
 
         Args:
-            scope: tells of cancels and deadlines, and takes progress.
+            scope: reports cancels and deadlines, and accepts progress.
 
         Returns:
             The task's result.
@@ -47,17 +47,17 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
     """Refuse a name that isn't kebab-case; an attrs validator.
 
     Raises:
-        ValueError: it isn't.
+        ValueError: it isn't kebab-case.
     """
     if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
         raise ValueError(f"a task's name is kebab-case, as 'configure-static-routes', not {value!r}")
 
 
 def check_task(_instance: object, _attribute: object, value: object) -> None:
-    """Refuse what is no task; an attrs validator.
+    """Refuse a value that isn't a task; an attrs validator.
 
     Raises:
-        TypeError: it has no name, or nothing to do.
+        TypeError: the value has no name, or no `do` method.
     """
     if isinstance(value, type) or not isinstance(getattr(value, "name", None), str) or not hasattr(value, "do"):
         raise TypeError(
@@ -67,22 +67,22 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 
 
 class _Reporter:
-    """Tells the observers of a run, one call at a time, and at its end raises the first error of any, or notes it.
+    """Calls the observers of a run, one call at a time; at the end it raises their first error, or notes it.
 
-    While one thread tells, the others leave their calls to it and go on, so an observer that blocks holds up the end
-    of no task in another thread.
+    While one thread calls, the others leave their calls to it and continue, so that a blocking observer doesn't delay
+    the end of a task in another thread.
     """
 
     def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
         self._observers: list[Observer] = [] if observer is None else [observer]
-        # A program can't have set up a logger without loading logging.
+        # A program can't have configured a logger without loading logging.
         if "logging" in sys.modules:
             from phases._log import OWN, Log
 
             self._observers.insert(0, Log(logger or OWN))
         self._failures: list[Exception] = []
         self._calls: deque[Callable[[Observer], None]] = deque()
-        # Reentrant: an observer, or a signal handler in its midst, may report progress itself.
+        # Reentrant: an observer, or a signal handler during its call, may report progress itself.
         self._lock = RLock()
 
     def tell(self, call: Callable[[Observer], None]) -> None:
@@ -106,7 +106,7 @@ class _Reporter:
             add_note(error, f"besides, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
-        # Popped until that fails: a signal handler may have taken the last one since a look.
+        # Popped until it fails: a signal handler may have taken the last call after a check.
         with suppress(IndexError):
             while True:
                 call = self._calls.popleft()
@@ -126,26 +126,26 @@ def run(
 ) -> T:
     """Run a tree of tasks and return its result.
 
-    Each task gets a log record `started` (`task`, `path`) and one as it ends, `completed` or `failed` (besides
-    `status`, `duration` in seconds, `error`). From asyncio use `run_async`.
+    Each task gets a log record `started` (`task`, `path`) and, when it ends, one `completed` or `failed` (with
+    `status`, `duration` in seconds and `error` too). From asyncio use `run_async`.
 
-    An observer or log handler that raises doesn't disturb the tasks. Its first error is raised once they
-    have ended well, and otherwise noted on the exception that ended them.
+    An observer or log handler that raises doesn't disturb the tasks. Its first error is raised if the tasks
+    succeed, and otherwise added as a note to their exception.
 
     Args:
         task: the root of the tree.
-        logger: where the records go; by default the logger `phases`.
-        scope: what cancels the run; by default nothing does. Its path, inside another run, is continued.
+        logger: the logger for the records; by default `phases`.
+        scope: cancels the run; by default nothing does. Inside another run, its path is continued.
         observer: gets starts, progress and ends.
 
     Returns:
-        What the task returned.
+        The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled before the tree had ended, even if no task has seen it.
-        TimedOut: the scope's deadline, or one of a `Timeout`, passed; likewise.
-        TypeError: it is no task.
-        BaseException: whatever a task raised, as it was, with a `PathNote` that names that task.
+        Cancelled: the scope was cancelled before the tree had ended, even if no task has noticed.
+        TimedOut: the scope's deadline, or that of a `Timeout`, passed; likewise.
+        TypeError: the value isn't a task.
+        BaseException: any exception of a task, unchanged, with a `PathNote` that names that task.
     """
     check_task(None, None, task)
     scope = CancelScope() if scope is None else scope
@@ -160,26 +160,26 @@ async def run_async(
     scope: CancelScope | None = None,
     observer: Observer | None = None,
 ) -> T:
-    """Run a tree of tasks in a thread, as `run` does, and return its result.
+    """Run a tree of tasks in a thread, like `run`, and return its result.
 
     Cancelling the asyncio task cancels this run, and nothing else in the scope. The coroutine ends only once the run
-    has ended and put back what it had begun, however often it is cancelled meanwhile.
+    has ended and undone its changes, however often it is cancelled before that.
 
     Args:
         task: the root of the tree.
-        logger: where the records go; by default the logger `phases`.
-        scope: what cancels the run besides; by default nothing does.
+        logger: the logger for the records; by default `phases`.
+        scope: cancels the run too; by default nothing else does.
         observer: gets starts, progress and ends, in the threads of the tasks.
 
     Returns:
-        What the task returned.
+        The task's result.
 
     Raises:
-        asyncio.CancelledError: the asyncio task was cancelled; its cause is what the run raised: `Cancelled` with the
+        asyncio.CancelledError: the asyncio task was cancelled; its cause is the run's exception: `Cancelled` with the
             notes of its rollback, or a failure.
         Cancelled: the scope was cancelled.
         TimedOut: the scope's deadline, or one of a `Timeout`, passed.
-        BaseException: whatever else `run` raises.
+        BaseException: any other exception of `run`.
     """
     import asyncio
     from concurrent.futures import Future
@@ -190,7 +190,7 @@ async def run_async(
     outcome: Future[T] = Future()
 
     def work() -> None:
-        # The loop's own future would never be done where it gets a StopIteration.
+        # The loop's own future never completes with a StopIteration.
         try:
             outcome.set_result(run(task, logger=logger, scope=inner, observer=observer))
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -210,20 +210,20 @@ async def run_async(
 
 
 def run_child(task: Task[T], scope: CancelScope) -> T:
-    """Run a task below the one that the scope was given to; how a task that is made of tasks runs them.
+    """Run a task below the task of the given scope; tasks run their subtasks with it.
 
     Args:
         task: the task to run.
-        scope: the scope of the task above, or a child of that.
+        scope: the scope of the task above, or a child of it.
 
     Returns:
-        What the task returned.
+        The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled. The task may not have started, or it may have returned without seeing
+        Cancelled: the scope was cancelled. The task may not have started, or it may have returned without noticing
             the cancel; then a note says so.
         TimedOut: the scope's own deadline passed; likewise.
-        BaseException: whatever the task raised, as it was, with a `PathNote`.
+        BaseException: any exception of the task, unchanged, with a `PathNote`.
     """
     path = f"{scope.path}/{task.name}" if scope.path else task.name
     begin = scope.clock.monotonic()
@@ -237,7 +237,7 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         with scope.at(path) as inner:
             inner.check()
             result = task.do(inner)
-            # A task that doesn't look can't lose a cancel: the program that cancelled would be told of a success.
+            # A task that doesn't check must not lose a cancel: the program that cancelled would see a success.
             if late := inner.verdict():
                 raise add_note(late, "the task had already returned when this was seen")
     except BaseException as error:

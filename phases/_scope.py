@@ -1,6 +1,6 @@
-"""The scope that a task works in: everything that waits goes through it, so that everything can be ended.
+"""The scope of a task: all waits use it, so that all of them can be ended.
 
-Besides: the time that it goes by, which can be injected; and the way back, which nothing ends.
+It also has the clock, which can be injected, and the steps to undo changes, which nothing interrupts.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Tells the time and waits for it, and for what may happen meanwhile."""
+    """Returns the time, and waits until a time or an event."""
 
     def monotonic(self) -> float:
-        """Give seconds since some fixed moment; called from signal handlers, so it must not block."""
+        """Return the seconds since some fixed moment; called from signal handlers, so it must not block."""
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
-        """Wait until something happens or a time has come.
+        """Wait until something happens or a time is reached.
 
         Args:
-            happened: waits at most so many real seconds for it, and tells whether it happened; a cancel does
-                too, so it is to be called at least every 50 ms.
+            happened: waits for it for at most so many real seconds, and returns whether it happened; a cancel counts
+                too, so call this at least every 50 ms.
             until: the time by this clock; infinite: never.
         """
 
@@ -47,14 +47,14 @@ class SystemClock:
     """The real time.
 
     Args:
-        slice_seconds: how soon a wait notices a cancel.
+        slice_seconds: how quickly a wait notices a cancel, in seconds.
     """
 
     def __init__(self, slice_seconds: float = POLL_SECONDS) -> None:
         self._slice_seconds = slice_seconds
 
     def monotonic(self) -> float:
-        """Give the seconds of CLOCK_MONOTONIC, clock_gettime(2)."""
+        """Return the seconds of CLOCK_MONOTONIC, clock_gettime(2)."""
         return time.monotonic()
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
@@ -65,23 +65,23 @@ class SystemClock:
 
 
 class CancelScope:
-    """Ends what runs in it: from any thread, from a signal handler, or at a deadline.
+    """Ends everything that runs in it: from any thread, from a signal handler, or at a deadline.
 
-    A deadline is `TimedOut` on this scope, and `Cancelled` on those below, where it can't be taken for a
-    deadline of theirs. As a context manager it turns such a `Cancelled`, on its way out, into `TimedOut`.
-    Its `path` is that of the task that it was given to, as `configure/check-route-overlap`; empty outside a run.
+    A deadline raises `TimedOut` in this scope, and `Cancelled` in the scopes below, where it can't be confused with
+    their own deadlines. As a context manager it turns such a `Cancelled`, when it leaves the block, into `TimedOut`.
+    Its `path` is that of its task, like `configure/check-route-overlap`; empty outside a run.
 
     Args:
-        timeout: seconds until its deadline; None: it has none.
-        clock: what the time is taken from.
+        timeout: seconds until its deadline; None: no deadline.
+        clock: the source of the time.
     """
 
     def __init__(self, *, timeout: float | None = None, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self.path = ""
         self.tell: Tell = lambda _call: None
-        # The ends of the outermost scope first, then of each below it: the deadline, then the cancels. Without
-        # locks, as a signal handler may cancel in the midst of any line here; an append to a list is atomic.
+        # The ends of the outermost scope first, then of each below it: the deadline, then the cancels. There are no
+        # locks, because a signal handler may cancel during any line here; appending to a list is atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
 
     def __enter__(self) -> CancelScope:
@@ -93,21 +93,21 @@ class CancelScope:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether `check` would raise, for a cancel or for a deadline."""
+        """Return whether `check` would raise, because of a cancel or a deadline."""
         return self.verdict() is not None
 
     def cancel(self, reason: str) -> None:
         """End the scope and those below it; waits and subprocesses in them end within 100 ms.
 
-        The first reason is kept. Safe in a signal handler: takes no lock.
+        Only the first reason counts. Safe in a signal handler: takes no lock.
 
         Args:
-            reason: why, in words.
+            reason: the reason in words.
         """
         self._line[-1].append((self.clock.monotonic(), Cancelled(reason)))
 
     def child(self, *, timeout: float | None = None) -> CancelScope:
-        """Make a scope that ends with this one, or before it; this one keeps no reference to it.
+        """Return a scope that ends with this one, or earlier; this one keeps no reference to it.
 
         Args:
             timeout: seconds until the child's own deadline.
@@ -115,59 +115,59 @@ class CancelScope:
         return self._with(_line=(*self._line, self._ends(timeout)))
 
     def shield(self) -> CancelScope:
-        """Make a scope that no cancel and no deadline of this one reaches, for rollback: `with … as inner`."""
+        """Return a scope that no cancel or deadline of this one reaches, for rollback: `with … as inner`."""
         return self._with(_line=(self._ends(None),))
 
     def at(self, path: str, tell: Tell | None = None) -> CancelScope:
-        """Give this very scope to a task of a run; used by `run` and `run_child`."""
+        """Return this same scope for a task of a run; used by `run` and `run_child`."""
         return self._with(path=path, tell=tell or self.tell)
 
     def within(self, outer: CancelScope) -> CancelScope:
-        """Make a scope that ends with another one too, and is this very scope else; used by `run_async`."""
+        """Return a scope that also ends with another one, and is otherwise this one; used by `run_async`."""
         return self._with(_line=outer._line + self._line)
 
     def verdict(self) -> Cancelled | TimedOut | None:
-        """Give what `check` would raise."""
+        """Return the exception that `check` would raise."""
         now = self.clock.monotonic()
         passed = [(when, end, ends) for ends in self._line for when, end in ends[:2] if when <= now]
         if not passed:
             return None
         _, end, ends = min(passed, key=itemgetter(0))
         if isinstance(end, TimedOut) and ends is not self._line[-1]:
-            return Cancelled(f"a deadline further out passed ({end.seconds:g} s)")
+            return Cancelled(f"an outer deadline passed ({end.seconds:g} s)")
         return copy(end)
 
     def check(self) -> None:
-        """Do nothing unless the scope has ended; once it has, every call raises the same.
+        """Do nothing unless the scope has ended; after that, every call raises the same exception.
 
         Raises:
-            Cancelled: the scope, or one above it, was cancelled; or a deadline of one above passed.
+            Cancelled: the scope, or one above it, was cancelled; or the deadline of one above passed.
             TimedOut: the scope's own deadline passed.
         """
         if error := self.verdict():
             raise error
 
     def progress(self, message: str, fraction: float | None = None) -> None:
-        """Tell the run's observer how the task gets on; outside a run there is no observer.
+        """Report the task's progress to the run's observer; outside a run there is no observer.
 
         Args:
-            message: what is done or waited for.
-            fraction: how much is done, 0…1; None: unknown.
+            message: what the task does or waits for.
+            fraction: the completed fraction, 0…1; None: unknown.
         """
         self.tell(lambda observer: observer.progress(self.path, message, fraction))
 
     def wait(self, what: float | threading.Event | HasFileno) -> None:
-        """Wait for something to happen; the only way in which a task should wait.
+        """Wait for something to happen; a task should wait only with this method.
 
-        For how long at most is a matter of the scope: `scope.child(timeout=5).wait(event)`.
+        The scope limits the time: `scope.child(timeout=5).wait(event)`.
 
         Args:
             what: a number of seconds; an event, until it is set; or a file, until a read wouldn't block.
 
         Raises:
-            Cancelled: within 100 ms of the cancel, even if it has happened before.
-            TimedOut: likewise the scope's own deadline.
-            TypeError: it is nothing that can be waited for.
+            Cancelled: within 100 ms of the cancel, even if the event has happened before.
+            TimedOut: the scope's own deadline passed; likewise.
+            TypeError: it isn't possible to wait for this object.
         """
         until = math.inf
         happened: Callable[[float], bool] = _sleep
@@ -192,14 +192,13 @@ class CancelScope:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end, in a process group of its own.
+        """Run a program to its end, in its own process group.
 
-        On a cancel or deadline the group gets SIGTERM and 50 ms later SIGKILL. A child that has made a session
-        or a group of its own (setsid) is in it no more, and lives on. So does what the program leaves running
-        when it exits by itself; its output from then on is lost. It takes real time, and none of a fake
-        clock's. All output is kept in memory. A Ctrl-C that Python itself handles ends the program too. A
-        signal handler of the program's own should cancel: if it raises just as the program starts, that lives
-        on.
+        On a cancel or deadline the group gets SIGTERM and 50 ms later SIGKILL. A child that has created its own session
+        or group (setsid) isn't in it any more, and lives on. So do processes that the program leaves running when it
+        exits by itself; their output from then on is lost. The program takes real time, never a fake clock's. All
+        output is kept in memory. A Ctrl-C that Python itself handles ends the program too. The calling program's own
+        signal handler should cancel: if it raises just as the subprocess starts, the subprocess lives on.
 
         Args:
             argv: the program and its arguments.
@@ -208,14 +207,14 @@ class CancelScope:
             check: whether a return code other than 0 is an error.
 
         Returns:
-            Its return code (negative: the signal that ended it), standard output and standard error, both
+            Its return code (negative: the signal that ended it), standard output and standard error, both decoded as
             UTF-8 with undecodable bytes replaced.
 
         Raises:
             Cancelled: within 100 ms of the cancel; by then the whole group has been killed.
-            TimedOut: likewise the scope's own deadline.
-            subprocess.CalledProcessError: it failed, and ``check``; what it wrote to standard error is noted on it.
-            OSError: it can't be started.
+            TimedOut: the scope's own deadline passed; likewise.
+            subprocess.CalledProcessError: it failed, and ``check`` is true; a note has its standard error.
+            OSError: the program can't be started.
         """
         from phases._process import run_process
 
@@ -233,9 +232,9 @@ class CancelScope:
 
 
 class Undo:
-    """The way back: what was changed, last first.
+    """The steps to undo changes, the last one first.
 
-    Each step is pushed *before* the change that it takes back, so it must do no harm if that never happened.
+    Each step is pushed *before* its change is made, so it must do no harm if the change never happened.
     """
 
     def __init__(self) -> None:
@@ -243,14 +242,14 @@ class Undo:
         self._interrupted: Callable[[], None] | None = None
 
     def push(self, step: Callable[[], None]) -> None:
-        """Remember a step."""
+        """Add a step."""
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Take every step, also after one has failed, or a signal handler has raised in a step or between two.
+        """Run every step, even after one has failed, or if a signal handler raises in a step or between two.
 
         Returns:
-            What couldn't be put back, in words.
+            The failures in words.
         """
         problems: list[str] = []
         while True:
@@ -258,27 +257,26 @@ class Undo:
                 while self._steps:
                     self._take_last(problems)
                 return problems
-            except BaseException as error:  # noqa: BLE001 - between two steps: the next must still be taken
+            except BaseException as error:  # noqa: BLE001 - between two steps: the next step must still run
                 problems.append(str(error) or repr(error))
 
     def _take_last(self, problems: list[str]) -> None:
         step = self._steps[-1]
         try:
             step()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the other steps must be taken
+        except BaseException as error:  # noqa: BLE001 - whatever the error is, the other steps must run
             problems.append(str(error) or repr(error))
             if step is not self._interrupted and not isinstance(error, Exception):
-                self._interrupted = step  # once more
+                self._interrupted = step  # run it once more
                 return
         self._steps.pop()
 
 
 def all_or_nothing() -> AbstractContextManager[Undo]:
-    """Put back what was changed if the block fails or is cancelled; what can't be put back is noted on the error.
+    """Undo the changes if the block fails or is cancelled; steps that fail are noted on the error.
 
-    A Ctrl-C that Python itself handles ends the block, and then waits until all is put back. A signal handler of the
-    program's own that raises just before the first step is taken keeps all of them from being taken: let it cancel a
-    scope instead.
+    A Ctrl-C that Python itself handles ends the block, and then waits until everything is undone. If the program's own
+    signal handler raises just before the first step, no step runs: such a handler should cancel a scope instead.
     """
     return _AllOrNothing()
 
@@ -301,13 +299,13 @@ class _AllOrNothing:
 
 
 def _sleep(seconds: float) -> bool:
-    """Sleep, while nothing is waited for but the time."""
+    """Sleep while waiting only for the time."""
     time.sleep(seconds)
     return False
 
 
 def _is_readable(fd: int, seconds: float) -> bool:
-    """Tell whether a read of a file wouldn't block: there is data, its end, or an error that the read will raise."""
+    """Return whether a read of a file wouldn't block: there is data, its end, or an error that the read will raise."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(math.ceil(seconds * 1000)))

@@ -1,4 +1,4 @@
-"""For tests of tasks: a clock that needs no time, and an observer that records."""
+"""Helpers to test tasks: a clock that takes no time, and an observer that records."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _REAL_POLL_SECONDS = 0.002
 
 
 class FakeClock:
-    """Time that advances only in waits, at once: to the end of the wait or to the next scheduled call.
+    """Time that advances only in waits, and at once: to the end of the wait or to the next scheduled call.
 
     A scheduled call runs in the thread whose wait reaches its time, and may set an event, write to a pipe
-    or cancel a scope: the wait for that then ends at that moment. Threads that wait at the same time each
-    advance the same time, so which of them comes first is not determined.
+    or cancel a scope: the wait for that ends at that moment. Threads that wait at the same time each advance
+    the same time, so their order isn't determined.
 
-    A wait without an end, for which nothing is scheduled, can only be ended by another thread. That gets
-    some real time to do so; then the wait raises `RuntimeError` rather than hang.
+    A wait without an end, for which nothing is scheduled, can only be ended by another thread. Other threads get
+    some real time to do so; then the wait raises `RuntimeError` instead of hanging.
 
     Args:
-        patience: real seconds that other threads get.
+        patience: the real seconds for other threads.
     """
 
     def __init__(self, *, patience: float = 2.0) -> None:
@@ -37,16 +37,16 @@ class FakeClock:
         self._lock = threading.RLock()
 
     def monotonic(self) -> float:
-        """Give the fake time in seconds."""
+        """Return the fake time in seconds."""
         return self._now
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
-        """Call a function as soon as a wait reaches this time; equal times in the order of these calls."""
+        """Call a function as soon as a wait reaches this time; calls for the same time run in order of scheduling."""
         with self._lock:
             insort(self._calls, (when, function), key=itemgetter(0))
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass, with the calls scheduled for them, as a sleep would."""
+        """Advance the time by some seconds, and run the calls scheduled for them, like a sleep would."""
         self.wait(lambda _seconds: False, self._now + seconds)
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
@@ -74,7 +74,7 @@ class FakeClock:
 
 @frozen(eq=False)
 class RecordingObserver:
-    """An observer that keeps what it is told, as tuples in that order.
+    """An observer that records its calls, as tuples in order.
 
     `("started", path)`, `("progress", path, message, fraction)`, `("finished", path, status)`; the
     exceptions are in `errors` and the durations in seconds in `durations`, both by path.
@@ -85,15 +85,15 @@ class RecordingObserver:
     durations: dict[str, float] = field(factory=dict)
 
     def started(self, path: str) -> None:
-        """Keep a start."""
+        """Record a start."""
         self.events.append(("started", path))
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Keep a progress."""
+        """Record progress."""
         self.events.append(("progress", path, message, fraction))
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        """Keep an end."""
+        """Record an end."""
         self.events.append(("finished", path, status))
         self.durations[path] = seconds
         if error is not None:
