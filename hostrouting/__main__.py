@@ -24,7 +24,7 @@ def run() -> int:
     except KeyboardInterrupt:
         import signal
 
-        # Outside a task, which ends in its own way: end like a program without a handler, and without a traceback.
+        # An interrupt outside a task: end like a program without a handler, without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise

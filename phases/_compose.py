@@ -30,7 +30,7 @@ class _Tree:
 
 @frozen(repr=False)
 class FunctionTask(_Tree, Generic[T_co]):
-    """A task made of a function.
+    """A task made from a function.
 
     Args:
         name: the task's name in kebab-case.
@@ -142,7 +142,7 @@ class Parallel(_Several[T_co]):
         Raises:
             ExceptionGroup: tasks failed: all failures, in the order of the tasks.
             Cancelled: the scope was cancelled before all tasks had succeeded; the failures are its notes.
-            TimedOut: the scope's deadline passed before that; likewise.
+            TimedOut: the scope's deadline passed before that; the failures are its notes.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -198,7 +198,7 @@ class Timeout(_Tree, Generic[T_co]):
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
-        """The task, as a tuple like that of other composites."""
+        """The task in a tuple, for symmetry with other composites."""
         return (self.task,)
 
     def do(self, scope: CancelScope) -> T_co:

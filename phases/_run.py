@@ -26,7 +26,7 @@ class Task(Protocol[T_co]):
 
     @property
     def name(self) -> str:
-        """The name in paths and logs: a verb phrase in kebab-case, as `configure-static-routes`."""
+        """The name in paths and logs: a verb phrase in kebab-case, like `configure-static-routes`."""
 
     def do(self, scope: CancelScope) -> T_co:
         """Do it and return the result, or raise; wait and run subprocesses only through the scope.
@@ -50,7 +50,7 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
         ValueError: it isn't kebab-case.
     """
     if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
-        raise ValueError(f"a task's name is kebab-case, as 'configure-static-routes', not {value!r}")
+        raise ValueError(f"a task's name is kebab-case, like 'configure-static-routes', not {value!r}")
 
 
 def check_task(_instance: object, _attribute: object, value: object) -> None:
@@ -62,7 +62,7 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
     if isinstance(value, type) or not isinstance(getattr(value, "name", None), str) or not hasattr(value, "do"):
         raise TypeError(
             f"expected a task, which has a name and do(scope), not {value!r:.200}; "
-            'of several make one by Serial(a, b), of a function by @phases.task("name")'
+            'make one from several with Serial(a, b), from a function with @phases.task("name")'
         )
 
 
@@ -102,8 +102,8 @@ class _Reporter:
             self._tell_all()
         for failure in self._failures[:1]:
             if error is None:
-                raise add_note(failure, "raised by an observer or log handler; the tasks of the run ended well")
-            add_note(error, f"besides, an observer or log handler of the run failed: {text_of(failure)}")
+                raise add_note(failure, "raised by an observer or log handler; the tasks of the run succeeded")
+            add_note(error, f"also, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
         # Popped until it fails: a signal handler may have taken the last call after a check.
@@ -143,7 +143,7 @@ def run(
 
     Raises:
         Cancelled: the scope was cancelled before the tree had ended, even if no task has noticed.
-        TimedOut: the scope's deadline, or that of a `Timeout`, passed; likewise.
+        TimedOut: the scope's deadline, or that of a `Timeout`, passed before the tree had ended.
         TypeError: the value isn't a task.
         BaseException: any exception of a task, unchanged, with a `PathNote` that names that task.
     """
@@ -222,7 +222,7 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
     Raises:
         Cancelled: the scope was cancelled. The task may not have started, or it may have returned without noticing
             the cancel; then a note says so.
-        TimedOut: the scope's own deadline passed; likewise.
+        TimedOut: the scope's own deadline passed; the same note may say so.
         BaseException: any exception of the task, unchanged, with a `PathNote`.
     """
     path = f"{scope.path}/{task.name}" if scope.path else task.name

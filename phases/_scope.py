@@ -166,7 +166,7 @@ class CancelScope:
 
         Raises:
             Cancelled: within 100 ms of the cancel, even if the event has happened before.
-            TimedOut: the scope's own deadline passed; likewise.
+            TimedOut: the scope's own deadline passed, with the same delay.
             TypeError: it isn't possible to wait for this object.
         """
         until = math.inf
@@ -212,7 +212,7 @@ class CancelScope:
 
         Raises:
             Cancelled: within 100 ms of the cancel; by then the whole group has been killed.
-            TimedOut: the scope's own deadline passed; likewise.
+            TimedOut: the scope's own deadline passed; the group has been killed too.
             subprocess.CalledProcessError: it failed, and ``check`` is true; a note has its standard error.
             OSError: the program can't be started.
         """

@@ -35,7 +35,7 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
         config: the wanted config; None: the one that the installed part was rendered from.
     """
     return (
-        DoctorCheck("probes", "the load balancer's probes are rewritten as asked", partial(_probes, config), False),
+        DoctorCheck("probes", "the probes are rewritten as configured", partial(_probes, config), False),
         DoctorCheck("azure-vnet", "azure-vnet has left nothing in a pod's way", partial(_azure_vnet, config), False),
     )
 
@@ -61,8 +61,8 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     files, rules = plan.changes.files, [f"nftables table ip6 {TABLE}"] if plan.rules else []
     changes = (*files, *plan.changes.units, *plan.changes.routes)
     if differing := [*rules, *(str(change.what) for change in changes)]:
-        message = "it isn't as asked; probes that a pod has to answer die without the rules"
-        hint = f"{examined.command('lb-probe plan')} shows the difference, {apply} ends it"
+        message = "it isn't as configured; without the rules, probes that a pod has to answer are lost"
+        hint = f"{examined.command('lb-probe plan')} shows the difference, {apply} fixes it"
         # Without the route, the host's own answers follow the default route, if any.
         grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK
         yield DoctorFinding("probes-differ", shortened(differing, ", ", _NAMED), message, hint, grave)
@@ -75,7 +75,7 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     plan = plan_stale(config, examined.host)
     if plan.is_unsure:
         message = f"can't tell whether azure-vnet has left nothing in a pod's way: {'; '.join(plan.notes)}"
-        hint = f"look at those by hand; {examined.command('azure-vnet plan')} lists all else"
+        hint = f"check those by hand; {examined.command('azure-vnet plan')} lists everything else"
         yield DoctorFinding("azure-vnet-unseen", config.stale_azure_vnet.bridge, message, hint, Severity.UNKNOWN)
     if not plan.removed:
         return

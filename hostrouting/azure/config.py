@@ -1,4 +1,4 @@
-"""The ``hostNetworking`` section of AKSFlexNode's config, for the Azure tasks, parsed as strictly.
+"""The ``hostNetworking`` section of AKSFlexNode's config, for the Azure tasks, parsed just as strictly.
 
 The unit to hold back is a single fact of a host, so it is configured once, as ``hostRouting.consumer``, and read there.
 """

@@ -50,10 +50,10 @@ _ANSWER_SECONDS = 30.0
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
 # ebtables has two variants with separate rules.
 LEGACY_BY_HAND = (
-    "rules of ebtables-legacy aren't seen; list them with `ebtables-legacy -t nat -L --Lmac2`, and delete those of "
+    "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L --Lmac2`, and delete those of "
     "gone pods one by one with `ebtables-legacy --concurrent -t nat -D ...`"
 )
-_EBTABLES = f"that has it (iptables on Debian and Ubuntu, iptables-nft on others); with it too, {LEGACY_BY_HAND}"
+_EBTABLES = f"that has it (iptables on Debian and Ubuntu, iptables-nft on others); even then, {LEGACY_BY_HAND}"
 _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-restore": _EBTABLES}
 
 

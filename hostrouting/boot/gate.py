@@ -63,8 +63,8 @@ SETTINGS = (
 
 # The problem with a setting that contains this.
 _NAMELESS = {
-    "Environment": (r'(^|[ "])INVOCATION_ID=', "gives all starts one name: an earlier pass is taken for theirs"),
-    "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "takes away the name of a pass: no start gets through"),
+    "Environment": (r'(^|[ "])INVOCATION_ID=', "gives all starts one name: an earlier pass is mistaken for theirs"),
+    "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "removes the name of a pass: no start gets through"),
 }
 
 # The gate's possible exits: its own 255, test's 1, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR
@@ -140,7 +140,7 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[s
     """
     forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
     if forgiven:
-        yield f"SuccessExitStatus={' '.join(forgiven)} takes a gate that fails for one that succeeds"
+        yield f"SuccessExitStatus={' '.join(forgiven)} treats a failing gate as a successful one"
     seconds = seconds_of(shown["TimeoutStartUSec"])
     if is_strict and 0 < seconds < START_SECONDS:
         yield f"TimeoutStartSec={seconds:g} ends the gate, which may take 20 s; give it {START_SECONDS} or more"
@@ -148,7 +148,7 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[s
         if re.search(form, shown[key]):
             yield f"{key}=INVOCATION_ID {follows}"
     if RUN_DIR.name in shown["RuntimeDirectory"].split() and shown["RuntimeDirectoryPreserve"] != "yes":
-        yield f"RuntimeDirectory={RUN_DIR.name} removes what the gate, and a trial of routes, have there at each stop"
+        yield f"RuntimeDirectory={RUN_DIR.name} removes the files of the gate and of a trial of routes at each stop"
 
 
 _SPAN = re.compile(r"([0-9.]+)(us|ms|s|min|h|d|w|month|y)?(?=[0-9. ]|$)")

@@ -28,7 +28,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, Undo
 
-# --- there ---------------------------------------------------------------------------------------------------------
+# --- installation --------------------------------------------------------------------------------------------------
 
 
 def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
@@ -157,7 +157,7 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
                 )
 
 
-# --- and back ------------------------------------------------------------------------------------------------------
+# --- removal -------------------------------------------------------------------------------------------------------
 
 
 def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
@@ -173,7 +173,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
 
     Raises:
         FileError: a file can't be removed; a later run continues from there.
-        UnitError: systemd refuses; likewise.
+        UnitError: systemd refuses; a later run continues from there.
     """
     layout, units = host.layout, host.units
     for name in plan.stop:
@@ -251,7 +251,7 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
         scope.wait(_START_POLL_SECONDS)
 
 
-# --- what is there -------------------------------------------------------------------------------------------------
+# --- the current state ---------------------------------------------------------------------------------------------
 
 
 def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:

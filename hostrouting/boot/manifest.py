@@ -107,7 +107,7 @@ class Manifest:
             return cls(consumer, parts, folders, tuple(former))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
             raise FileError(
-                f"can't read the manifest {layout.manifest}, which names what to take back: {error!r}",
+                f"can't read the manifest {layout.manifest}, which lists what to remove: {error!r}",
                 hint="fix it, or remove it to forget what was installed",
             ) from error
 
@@ -157,7 +157,7 @@ class Manifest:
         except ConfigError as error:
             raise FileError(
                 f"can't tell what was installed, as the manifest was edited: {error}",
-                hint="run apply again, with the config that is wanted",
+                hint="run apply again, with the wanted config",
             ) from error
 
     def to_text(self) -> str:
@@ -228,8 +228,8 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
         # Its script was rendered with these values and decides by them.
         there = ",".join(keys.get("uplinks") or ()) or "none"
         raise UnitError(
-            f"can't install a part with other uplinks than the installed parts beside it, which name {there}",
-            hint="install all at once, by Configure or hostrouting apply",
+            f"can't install a part with uplinks other than those of the installed parts, {there}",
+            hint="install all at once, with Configure or hostrouting apply",
         )
     shared = {key: theirs.get(key, value) for key, value in keys.items()}
     return attrs.evolve(part, config={**part.config, SECTION: shared})

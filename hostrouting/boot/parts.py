@@ -135,14 +135,14 @@ def watch_part(config: Config, layout: Layout) -> Part:
     python = python_of(layout)
     if not python:
         raise UnitError(
-            f"can't install {WATCH}.service: {sys.executable or 'Python'} -I finds no hostrouting, and root starts "
-            "none to which a variable of the environment or a home leads",
+            f"can't install {WATCH}.service: {sys.executable or 'Python'} -I finds no hostrouting, and root starts no "
+            "Python that depends on the environment or a home",
             hint="install hostrouting where every user finds it, or leave out watch.enabled",
         )
     # string_is_safe in systemd's src/basic/string-util.c: quoting doesn't help.
     if not python.isprintable() or any(letter in python for letter in "\"'\\"):
         raise UnitError(
-            f"can't install {WATCH}.service: systemd refuses to run {python!r} for the characters in its path",
+            f"can't install {WATCH}.service: systemd refuses to run {python!r} because of the characters in its path",
             hint="install hostrouting elsewhere, or leave out watch.enabled",
         )
     textfile = config.watch.textfile

@@ -37,6 +37,8 @@ def _finds_hostrouting(python: str) -> bool:
         try:
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            raise FileError(f"can't tell whether {python} -I finds hostrouting: it takes over {_SECONDS:g} s") from None
+            raise FileError(
+                f"can't tell whether {python} -I finds hostrouting: timed out after {_SECONDS:g} s"
+            ) from None
         return done.returncode == 0
     return False

@@ -33,7 +33,7 @@ _COMMAND = "COMMAND"
 
 # The limit for a snapshot; a million routes are 250 MB.
 _MIB_MAX = 1024
-_VERBOSE = "log each task as it starts and ends"
+_VERBOSE = "log each task when it starts and ends"
 
 _DESCRIPTION = """\
 Give a node's traffic the right interface before the node starts, and prove it.
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         import difflib
 
         near = difflib.get_close_matches(str(value), [*action.choices, "--help", "--version"], n=1)
-        self.error(f"{shown(value)} is no command{f'; did you mean {near[0]}?' if near else ''}")
+        self.error(f"{shown(value)} isn't a command{f'; did you mean {near[0]}?' if near else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
         # For --help and --version; Python 3.10's own method fails if the reader has gone.
@@ -196,7 +196,7 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
             below.set_defaults(run=word.run, failed=word.failed)
 
 
-# --- what commands take --------------------------------------------------------------------------------------------
+# --- the arguments of commands -------------------------------------------------------------------------------------
 
 
 def _add_config(parser: Parser) -> None:
@@ -212,7 +212,7 @@ def _add_output(parser: Parser) -> None:
 
 
 def _add_snapshot(parser: Parser) -> None:
-    what = "a host that was recorded, instead of this one; - is standard input"
+    what = "the snapshot of another host; - is standard input"
     parser.add_argument("--snapshot", action="append", metavar="FILE", help=what)
 
 
@@ -234,15 +234,15 @@ def _add_cidr(parser: Parser) -> None:
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:
-    what = "an image that is mounted at DIR, instead of this host: files and enablement only"
+    what = "an image mounted at DIR, instead of this host: only files and enablement"
     parser.add_argument("--root", metavar="DIR", help=what)
 
 
 def _add_where(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     _add_root(where)
-    where.add_argument("--routes-only", action="store_true", help="the kernel's routes alone: no files, units or check")
-    what = "the kernel's routes alone, and the check; put back in SECONDS unless confirmed"
+    where.add_argument("--routes-only", action="store_true", help="only the kernel's routes: no files, units or check")
+    what = "only the kernel's routes, and the check; undone after SECONDS unless confirmed"
     where.add_argument(
         "--try", type=_whole("seconds", _TRY_SECONDS_MAX), dest="try_seconds", metavar="SECONDS", help=what
     )
@@ -251,7 +251,7 @@ def _add_where(parser: Parser) -> None:
 def _whole(unit: str, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is no number of {unit} from 1 to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} from 1 to {most}")
         return int(text)
 
     return parse
@@ -259,7 +259,7 @@ def _whole(unit: str, most: int) -> Callable[[str], int]:
 
 def _add_folder(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", metavar="DIR", help="the folder that gets the files; it stands for /")
+    where.add_argument("--out", metavar="DIR", help="the folder for the files; it stands for /")
     where.add_argument("--format", choices=("ignition",), help="print one document instead")
 
 
@@ -274,13 +274,13 @@ def _add_more_output(parser: Parser) -> None:
 
 
 def _add_snapshots(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a JSON file: what is expected of each host")
-    parser.add_argument("snapshots", nargs="+", metavar="FILE", help="what hostrouting snapshot printed on a host")
+    parser.add_argument("config", metavar="CONFIG", help="a JSON file with the expectations for each host")
+    parser.add_argument("snapshots", nargs="+", metavar="FILE", help="the output of hostrouting snapshot on a host")
     what = "for people, for programs, or a page for a browser"
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
     what = "also tell apart the hosts that are one event away, which takes several times as long"
     parser.add_argument("--one-event", action="store_true", help=what)
-    what = "read FILEs up to this size, and give each time and memory in proportion (default: 16)"
+    what = "read FILEs up to this size, and limit time and memory for each in proportion (default: 16)"
     parser.add_argument("--max-mib", type=_whole("MiB", _MIB_MAX), default=16, metavar="MIB", help=what)
 
 
@@ -292,7 +292,7 @@ def _add_fixed(parser: Parser) -> None:
     fixed = parser.add_mutually_exclusive_group()
     what = "our own config, or the same routes for netplan, systemd-networkd or as ip commands"
     fixed.add_argument("--format", choices=("config", "netplan", "networkd", "ip"), default="config", help=what)
-    what = "write the fixed config where CONFIG is, instead of printing it"
+    what = "write the fixed config to CONFIG's file instead of printing it"
     fixed.add_argument("--in-place", action="store_true", help=what)
 
 
@@ -303,10 +303,10 @@ def _add_shell(parser: Parser) -> None:
 def _add_doctor(parser: Parser) -> None:
     what = "for people, for programs, or as AKSFlexNode's preflight"
     parser.add_argument("--output", choices=("text", "json", "preflight"), default="text", help=what)
-    what = "take errors of these checks of a preflight for warnings: names with commas between them, or all"
+    what = "treat errors of these preflight checks as warnings: names separated by commas, or all"
     parser.add_argument("--ignore-preflight-errors", action="append", default=[], metavar="NAMES", help=what)
-    parser.add_argument("--fail-on-warnings", action="store_true", help="have a preflight fail on warnings too")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 also for what only may break later")
+    parser.add_argument("--fail-on-warnings", action="store_true", help="make a preflight fail on warnings too")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 also for what may only break later")
 
 
 def _add_from(parser: Parser) -> None:
@@ -314,7 +314,7 @@ def _add_from(parser: Parser) -> None:
     parser.add_argument("--from", dest="config", metavar="CONFIG", required=True, help="a JSON file with our keys")
 
 
-# --- the words -----------------------------------------------------------------------------------------------------
+# --- the commands --------------------------------------------------------------------------------------------------
 
 
 def _config() -> Mapping[str, Word]:

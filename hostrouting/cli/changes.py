@@ -60,7 +60,7 @@ def plan_text(plan: Plan, config: Config) -> str:
         devs, limit = clean(", ".join(plan.pending)), config.route_overlap.address_seconds
         lines.append(f"would wait up to {limit} s for an address on {devs}")
     if plan.boot is None:
-        lines.append(dim("files and units aren't recorded: only routes were compared"))
+        lines.append(dim("a snapshot contains no files and units: only routes were compared"))
     else:
         lines += boot_lines(plan.boot)
     if not plan:

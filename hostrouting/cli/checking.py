@@ -147,7 +147,7 @@ def _explain_verdict(host: Host) -> int:
     report = _check(_without_waits(Manifest.load(host.layout).config), host)
     marked = marked_verdict(host.layout)
     if report.verdict is not marked:
-        complain(f"hostrouting: the marker says {marked}, and the host is {report.verdict} by now")
+        complain(f"hostrouting: the marker says {marked}, and the host is now {report.verdict}")
         return EXIT_FAILURE
     write_if_changed(host.layout.report, to_json_text(report.to_json()))
     for line in (summary(report), *advice(report), *(f"{note.kind}: {note.message}" for note in report.notes)):
@@ -220,7 +220,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     proposal, changes = None, Changes()
     if is_judged := result.verdict is not Verdict.UNKNOWN or not result.cidrs:
         if config.static_routes.routes and backend is not on.routes:
-            complain("the fix counts on the routes that CONFIG has already; hostrouting apply installs them")
+            complain("the fix relies on the routes that CONFIG already has; hostrouting apply installs them")
         path = host.layout.config if options.config is None else options.config
         proposal, changes = _proposal(options, document, result.fix.routes, on, path, config.uplinks)
     if options.output == "json":

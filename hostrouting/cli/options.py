@@ -41,7 +41,7 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
     except ConfigError as error:
         name = "standard input" if path == STDIN else path
         if not any(where == name for where, _ in error.problems):
-            complain(f"{bad('hostrouting:')} {clean(name)} is no snapshot:")
+            complain(f"{bad('hostrouting:')} {clean(name)} isn't a snapshot:")
         raise
 
 

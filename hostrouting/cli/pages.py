@@ -18,11 +18,11 @@ def explanation_page(found: Explanation) -> Page:
     expected = " and ".join(map(str, found.expected))
     uplinks = f"expected is {clean(','.join(found.default_devs))}"
     if not found.default_devs:
-        uplinks = "there is no default route or uplink, so what is expected isn't known"
+        uplinks = "there is no default route or uplink, so the expected interface is unknown"
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
         head(f"{found.address}, {whose}; {uplinks}"),
-        dim("the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides"),
+        dim("the kernel evaluates the rules from the top: after ↓ it goes on, at → an entry decides"),
     ]
     if found.is_torn:
         page.append(bad("the host changed while it was read, so this may mix several moments"))
@@ -33,7 +33,9 @@ def explanation_page(found: Explanation) -> Page:
             _end(lookup, is_known=bool(found.default_devs)),
         ]
         if not lookup.is_modelled:
-            page.append(bad("the kernel answers so, although its tables, as far as they are known here, say otherwise"))
+            page.append(
+                bad("this is the kernel's answer, although its tables, as far as they are known here, say otherwise")
+            )
     return page
 
 
@@ -41,7 +43,7 @@ def _asked(lookup: ExplainedLookup) -> str:
     answer = lookup.classification.probe
     protocol = "TCP" if answer.is_tcp else "UDP"
     if answer.source is not None:
-        return f"a connection has the source {answer.source} by now, and the kernel looks it up again ({protocol})"
+        return f"a connection now has the source {answer.source}, and the kernel looks it up again ({protocol})"
     return f"no source is chosen yet ({protocol})"
 
 

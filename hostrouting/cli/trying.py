@@ -46,7 +46,7 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
             raise
         until = report.until
         text = applied_text(report.routes.plan, report.changes, report.overlap)
-        text = f"{text}\nuntil {until}, unless this keeps them: hostrouting confirm"
+        text = f"{text}\nuntil {until}, unless they are kept with: hostrouting confirm"
         try:
             # A program gets its one document whole.
             say_as_asked(options, report.to_json, lambda: text, keep_on if options.output != "json" else None)
@@ -74,7 +74,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
         scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
         with suppress(phases.TimedOut):
             scope.child(timeout=0.5).wait(sys.stdin)
-            if sys.stdin.buffer.readline():  # whatever bytes come before Enter
+            if sys.stdin.buffer.readline():  # any bytes may come before Enter
                 return True
             put_back(host)
         scope.check()

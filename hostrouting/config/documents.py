@@ -60,7 +60,7 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
 
     raw = file.read(bytes_max + 1)
     if len(raw) > bytes_max:
-        raise ConfigError([(name, f"is no {what}: it is larger than {bytes_max >> 20} MiB")])
+        raise ConfigError([(name, f"is not a {what}: it is larger than {bytes_max >> 20} MiB")])
     if not raw.strip():
         raise ConfigError(
             [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]

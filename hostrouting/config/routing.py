@@ -89,7 +89,7 @@ def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRou
         earlier = first.setdefault((numbers(route.destination), route.metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
-            raise ValueError(f"{twin}; the kernel holds one route of a destination and metric")
+            raise ValueError(f"{twin}; the kernel has only one route for each destination and metric")
         return route
 
     return each(value, parse)

@@ -97,7 +97,7 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             message = f"it doesn't start at boot; {waits}"
             yield DoctorFinding("not-enabled", unit, message, f"systemctl enable {unit}", Severity.RISK)
         if shown["NeedDaemonReload"] == "yes":
-            message = "systemd hasn't read what its files say now"
+            message = "systemd hasn't read its current files"
             yield DoctorFinding("not-reloaded", unit, message, "systemctl daemon-reload", Severity.RISK)
         elif shown["DropInPaths"]:
             message = f"it is changed by {shown['DropInPaths']}; if it doesn't run its script, {waits}"
@@ -116,12 +116,12 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if path.is_symlink() or not path.exists():
             continue
         state, name = path.stat(), layout.relative(path)
-        what = "everything in it, and so what the gate runs" if path.is_dir() else "it"
+        what = "everything in it, including the gate's scripts" if path.is_dir() else "it"
         if state.st_uid != root.st_uid:
             message = f"it belongs to user {state.st_uid}, who can change {what}"
             yield DoctorFinding("file-owner", name, message, f"chown root:root {name}")
         if state.st_mode & stat.S_IWOTH or (state.st_mode & stat.S_IWGRP and state.st_gid != root.st_gid):
-            message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: others than root can change {what}"
+            message = f"its mode is {stat.S_IMODE(state.st_mode):04o}: users other than root can change {what}"
             yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}")
 
 
@@ -158,7 +158,7 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             if error.errno is not None:
                 raise
         lock = layout.relative(layout.lock)
-        message = f"another process has held it for {_GATE_SECONDS} s: starts are held back as long as that goes on"
+        message = f"another process has held it for {_GATE_SECONDS} s: starts are held back until it is released"
         yield DoctorFinding("locked", lock, message, f"see who: fuser -v {lock}")
 
 
@@ -192,7 +192,7 @@ def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "
             "consumer require them"
         )
-        hint = "let one of the two do it: leave hostRouting out of the config that the agent reads"
+        hint = "use only one of the two: leave hostRouting out of the agent's config"
         yield DoctorFinding("another-agent", _AGENT, message, hint, Severity.RISK)
 
 

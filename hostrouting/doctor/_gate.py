@@ -52,7 +52,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("nothing-expected", examined.consumer, message, hint, Severity.RISK)
         return
     if standing(examined.layout.trial) is not None:
-        message = "a start ends the trial of routes first, so the routes that it is judged by aren't in the kernel now"
+        message = "a start ends the trial of routes first, so the kernel doesn't have the routes that decide it now"
         hint = "hostrouting confirm, or apply; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
@@ -309,7 +309,7 @@ def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tu
     return ()
 
 
-# --- what the oneshots do to it, and a fix ------------------------------------------------------------------------
+# --- the effects of the oneshots, and recovery --------------------------------------------------------------------
 
 
 # systemd.unit(5)

@@ -25,10 +25,10 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that no trial of routes stands: during one the kernel's routes differ from the installed ones."""
     until, subject = standing(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
-        message = "its time is over, and the timer that puts the routes of before back is lost"
+        message = "its time is over, and the timer that restores the former routes is lost"
         yield DoctorFinding("trial-overdue", subject, message, examined.command("apply"))
     elif until is not None:
-        message = f"it stands until {until}: the kernel has the routes that are tried, not those that are installed"
+        message = f"it stands until {until}: the kernel has the tried routes, not the installed ones"
         hint = "hostrouting confirm keeps them; hostrouting remove, or apply, ends it"
         yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 
@@ -55,7 +55,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("route-fails", "static routes", str(error), hint)
 
 
-# --- who may take them away ----------------------------------------------------------------------------------------
+# --- programs that may remove them ---------------------------------------------------------------------------------
 
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -76,7 +76,7 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
     except RouteError:  # networkd can't express one of them
         return _WATCHED
     rows = [f"  {line}" for line in text.splitlines() if line and not line.startswith("#")]
-    return "\n".join([f"{_WATCHED}; or let networkd install them, by a drop-in of {dev}'s .network file:", *rows])
+    return "\n".join([f"{_WATCHED}; or let networkd install them, with a drop-in for {dev}'s .network file:", *rows])
 
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -141,7 +141,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
 
 
-# --- who puts them back --------------------------------------------------------------------------------------------
+# --- the program that restores them --------------------------------------------------------------------------------
 
 _WATCHER = f"{WATCH}.service"
 
@@ -154,7 +154,7 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if WATCH not in examined.manifest.parts:
         return
     shown = examined.units.show(_WATCHER, "ActiveState", "SubState", "NRestarts")
-    so, journal = "routes that get lost aren't put back, and the markers grow old", f"journalctl -u {WATCH}"
+    so, journal = "lost routes aren't restored, and the markers become outdated", f"journalctl -u {WATCH}"
     if shown["SubState"] == "auto-restart" or int(shown["NRestarts"] or 0) > _RESTARTS_MAX:
         message = f"it fails again and again, {shown['NRestarts']} times so far: {so}"
         yield DoctorFinding("watcher-fails", _WATCHER, message, journal, Severity.RISK)

@@ -138,7 +138,7 @@ class ExaminedHost:
     @property
     def writing_anew(self) -> str:
         """The hint for a file of ours that differs from the rendered one."""
-        return f"{self.command('plan')} shows the difference, {self.command('apply')} ends it"
+        return f"{self.command('plan')} shows the difference, {self.command('apply')} fixes it"
 
     def command(self, verb: str) -> str:
         """Return one of our commands, to paste."""

@@ -119,7 +119,7 @@ def refusal(errno: int | None) -> NamespaceError:
 
 def _hint(errno: int | None) -> str:
     if errno == errnos.EINVAL and threading.active_count() > 1:
-        return "without root enter the namespace before the process starts a second thread"
+        return "without root, enter the namespace before the process starts a second thread"
     for setting, forbids, advice in _SETTINGS:
         with contextlib.suppress(FileNotFoundError):  # some kernels lack some of these settings
             if Path("/proc/sys", setting).read_text().strip() == forbids:

@@ -26,7 +26,7 @@ from hostrouting.model.rules import Rule, RuleAction
 
 BROADCAST = IPv4Address("255.255.255.255")
 
-# Trying so few takes no longer than finding the relevant ones.
+# Up to this number, trying all rules takes no longer than finding the relevant ones.
 _FEW_RULES = 8
 
 _ERRNO_OF_ACTION = {
@@ -236,11 +236,11 @@ class Fib:
                 yield Decision(rule, found)
 
     def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
-        """Return the rule and the entry that decide a packet of this host to an address."""
+        """Return the rule and the entry that decide where this host sends a packet to an address."""
         return self.decide_flow(Flow(address, source, TCP if is_tcp else UDP))
 
     def decide_flow(self, flow: Flow) -> Decision:
-        """Return the rule and the entry that decide any lookup."""
+        """Return the rule and the entry that decide a lookup."""
         for rule, is_met, route in self.come_by(flow, self._rules_around(flow.address)):
             if is_met and self._ends_with(rule, route):
                 return Decision(rule, route)

@@ -282,7 +282,7 @@ class FakeKernel(WholeTables):
         with self._attempting(f"delete the rule {rule.preference}") as net:
             fib_delrule(net, rule)
 
-    # --- the way to the state ----------------------------------------------------------------------------------
+    # --- access to the state -----------------------------------------------------------------------------------
 
     @contextmanager
     def _changing(self) -> Iterator[Net]:

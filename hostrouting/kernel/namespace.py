@@ -216,7 +216,7 @@ class NamespaceKernel(NetlinkBackend):
     def _fabric(self) -> Namespace:
         return Namespace()
 
-    # --- the way to the kernel -----------------------------------------------------------------------------------
+    # --- access to the kernel ------------------------------------------------------------------------------------
 
     def _connect(self) -> Conversation:
         self._refuse_elsewhere()

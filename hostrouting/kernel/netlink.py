@@ -325,7 +325,7 @@ class NetlinkBackend:
             scope.wait(changes)
             changes.drain()
 
-    # --- the way to the kernel ---------------------------------------------------------------------------------
+    # --- access to the kernel ----------------------------------------------------------------------------------
 
     def _connect(self) -> Conversation:
         return Conversation()

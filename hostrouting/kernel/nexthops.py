@@ -280,7 +280,7 @@ def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = 
     dead = [route for route in unicast_defaults(routes) if any(is_among(hop.dev or "", by) for hop in route.hops)]
     if not dead:
         return f"the default route{on} (table main has no unicast 0.0.0.0/0{on})"
-    return f"a live default route{on} (all hops are dead of {dead[0]})"
+    return f"a live default route{on} (all hops of {dead[0]} are dead)"
 
 
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:

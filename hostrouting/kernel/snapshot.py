@@ -4,7 +4,7 @@
 
     {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z",
      "kernel":    what `uname -sr` prints,
-     "ip":             `ip -V`, which may be older than the kernel, and print rules without what they select by,
+     "ip":             `ip -V`, which may be older than the kernel, and miss selectors of rules,
      "links":     what `ip -j -N -d link show` prints,
      "addresses":      `ip -j -N -d -4 address show`,
      "rules":          `ip -j -N -d -4 rule show`,

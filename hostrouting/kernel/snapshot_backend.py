@@ -129,7 +129,7 @@ def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
 
 
 def _untold_dev(route: Route) -> RouteError:
-    return RouteError(f"the snapshot doesn't tell every interface by which {route} leaves", hint=_RECORD)
+    return RouteError(f"the snapshot doesn't name every interface of {route}", hint=_RECORD)
 
 
 def _entry(found: Lookup) -> object:

@@ -81,4 +81,4 @@ def look_until(
             nap.wait(took)
             backend.wait_for_change(nap)
         except TimedOut:
-            scope.check()  # the nap may end, but the scope must not have
+            scope.check()  # only the scope's own end is an error, not the nap's

@@ -191,7 +191,7 @@ class Fixes:
         entries = tuple(map(self._entry, found))
         places = [numbers(entry.destination) for entry in entries]
         fixed = dict.fromkeys(first for place in places for first in self._fixed_in(place, place))
-        taken = Obstacle("a route that isn't used has this very destination and metric: remove it")
+        taken = Obstacle("an unused route has the same destination and metric: remove it")
         obstacles = [
             (interval, constraint.obstacle) for interval, constraint in constraints if constraint.obstacle is not None
         ]
@@ -273,7 +273,7 @@ class Fixes:
             return Obstacle(self._lost_gateway) if self._lost_gateway else beaten
         dev = self._local_subnets[subnet]
         if (self._names_devs or self._has_lost_source) and not _is_nameable(dev):
-            return Obstacle(f"it is on the link of {dev}, a name that no config takes: rename it")
+            return Obstacle(f"it is on the link of {dev}, a name that no config accepts: rename it")
         return max(beaten, subnet[1] - 1)
 
     def _beaten(self, address: IPv4Address) -> int | Obstacle:
@@ -309,13 +309,13 @@ class Fixes:
         """Return why the kernel would refuse entries via the default route's gateways; "" if it wouldn't."""
         default = self._default
         if self._has_lost_source and not _is_named_in_config(default):
-            return f"the kernel would refuse entries with the src of {default}: it is no address of this host"
+            return f"the kernel would refuse entries with the src of {default}: it isn't an address of this host"
         for hop in default.hops:
             gateway, dev = hop.gateway, hop.dev
             if hop.is_dead or dev is None or not isinstance(gateway, IPv4Address):
                 continue
             if hop.onlink and (claim := self._fib.claims_gateway(gateway)) is not None:
-                return f"the kernel would refuse entries via {gateway}, as it is in {claim}: remove that"
+                return f"the kernel would refuse entries via {gateway}, because it is in {claim}: remove that"
             if hop.onlink or self._fib.finds_gateway(gateway, dev):
                 continue
             reason = f"the kernel would refuse entries via {gateway}: by its rules it finds no route to it on {dev}"

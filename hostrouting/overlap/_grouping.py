@@ -198,7 +198,9 @@ def _contested(state: State) -> Iterable[Note]:
     if state.named is not None:
         settles = f"expected CIDRs that name no interface use {default}"
     else:
-        settles = f"that by {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
+        settles = (
+            f"the one through {','.join(default.devs)} wins; name the node's uplinks (hostRouting.uplinks) to settle it"
+        )
     yield Note(NoteKind.CONTESTED, f"several interfaces have a default route: {listed}; {settles}", devs=devs)
 
 

@@ -302,7 +302,7 @@ def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacl
     probe = classification.probe
     if probe.source is not None and not fib.is_local(probe.source):
         return Obstacle(
-            f"{probe.source}, the src of its route, is no address of this host: add it, or change the route"
+            f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
         )
     rule = fib.decide(probe.lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).rule
     whose = "TCP" if probe.source is None else f"connections from {probe.source}"

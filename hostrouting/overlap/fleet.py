@@ -234,7 +234,7 @@ def _results(
 
     Args:
         pool: the workers.
-        portions: the portions to start; no more are taken than may be under way.
+        portions: the portions to start; only as many are taken as may be under way.
         begun: the portions whose results weren't yielded yet.
         work: the work to run.
         scope: cancels the waits.
@@ -296,7 +296,7 @@ def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) ->
             try:
                 _result(portion.hand_to(pool, work), scope)
             except BrokenExecutor:
-                why = "the process that judged it was ended, for example for want of memory"
+                why = "the process that judged it died, for example for lack of memory"
                 portion.future = Future()
                 portion.future.set_result(_grouped(work.row(*snapshot, why) for snapshot in portion.snapshots))
                 return

@@ -22,7 +22,7 @@ class NodeAddresses(NamedTuple):
 
     Args:
         node_ip: the kubelet's address, ``node.kubelet.nodeIP``; None if the document has no readable one.
-        dns_service_ip: the address of the cluster's DNS, ``networking.dnsServiceIP``; None likewise.
+        dns_service_ip: the address of the cluster's DNS, ``networking.dnsServiceIP``; None if there is no readable one.
     """
 
     node_ip: IPv4Address | None = None
@@ -86,12 +86,12 @@ def misfits(
     if given.node_ip is not None and not set(devs) & set(uplinks):
         own = next((f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks), "an uplink's")
         where = f"is an address of {','.join(devs)} and of no uplink" if devs else "is an address of no interface"
-        message = f"{given.node_ip} {where}, and the cluster is told to reach the kubelet there"
+        message = f"{given.node_ip} {where}, and the cluster expects the kubelet there"
         hint = f"set it to {own}"
         if meant := [dev for dev in devs if any(dev in route.devs for route in unicast_defaults(defaults))]:
-            hint = f"if the cluster is reached by {','.join(meant)}, name that in hostRouting.uplinks; else {hint}"
+            hint = f"if the cluster is reached through {','.join(meant)}, name that in hostRouting.uplinks; else {hint}"
         yield Misfit("node.kubelet.nodeIP", message, hint, devs)
     dns = given.dns_service_ip
     if dns is not None and not any(dns in expected.cidr for expected in overlap.expected_cidrs):
-        message = f"{dns} lies in no expected CIDR, so no check looks where it leads"
+        message = f"{dns} lies in no expected CIDR, so no check covers it"
         yield Misfit("networking.dnsServiceIP", message, "name the Services' CIDR in routeOverlap.expectedCidrs")

@@ -136,7 +136,7 @@ def _netplan_item(route: Route) -> str:
         raise _Inexpressible("it has no multipath routes", hint)
     (hop,) = route.hops
     if hop.gateway is not None and hop.gateway.version != 4:
-        raise _Inexpressible("it takes no IPv6 gateway for an IPv4 destination (RFC 8950)", "use networkd or ip")
+        raise _Inexpressible("it accepts no IPv6 gateway for an IPv4 destination (RFC 8950)", "use networkd or ip")
     if route.metric > _NETPLAN_METRIC_MAX:
         reason = f"it loses metrics above {_NETPLAN_METRIC_MAX}"
         raise _Inexpressible(reason, "choose a smaller one, or use networkd or ip")

@@ -17,8 +17,8 @@ def to_config(value: Config) -> Config:
     """
     if not isinstance(value, Config):
         raise TypeError(
-            f"a task takes a Config, not {shown(value)}; make one by Config.load(path) of a file, or by "
-            "Config.from_mapping(mapping) of a document"
+            f"a task takes a Config, not {shown(value)}; make one with Config.load(path) from a file, or with "
+            "Config.from_mapping(mapping) from a document"
         )
     return value
 

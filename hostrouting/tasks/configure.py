@@ -181,7 +181,7 @@ class RemoveHostRouting:
         return attrs.evolve(report.routes, changes=report.changes)
 
 
-# --- one way -------------------------------------------------------------------------------------------------------
+# --- the run -------------------------------------------------------------------------------------------------------
 
 
 def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> ConfigureReport:
@@ -226,13 +226,15 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
         return tuple(warnings)
     if host.layout.is_this_host and CHECK in {part.name for part in wanted.parts} and not python_of(host.layout):
         warnings.append(
-            f"at boot nothing explains a failing verdict: {sys.executable} -I finds no hostrouting, and root starts "
-            "none to which a variable of the environment or a home leads"
+            f"at boot nothing explains a failing verdict: {sys.executable} -I finds no hostrouting, and root starts no "
+            "Python that depends on the environment or a home"
         )
     for folder in (host.layout.config.parent, host.layout.manifest.parent):
         if exists(folder) and others_may_write(folder, host.layout.root):
             name = host.layout.relative(folder)
-            warnings.append(f"others than root can change what root runs from {name}; hostrouting doctor says who")
+            warnings.append(
+                f"users other than root can change programs that root runs from {name}; see hostrouting doctor"
+            )
     try:
         if not is_there(host, wanted.consumer):
             warnings.append(f"there is no unit {wanted.consumer}: until there is, nothing is held back")
@@ -321,8 +323,8 @@ class Run:
         if not self.wanted.parts:
             return ""
         return (
-            f"all of it is installed; what runs goes on, the next start of {self.wanted.consumer} is held back until "
-            "this is fixed; to take it back: hostrouting remove"
+            f"everything is installed; running machines continue, the next start of {self.wanted.consumer} is held "
+            "back until this is fixed; to remove it: hostrouting remove"
         )
 
     def _check(self, scope: CancelScope) -> OverlapReport:
@@ -350,7 +352,7 @@ def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hi
 
 
 def _restore(before: Sequence[Route], host: Host) -> None:
-    """Restore our former routes in the kernel; other runs that wait for a busy lock don't prevent this."""
+    """Restore our former routes in the kernel; if they are unchanged, don't wait for a busy lock."""
     if list(host.routes.our_routes()) == list(before):
         return
     scope = CancelScope()

@@ -148,7 +148,7 @@ def _next_start(
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
     if not config.route_overlap.expected_cidrs:
-        return NextStart(consumer, True, "every route is installed; no CIDR is expected, so none is checked")
+        return NextStart(consumer, True, "every route is installed; no CIDR is expected, so nothing is checked")
     result = check_overlap(config, _as_planned(config.route_overlap, plan, backend, scope), scope)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"

@@ -98,8 +98,7 @@ class TryRoutes(ConfigTask):
             if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes stands until {stands}",
-                    hint="hostrouting confirm keeps them; hostrouting remove, or apply with the config that is wanted, "
-                    "ends it",
+                    hint="hostrouting confirm keeps them; hostrouting remove, or apply with the wanted config, ends it",
                 )
             deadline = Deadlines.of(config, scope).network
             wait_for_network(config, host, scope, deadline)
@@ -179,7 +178,7 @@ class ConfirmTrial:
         return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
-# --- what stands in /run -------------------------------------------------------------------------------------------
+# --- the files in /run ---------------------------------------------------------------------------------------------
 
 
 def render_trial(routes: Sequence[Route], until: str) -> str:

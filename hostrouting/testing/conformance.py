@@ -236,7 +236,7 @@ class ConformanceMachine(RuleBasedStateMachine):
                 try:
                     kernel.wait_for_change(CancelScope(timeout=_HEARD_SECONDS))
                 except TimedOut:
-                    raise DisagreementError(f"{kernel!r} didn't tell that {route} was added") from None
+                    raise DisagreementError(f"{kernel!r} didn't report that {route} was added") from None
 
     @rule(route=routes())
     def overlook(self, route: Route) -> None:
@@ -253,7 +253,7 @@ class ConformanceMachine(RuleBasedStateMachine):
                 # A link may report earlier changes late.
                 kernel.delete([route])
             else:
-                raise DisagreementError(f"{kernel!r} told that {route} was added, which doesn't matter")
+                raise DisagreementError(f"{kernel!r} reported that {route} was added, which doesn't matter")
 
     # --- the comparison ----------------------------------------------------------------------------------------
 
@@ -266,10 +266,10 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("routes", lambda kernel: kernel.routes())
         for table in _TABLES:
             self._compare(f"routes of table {table}", methodcaller("routes", table))
-            self._compare(f"routes of table {table} by way", partial(_one_by_one, table))
+            self._compare(f"routes of table {table} by attributes", partial(_one_by_one, table))
         self._compare("default routes", lambda kernel: kernel.default_routes())
         for devs, inside in _CHOICES:
-            self._compare(f"routes but by {devs}", methodcaller("routes_except", devs, inside=inside))
+            self._compare(f"routes except through {devs}", methodcaller("routes_except", devs, inside=inside))
         own = list(dict.fromkeys(address.local for address in self.reference.addresses()))
         by_tcp = [(source, True) for source in (None, *own[-1:])]
         for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):

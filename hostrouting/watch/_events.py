@@ -21,8 +21,8 @@ from hostrouting.overlap.wording import PASTE, summary
 from hostrouting.watch._repair import Drift, Repair
 
 HOW_TO_STOP = (
-    "to stop us: systemctl stop hostrouting-watch (until the next boot), watch.enabled false in the config and "
-    "hostrouting apply (for good), or hostrouting remove (takes the routes back too)"
+    "to stop hostrouting: systemctl stop hostrouting-watch (until the next boot), watch.enabled false in the config "
+    "and hostrouting apply (for good), or hostrouting remove (removes the routes too)"
 )
 
 _NAMED_MAX = 16
@@ -78,7 +78,7 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
     """
     found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
-    words += [f"waiting, as another program keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
+    words += [f"waiting, because another program keeps removing them: {len(repair.waiting)}"] if repair.waiting else []
     return textwrap.shorten("; ".join([*words, *problems[:1]]), _STATUS_CHARACTERS, placeholder=" …")
 
 
@@ -86,10 +86,10 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
 
 
 _FIXED = {
-    Drift.MISSING: (EventKind.ROUTES_INSTALLED, "installed, as the config asks for it"),
-    Drift.LOST: (EventKind.ROUTES_RESTORED, "put back, as it was lost"),
+    Drift.MISSING: (EventKind.ROUTES_INSTALLED, "installed, because the config asks for it"),
+    Drift.LOST: (EventKind.ROUTES_RESTORED, "restored, because it was lost"),
     Drift.DEFAULT_CHANGED: (EventKind.ROUTES_FOLLOWED, "changed with the default route"),
-    Drift.UNWANTED: (EventKind.ROUTES_REMOVED, "removed, as no config asks for it"),
+    Drift.UNWANTED: (EventKind.ROUTES_REMOVED, "removed, because no config asks for it"),
 }
 
 

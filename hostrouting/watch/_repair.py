@@ -21,7 +21,7 @@ from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from phases import CancelScope, all_or_nothing
 
-# --- when ----------------------------------------------------------------------------------------------------------
+# --- when to repair ------------------------------------------------------------------------------------------------
 
 # Once or twice is an accident: a daemon that restarts, a cable. A repeated failure is intended, or won't be over soon;
 # then each retry comes later.
@@ -59,7 +59,7 @@ class Failures:
         return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now)
 
 
-# --- what ----------------------------------------------------------------------------------------------------------
+# --- what to repair ------------------------------------------------------------------------------------------------
 
 
 class Drift(StrEnum):

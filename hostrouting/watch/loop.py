@@ -175,7 +175,7 @@ class _Watch:
         try:
             self.config = self.task.read()
         except HostRoutingError as error:
-            self.problems.append(f"goes on with the last config, as the new one can't be used: {error}")
+            self.problems.append(f"uses the last config, because the new one can't be used: {error}")
         return self.config
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
@@ -234,7 +234,7 @@ class _Watch:
             try:
                 self.task.host.routes.wait_for_change(nap)
             except TimedOut:
-                self.scope.check()  # the nap may end, but the scope must not have
+                self.scope.check()  # only the scope's own end is an error, not the nap's
             except RouteError as error:
                 self.problems.append(str(error))
                 self.scope.wait(min(left, _FILES_SECONDS))

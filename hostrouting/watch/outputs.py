@@ -90,11 +90,11 @@ def metrics_text(
         Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
         Metric("routes_contested", "gauge", "Lost routes that are removed again and again.", {"": len(repair.waiting)}),
         Metric("problem", "gauge", "1 if not all static routes can be kept as wanted.", {"": problem}),
-        Metric("checks_total", "counter", "Looks since the watcher was started.", {"": counted["looks"]}),
+        Metric("checks_total", "counter", "Looks since the start of the watcher.", {"": counted["looks"]}),
         Metric(
             "routes_repaired_total",
             "counter",
-            "Routes put right since the watcher was started, by what was wrong with them.",
+            "Routes repaired since the start of the watcher, by the kind of their drift.",
             {f'{{drift="{drift}"}}': counted[drift] for drift in Drift},
         ),
     )

@@ -387,12 +387,12 @@ def test_no_ebtables_is_an_error_if_there_is_a_bridge(world: AzureWorld, tmp_pat
     missing = "ebtables-nft-save isn't installed; install the package that has it"
     with pytest.raises(AzureVnetError, match=missing):
         node.look("azure0")
-    with pytest.raises(AzureVnetError, match="rules of ebtables-legacy aren't seen; list them with"):
+    with pytest.raises(AzureVnetError, match="rules of ebtables-legacy aren't read; list them with"):
         node.look("azure0")
     state = node.look("azure1")
     assert (state.rules, state.neighbours) == ((), ())
     assert "there is no bridge azure1" in state.notes[0]
-    assert f"rules weren't looked at: can't read ebtables' rules: {missing}" in state.notes[1]
+    assert f"rules weren't read: can't read ebtables' rules: {missing}" in state.notes[1]
     half = node_with(tmp_path, ebtables_nft_save=real("ebtables-nft-save"))
     with pytest.raises(AzureVnetError, match="ebtables-nft-restore isn't installed"):
         clean(world, half)
@@ -405,4 +405,4 @@ def test_the_legacy_table_is_named(world: AzureWorld, tmp_path: Path, monkeypatc
     monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")  # rules are read without counters
     state = LinuxBridgeNode(sys=tmp_path).look("azure0")
     assert (state.rules, plain.notes) == (plain.rules, ())
-    assert "rules of ebtables-legacy aren't seen; list them with `ebtables-legacy -t nat -L" in state.notes[0]
+    assert "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L" in state.notes[0]

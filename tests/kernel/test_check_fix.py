@@ -253,7 +253,7 @@ def test_no_entry_names_an_interface_that_a_config_refuses(tmp_path: Path) -> No
     patient = Patient(kernel, ODD_NAME, tmp_path)
     fix = patient.check().fix
     assert {part.reason for part in fix.unfixable} == {
-        "it is on the link of e$th, a name that no config takes: rename it",
+        "it is on the link of e$th, a name that no config accepts: rename it",
     }
     patient.apply(fix.routes)
     assert patient.check().fix.unfixable == fix.unfixable

@@ -189,7 +189,7 @@ def test_a_deadline_ends_the_program(hotline: Hotline) -> None:
 
 
 def test_an_outer_deadline_ends_the_program_with_cancelled(scope: CancelScope) -> None:
-    with pytest.raises(Cancelled, match=r"further out passed \(0.05 s\)"):
+    with pytest.raises(Cancelled, match=r"an outer deadline passed \(0.05 s\)"):
         scope.child(timeout=0.05).child(timeout=60).run(["sleep", "1000"])
 
 

@@ -260,7 +260,7 @@ def test_an_observers_error_disturbs_no_task_and_is_raised_last() -> None:
     with pytest.raises(BrokenPipeError) as caught:
         run(Serial(task, task), observer=Broken())
     assert len(task.calls) == 2
-    assert caught.value.__notes__ == ["raised by an observer or log handler; the tasks of the run ended well"]
+    assert caught.value.__notes__ == ["raised by an observer or log handler; the tasks of the run succeeded"]
 
 
 def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
@@ -268,7 +268,7 @@ def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
         run(Raising("task", ValueError("no")), observer=Broken())
     assert caught.value.__notes__ == [
         "in task task",
-        "besides, an observer or log handler of the run failed: BrokenPipeError: no reader",
+        "also, an observer or log handler of the run failed: BrokenPipeError: no reader",
     ]
 
 

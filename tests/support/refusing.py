@@ -38,7 +38,7 @@ PLACES = ("/etc/aks-flex-node", "/etc/hostrouting", "/etc/systemd/system", "/etc
 RUN = "/run/aks-flex-node"
 MARKERS = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
 # Any error of a netlink socket may do this.
-LOST = "an answer of the kernel got lost"
+LOST = "an answer from the kernel was lost"
 TRACE = Path("/run/trace")
 # A stand-in that finds hostrouting as the real program does, in a tenth of the time.
 ANY_PYTHON = "/bin/true"

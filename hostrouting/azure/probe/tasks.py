@@ -133,7 +133,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
     return ProbeReport(None, why, rules, Changes(routes=gone) | boot)
 
 
-# --- there -------------------------------------------------------------------------------------------------------
+# --- installation ------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -204,7 +204,7 @@ def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = Non
         node.pin(was)
 
 
-# --- and back ----------------------------------------------------------------------------------------------------
+# --- removal -----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen

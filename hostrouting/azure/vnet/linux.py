@@ -48,14 +48,14 @@ class LinuxBridgeNode(Programs):
         if not has_bridge:
             notes.append(f"there is no bridge {bridge}; if azure-vnet's has another name, give it as its `bridge`")
         if (self.sys / "module/ebtable_nat").exists():
-            notes.append(f"the kernel also has a table nat of its own for ebtables-legacy: {LEGACY_BY_HAND}")
+            notes.append(f"the kernel also has a separate table nat for ebtables-legacy: {LEGACY_BY_HAND}")
         try:
             rules = self._rules()
         except AzureVnetError as error:
             # Without the bridge no frame reaches any rule.
             if has_bridge or error.is_not_permitted:
                 raise
-            notes.append(f"rules weren't looked at: {error}")
+            notes.append(f"rules weren't read: {error}")
         gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
@@ -70,8 +70,8 @@ class LinuxBridgeNode(Programs):
         if "*nat" not in lines:
             raise AzureVnetError(
                 f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",
-                hint="list it with `nft list table bridge nat`, and have the owner of foreign rules move them to a "
-                "table of their own",
+                hint="list it with `nft list table bridge nat`, and make the owner of foreign rules move them to a "
+                "separate table",
             )
         return tuple(line for line in lines if line.startswith("-A "))
 

@@ -25,7 +25,7 @@ _VETH_PREFIX = "azv"
 # Why something stays, and the interface that shows it, if any.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
-_ALIKE = "no rule says where frames for the pod behind an interface go: this one may be its"
+_ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"
 # Every tunnel rule has the same MAC.
 _GONE = {False: "no pod here has this MAC any more", True: "no pod of azure-vnet has this address any more"}
 _GONE_TOO = "the pod that had this address and MAC is gone"
@@ -183,7 +183,7 @@ class _Planner:
         is_known_dead = bool(macs) and macs <= self._dead_macs[address]
         if is_known_dead or not self._unreadable:
             return None
-        return "nothing tells what is behind an interface: this may be its pod's", self._unreadable[-1]
+        return "nothing shows what is behind an interface: this may belong to its pod", self._unreadable[-1]
 
 
 def _place(item: Item) -> tuple[bool, int, int, str]:

@@ -52,7 +52,9 @@ def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = 
 
 def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
     if host.is_image:
-        raise AzureVnetError(f"can't look for what azure-vnet left: the image {host.layout.root} has no kernel to ask")
+        raise AzureVnetError(
+            f"can't look for azure-vnet's leftovers: the image {host.layout.root} has no kernel to ask"
+        )
     return given_or_real(host, given, LinuxBridgeNode)
 
 
@@ -109,8 +111,8 @@ class RemoveStaleAzureVnet:
             after = node.look(stale.bridge)
             if left := {*neighbours, *rules} & {*after.neighbours, *after.rules}:
                 raise AzureVnetError(
-                    f"can't remove what azure-vnet left: {len(left)} of {len(plan.removed)} are still there, or there "
-                    f"again, as {min(map(str, left))}",
-                    hint="stop azure-cnms if it is at work",
+                    f"can't remove azure-vnet's leftovers: {len(left)} of {len(plan.removed)} are still there, or "
+                    f"there again, as {min(map(str, left))}",
+                    hint="stop azure-cnms if it is running",
                 )
         return plan

@@ -66,7 +66,7 @@ def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
     if going:
         lines.append(f"{goes}: {len(going)} in all")
     elif about.notes:
-        lines.append("there is nothing to remove among what could be read")
+        lines.append("there is nothing to remove among the readable objects")
     else:
         lines.append(good("azure-vnet has left nothing here to remove"))
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in about.notes)])

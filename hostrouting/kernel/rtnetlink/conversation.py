@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _EVERYWHERE = PrefixSet([(0, 0)])
 
-_LOST = "an answer of the kernel got lost"
+_LOST = "an answer from the kernel was lost"
 
 # The kernel fills a dump's datagrams up to 32 KiB (netlink_dump) if the reader's buffer has shown room for it.
 _DATAGRAM_BYTES = 0x10000
@@ -91,7 +91,7 @@ class Socket(socket.socket):
 
 
 class Conversation(Socket):
-    """A querying socket; close it.
+    """A socket for queries, which the caller closes.
 
     Raises:
         OSError: the socket can't be opened.
@@ -142,7 +142,7 @@ class Conversation(Socket):
             for start in range(0, len(run.messages), (run.length + 3) & ~3):
                 yield run.messages[start : start + run.length]
 
-    # --- questions ---------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------
 
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
@@ -241,7 +241,7 @@ class Conversation(Socket):
         try:
             self.send(messages)
         except OSError as error:
-            raise NetlinkError(error.errno or 0, f"netlink takes no request: {error.strerror or error}") from error
+            raise NetlinkError(error.errno or 0, f"netlink accepts no request: {error.strerror or error}") from error
 
     def _receive(self, size: int) -> bytes:
         """Return the next datagram, complete."""

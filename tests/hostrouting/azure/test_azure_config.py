@@ -71,7 +71,12 @@ def test_the_consumer_comes_from_host_routing() -> None:
         ("loadBalancerProbe", {"required": True}, "required", "unknown key"),
         ("loadBalancerProbe", {"enabled": 1}, "enabled", "expected true or false"),
         ("loadBalancerProbe", {"devices": ["a/b"]}, "devices[0]", "'a/b' is no"),
-        ("loadBalancerProbe", {"devices": []}, "devices", "isn't one interface; name the one through which probes arrive"),
+        (
+            "loadBalancerProbe",
+            {"devices": []},
+            "devices",
+            "isn't one interface; name the one through which probes arrive",
+        ),
         ("loadBalancerProbe", {"devices": ["eth0", "azure0"]}, "devices", "isn't one interface; name the one"),
         ("loadBalancerProbe", {"ipv6Detection": "KERNEL"}, "ipv6Detection", "expected ALWAYS or METADATA"),
         ("staleAzureVnet", {}, "cidrs", "is missing"),

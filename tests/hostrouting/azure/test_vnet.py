@@ -307,7 +307,7 @@ def test_a_plan_is_lines_below_their_reasons() -> None:
 def test_no_leftovers_are_claimed_only_after_a_full_look() -> None:
     assert "azure-vnet has left nothing here" in report_text(AzureVnetReport())
     text = report_text(plan(NodeState(notes=("no ebtables",))))
-    assert "there is nothing to remove among what could be read\nnote: no ebtables" in text
+    assert "there is nothing to remove among the readable objects\nnote: no ebtables" in text
 
 
 def test_a_plan_is_json() -> None:

@@ -48,7 +48,7 @@ def config(write: Callable[[object], Path]) -> Path:
     ("words", "told"),
     [
         ([], "--help"),
-        (["frobnicate"], "'frobnicate' is no command;"),
+        (["frobnicate"], "'frobnicate' isn't a command;"),
         (["chekc"], "did you mean check?"),
         (["help"], "did you mean --help?"),
         (["-v", "aply", "config.json"], "did you mean apply?"),
@@ -552,7 +552,7 @@ def test_plan_of_a_snapshot(run: Any, elsewhere: Any, config: Path, recorded: Pa
     assert (code, err) == (2, "")
     assert out.splitlines() == [
         f"+ {LINE}",
-        "files and units aren't recorded: only routes were compared",
+        "a snapshot contains no files and units: only routes were compared",
         run("plan", config)[1].splitlines()[-1],
     ]
     document = json.loads(elsewhere("plan", config, "--snapshot", recorded, "--output", "json")[1])
@@ -570,7 +570,7 @@ def test_a_snapshot_from_stdin(elsewhere: Any, recorded: Path, config: Path, mon
     assert elsewhere("check", config, "--snapshot", "-")[0] == 1
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
     code, _, err = elsewhere("check", config, "--snapshot", "-")
-    assert (code, err.splitlines()[0]) == (78, "hostrouting: standard input is no snapshot:")
+    assert (code, err.splitlines()[0]) == (78, "hostrouting: standard input isn't a snapshot:")
     monkeypatch.setattr(sys, "stdin", None)
     code, _, err = elsewhere("check", config, "--snapshot", "-")
     assert (code, err) == (78, "hostrouting: standard input: is closed; expected a snapshot\n")
@@ -590,7 +590,7 @@ def test_a_missing_or_bad_snapshot_is_78(elsewhere: Any, command: str, config: P
         78,
         "",
         (
-            f"hostrouting: {path} is no snapshot:\n"
+            f"hostrouting: {path} isn't a snapshot:\n"
             "hostrouting: addresses: is missing\n"
             "hostrouting: rules[0].priority: 'x' is not a number; record with ip -N, which prints no names\n"
             "hostrouting: routes: expected a list, not an object\n"

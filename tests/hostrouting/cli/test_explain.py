@@ -63,14 +63,14 @@ def test_a_connection_is_explained_with_its_source(
 
 PAGE = """\
 172.16.3.4, in no expected CIDR; expected is eth0
-the kernel asks the rules from the top: after ↓ it goes on, at → an entry decides
+the kernel evaluates the rules from the top: after ↓ it goes on, at → an entry decides
 1. no source is chosen yet (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
 ↓ 100:    from 10.1.0.4 lookup 100: it applies to packets from 10.1.0.4 and no source is chosen yet
 → 32766:  from all lookup main
           default via 10.1.0.1 dev eth0 proto hostrouting
 ✓         by eth0, from 10.1.0.4: as expected
-2. a connection has the source 10.1.0.4 by now, and the kernel looks it up again (UDP)
+2. a connection now has the source 10.1.0.4, and the kernel looks it up again (UDP)
 ↓ 0:      from all lookup local: table local has no entry for it
 → 100:    from 10.1.0.4 lookup 100
           default via 10.2.0.1 dev eth1 table 100 proto hostrouting

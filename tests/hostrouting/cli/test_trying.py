@@ -50,7 +50,9 @@ def test_without_a_terminal_it_prints_the_deadline_and_the_confirm_command(run: 
     code, out, err = run("apply", "--try", "60", config)
     assert (code, err) == (0, "")
     assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
-    assert out.splitlines()[-1] == f"until {standing(host.layout.trial)}, unless this keeps them: hostrouting confirm"
+    assert (
+        out.splitlines()[-1] == f"until {standing(host.layout.trial)}, unless they are kept with: hostrouting confirm"
+    )
     assert not host.layout.manifest.exists()
     code, out, _ = run("confirm")
     assert code == 0

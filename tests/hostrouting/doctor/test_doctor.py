@@ -624,7 +624,7 @@ def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
     found = [each for each in examine(host=node.host).findings if each.kind not in ("not-examined", "no-restart")]
     assert sorted(each.kind for each in found) == ["file-differs", "gate-overridden" if is_read else "not-reloaded"]
     assert {each.hint for each in found} == {
-        "hostrouting plan CONFIG shows the difference, hostrouting apply CONFIG ends it"
+        "hostrouting plan CONFIG shows the difference, hostrouting apply CONFIG fixes it"
     }
 
 

@@ -156,7 +156,8 @@ def die() -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "why"), [(spin, "more than 0.6 s of processor time"), (take_two_gib, "more memory"), (die, "was ended")]
+    ("harm", "why"),
+    [(spin, "more than 0.6 s of processor time"), (take_two_gib, "more memory"), (die, "process that judged it died")],
 )
 def test_a_snapshot_that_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snapshots: list[Path]) -> None:
     """The snapshots that other workers judge at that time get their verdicts, and all keep their order."""

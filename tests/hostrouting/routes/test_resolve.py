@@ -106,7 +106,7 @@ def test_a_gateway_selects_the_hop_of_a_multipath_default() -> None:
 NEEDED = f"needed by {TO}"
 MISSING = {
     "a default": (StaticRoute(TO), [], f"the default route (table main has no unicast 0.0.0.0/0), {NEEDED}"),
-    "a live default": (StaticRoute(TO), [DEAD], "a live default route (all hops are dead of default via 10.1.0.1 dev eth0"),
+    "a live default": (StaticRoute(TO), [DEAD], "a live default route (all hops of default via 10.1.0.1 dev eth0"),
     "a default on a device": (StaticRoute(TO, dev="eth1"), [], "the default route on eth1"),
     "a device": (StaticRoute(TO, "onlink", "ib9"), [], "device ib9 (there is no such interface)"),
     "a device that is down": (StaticRoute(TO, "onlink", "down0"), [], "device down0 (it is down)"),
