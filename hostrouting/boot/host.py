@@ -200,7 +200,7 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
 def _refuse_links(layout: Layout, path: Path) -> None:
     root = layout.root
     for link in (*reversed(path.parents), path):
-        # The root itself may be one.
+        # The root itself may be a link.
         if root not in link.parents or not link.is_symlink():
             continue
         target = link.readlink()

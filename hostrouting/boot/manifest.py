@@ -206,7 +206,7 @@ class Manifest:
             return None
         if layout.is_this_host:
             return layout.of(name)
-        # It lies in another program's folder; a link on the way there must not lead out of an image.
+        # The file is in another program's folder; a link on the path must not lead out of an image.
         folder, _, last = name.rpartition("/")
         return layout.followed(folder) / last
 

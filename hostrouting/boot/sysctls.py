@@ -1,4 +1,4 @@
-"""The sysctl of interfaces that decides what a lost carrier does to routes."""
+"""The interfaces' sysctl that decides how a lost carrier affects routes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _SYSCTL = "/proc/sys/net/ipv4/conf/{}/ignore_routes_with_linkdown"
 
 
 def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes are passed over without a carrier; None where there are no sysctls to read.
+    """Return the interfaces whose routes are skipped without a carrier; None if there are no sysctls to read.
 
     Args:
-        layout: of the host.
-        links: of the host.
+        layout: the host's layout.
+        links: the host's links.
 
     Raises:
-        FileError: one can't be read.
+        FileError: a sysctl can't be read.
     """
 
     def value(name: str) -> str | None:
         return read_text(layout.of(_SYSCTL.format(name)))
 
-    # That for all interfaces sets it for each (IN_DEV_ORCONF).
+    # The value for "all" sets it for each interface (IN_DEV_ORCONF).
     if (of_all := value("all")) is None:
         return None
     return tuple(link.name for link in links if {of_all, value(link.name)} - {"0\n", None})

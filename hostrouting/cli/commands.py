@@ -142,7 +142,7 @@ def render(options: argparse.Namespace, host: Host) -> int:
         try:
             write_if_changed(file.path, file.text, mode=file.mode)
         except FileError as error:
-            # Nothing of this needs root.
+            # None of this needs root.
             hint = "name a folder that is yours" if error.is_not_permitted else error.hint
             raise FileError(error.message, hint=hint, errno=error.errno) from error
         say(str(file.path))

@@ -1,4 +1,4 @@
-"""The events of a check, for people: a row for those of an interface that end alike."""
+"""The events of a check, for people: one row for the events of an interface with the same result."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import EventVerdict, Finding, Outlook, OverlapReport, Verdict
 
-# A person reads no more than these; programs have the JSON.
+# People don't read more than these; programs have the JSON.
 _ROWS, _FINDINGS = 32, 4
 
 
 def event_rows(report: OverlapReport) -> Page:
-    """Return what each event would change, and what brings it back; nothing where it wasn't asked for."""
+    """Return the change by each event, and what undoes it; empty if events weren't requested."""
     if report.events is None:
         return []
     rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}

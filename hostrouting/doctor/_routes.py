@@ -105,7 +105,7 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """No single event leads an expected CIDR elsewhere for good."""
+    """Check that no single event leads an expected CIDR elsewhere permanently."""
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs or standing(examined.layout.trial) is not None:
         return

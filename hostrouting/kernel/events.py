@@ -1,4 +1,4 @@
-"""Pure: a recorded host as one event would leave it, on the kernel in memory, before any other program reacts."""
+"""Pure: a snapshot's host after one event, in the kernel in memory, before any other program reacts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hostrouting.model.routes import Protocol, Route
 
 
 def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) -> Snapshot:
-    """Return a host as an event leaves it.
+    """Return a host's state after an event.
 
     Args:
         snapshot: the host.
-        event: of one of its interfaces or network managers.
-        restored: routes that a program puts back afterwards, as far as the kernel then takes them.
+        event: an event of one of its interfaces or network managers.
+        restored: the routes that a program restores afterwards, if the kernel then accepts them.
     """
     net = _load(snapshot)
     if event.kind is EventKind.RESTART:
@@ -47,15 +47,15 @@ def _load(snapshot: Snapshot) -> Net:
     net.is_merged = snapshot.rules == KERNEL_RULES and snapshot.is_merged is not False
     for link in snapshot.links:
         dev = Device(link.index, link.name, link.kind, link.hardware, link.master, link.is_up)
-        # Whether a device that is down will have a carrier isn't known: mostly it will.
+        # Whether a device that is down will have a carrier is unknown: usually it will.
         dev.is_plugged = link.has_carrier or not link.is_up
         net.devices[link.name] = dev
     for address in snapshot.addresses:
         net.device(address.dev).addresses.append(address)
-    # A dump has the newest table of a byte first.
+    # A dump lists the newest table of a byte first.
     net.tables.update({table: {} for table in reversed(dict.fromkeys(route.table for route in snapshot.routes))})
     for route in snapshot.routes:
-        # What is shown as dead as a whole is so by a sysctl: what is really dead is gone.
+        # A route that is entirely dead is shown so because of a sysctl: really dead ones are gone.
         hops = [attrs.evolve(hop, is_dead=not hop.is_linkdown) for hop in route.hops] if route.is_dead else route.hops
         net.there(route).append(attrs.evolve(route, hops=tuple(hops)) if route.is_dead else route)
     return net
@@ -70,16 +70,16 @@ def _dump(snapshot: Snapshot, net: Net) -> Snapshot:
     ignoring = {*(snapshot.ignoring_linkdown or ())}
     without_carrier = {dev.name for dev in net.devices.values() if dev.is_up and not dev.has_carrier}
     shown = (_as_shown(route, ignoring) for route in fib_tables_dump(net, None))
-    routes = tuple(with_shares(route, without_carrier.__contains__) for route in shown)  # as the reader of Linux does
+    routes = tuple(with_shares(route, without_carrier.__contains__) for route in shown)  # like the reader for Linux
     return with_sources(attrs.evolve(snapshot, links=tuple(links), addresses=net.addresses(), routes=routes), snapshot)
 
 
 def with_sources(later: Snapshot, known: Snapshot) -> Snapshot:
-    """Return a host with the sources of connections, as they are if interfaces were registered in their numbers' order.
+    """Return a host with its connections' sources, as if interfaces were registered in the order of their numbers.
 
     Args:
-        later: the host.
-        known: what was recorded; where its sources say that the order is another one, none are known.
+        later: the host after the event.
+        known: the snapshot; if its sources show another order of registration, no sources are known.
     """
     before, now = Sources(known.addresses), Sources(later.addresses)
     told: list[tuple[Route, tuple[IPv4Address, ...]]] = []
@@ -90,13 +90,13 @@ def with_sources(later: Snapshot, known: Snapshot) -> Snapshot:
 
 
 def _as_shown(route: Route, ignoring: set[str]) -> Route:
-    """Return a route as a check reads it: dead as a whole where each hop is dead or passed over without a carrier."""
+    """Return a route as a check reads it: dead if each hop is dead or skipped without a carrier."""
     if not route.hops or not all(hop.is_dead or (hop.is_linkdown and hop.dev in ignoring) for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(attrs.evolve(hop, is_dead=True) for hop in route.hops))
 
 
-# --- what happens --------------------------------------------------------------------------------------------------
+# --- the events ----------------------------------------------------------------------------------------------------
 
 
 def _meet(net: Net, dev: Device, event: HostEvent, snapshot: Snapshot) -> None:
@@ -118,7 +118,7 @@ def _meet(net: Net, dev: Device, event: HostEvent, snapshot: Snapshot) -> None:
 
 
 def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
-    """Do as networkd does once the new address is there: the routes of the lease change, then the old address goes."""
+    """Act like networkd with a new address: replace the lease's routes, then remove the old address."""
     net.change_entries(lambda route: None if route in old.routes else route)
     default = attrs.evolve(old.default, hops=(attrs.evolve(old.default.hops[0], gateway=event.gateway),))
     if default.source is not None and event.address is not None:
@@ -129,7 +129,7 @@ def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
 
 
 class Lease(NamedTuple):
-    """What an interface has by DHCP: its routes, the default one, and the address and the gateway that came with it."""
+    """An interface's DHCP lease: its routes, the default one, and the address and gateway that came with it."""
 
     address: Address
     gateway: IPv4Address
@@ -138,7 +138,7 @@ class Lease(NamedTuple):
 
 
 def lease_of(snapshot: Snapshot, dev: str) -> Lease | None:
-    """Return the lease of an interface; None: it has none with a default route by an IPv4 gateway."""
+    """Return the lease of an interface; None if it has none with a default route via an IPv4 gateway."""
     of_dhcp = [route for route in snapshot.routes if route.protocol == Protocol.DHCP and route.nexthop_id is None]
     routes = [route for route in of_dhcp if [hop.dev for hop in route.hops] == [dev]]
     own = [each for each in snapshot.addresses if each.dev == dev and each.prefix_length and not each.is_secondary]

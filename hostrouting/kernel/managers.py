@@ -81,10 +81,9 @@ class Manager(JsonObject):
     """A network manager that configures interfaces of a host.
 
     Args:
-        name: of its service.
+        name: the name of its service.
         devs: the interfaces that it configures.
-        drops_routes: whether, when it is started again, it removes what other programs have added to them; null: not
-            known.
+        drops_routes: whether it removes other programs' routes from them when it is restarted; null: unknown.
     """
 
     name: str
@@ -92,21 +91,21 @@ class Manager(JsonObject):
     drops_routes: bool | None = None
 
     def adds(self, route: Route) -> bool:
-        """Tell whether a route looks like one that it adds and puts back: of a lease, or of its files."""
+        """Return whether a route looks like one that the manager adds and restores: from a lease, or from its files."""
         return route.protocol in _ADDED and not set(self.devs).isdisjoint(route.devs)
 
     def drops(self, route: Route) -> bool:
-        """Tell whether a route of another program goes when it is started again."""
+        """Return whether the manager removes a route of another program when it is restarted."""
         is_foreign = route.protocol not in (*_ADDED, Protocol.KERNEL)
         return bool(self.drops_routes) and is_foreign and not set(self.devs).isdisjoint(route.devs)
 
 
 def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
-    """Return the network managers of a host, and what their restart does.
+    """Return the network managers of a host, and the effect of their restart.
 
     Args:
         root: as for ``who_manages``.
-        links: of the host.
+        links: the host's links.
 
     Raises:
         FileError: a manager's file can't be read.
@@ -115,8 +114,8 @@ def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
     return tuple(Manager(name, of_it, _drops_routes(root, name)) for name, of_it in devs.items() if of_it)
 
 
-# Measured: networkd 252 keeps them, 257 drops them unless it is told not to; in between we haven't seen any.
-# NetworkManager (1.42) keeps them, unless keep-configuration= tells it not to.
+# Measured: networkd 252 keeps them, 257 drops them unless configured otherwise; versions between weren't measured.
+# NetworkManager (1.42) keeps them, unless keep-configuration= says otherwise.
 _KEEPING, _DROPPING = 252, 257
 _LIBRARIES = ("usr/lib/systemd", "usr/lib64/systemd", "usr/lib/*/systemd", "lib/systemd", "lib/*/systemd")
 _FILES = {

@@ -88,8 +88,8 @@ class Snapshot:
         is_torn: the host changed during the recording, so it may never have been in this state; it isn't judged.
         sources: entries with the sources of connections through them, and through any with the same next hops; sources
             that follow from addresses and entries aren't recorded.
-        ignoring_linkdown: interfaces of net.ipv4.conf.*.ignore_routes_with_linkdown; None: not known.
-        managers: network managers with the interfaces that they configure.
+        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown; None: unknown.
+        managers: the network managers with the interfaces that they configure.
     """
 
     links: tuple[Link, ...]

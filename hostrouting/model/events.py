@@ -26,12 +26,13 @@ class HostEvent(JsonObject):
     """An event that a host may meet.
 
     Args:
-        kind: ``flap`` goes down and comes back; ``gone`` is deleted, as by a driver's restart; ``carrier-lost``;
-            ``late-address`` gets an address after the check, as InfiniBand does; ``renumbered`` gets another address
-            and gateway by DHCP; ``into-pod`` moves to another network namespace; ``restart`` of a network manager.
+        kind: ``flap``: it goes down and comes back; ``gone``: it is deleted, as when a driver restarts;
+            ``carrier-lost``; ``late-address``: it gets an address after the check, like InfiniBand; ``renumbered``: it
+            gets another address and gateway by DHCP; ``into-pod``: it moves to another network namespace; ``restart``
+            of a network manager.
         subject: the interface, or the service.
-        address: the new one, with its length.
-        gateway: of the new default route.
+        address: the new address, with its prefix length.
+        gateway: the gateway of the new default route.
     """
 
     kind: EventKind

@@ -100,7 +100,7 @@ def _rank(classification: Classification) -> tuple[bool, bool]:
 
 
 def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
-    """Tell whether a packet leaves by a lookup: TCP's first only chooses the source where a second follows."""
+    """Return whether packets use a lookup: TCP's first one only chooses the source if a second follows."""
     is_first_of_tcp = probe.is_tcp and probe.source is None
     return not (is_first_of_tcp and any(each.is_tcp and each.source is not None for each in probes))
 

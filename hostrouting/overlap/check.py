@@ -117,7 +117,7 @@ def check_overlap(
         nameservers: the host's DNS servers; the fix names those that it moves to other interfaces.
         host: the name of the snapshot's host; None: it is this one.
         given: the addresses that the config's document gives other components; those that don't fit get a note.
-        needs_fix: whether the report is to say what fixes its findings.
+        needs_fix: whether the report needs a fix for its findings.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several

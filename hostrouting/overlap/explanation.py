@@ -57,7 +57,8 @@ class ExplainedLookup:
         steps: the rules up to the one that decides, according to the tables.
         sources: the sources that the kernel may choose if none was given.
         is_modelled: whether the tables give the same result as the kernel.
-        sends: False: it only chooses the source of a connection, which is looked up again from it.
+        sends: whether packets use the lookup; False: it only chooses the source of a connection, which is then looked
+            up again.
     """
 
     classification: Classification

@@ -246,7 +246,7 @@ class Fix(JsonObject):
 
 
 class Outlook(StrEnum):
-    """Course of the verdict after an event, compared with the present one."""
+    """The course of the verdict after an event, compared with the current verdict."""
 
     SAME = "same"
     RESTORED = "restored"
@@ -256,19 +256,19 @@ class Outlook(StrEnum):
 
 @attrs.frozen
 class EventVerdict(JsonObject):
-    """The verdict after an event, before any other program reacts to it, and once those have that will.
+    """The verdict after an event: before any other program reacts to it, and after the programs that will.
 
     Args:
-        event: what happens.
-        outlook: ``same``: as before; ``restored``: another one until programs put back routes; ``lasting``: another
-            one that stays; ``untold``: it can't be foretold.
-        verdict: the result of a check right after it.
-        findings: what then fails, without fixes.
-        reason: why the verdict is ``unknown``, or can't be foretold; null: it is known.
-        restored_by: the programs that put back routes afterwards, in their order; none: none does until the interface
-            or the host is set up anew.
+        event: the event.
+        outlook: ``same``: no change; ``restored``: another verdict until programs restore routes; ``lasting``: another
+            verdict that stays; ``untold``: it can't be predicted.
+        verdict: the result of a check right after the event.
+        findings: the failures then, without fixes.
+        reason: why the verdict is ``unknown``, or can't be predicted; null: it is known.
+        restored_by: the programs that restore routes afterwards, in their order; empty: none does until the interface
+            or the host is set up again.
         lasting_verdict: the result of a check after that.
-        lasting_findings: what then still fails, without fixes.
+        lasting_findings: the failures that remain then, without fixes.
     """
 
     event: HostEvent
@@ -282,7 +282,7 @@ class EventVerdict(JsonObject):
 
     @property
     def is_risk(self) -> bool:
-        """Tell whether an expected CIDR fails for good, and not for want of a default route, which is seen at once."""
+        """Return whether an expected CIDR fails permanently, and not just because there is no default route."""
         return self.outlook is Outlook.LASTING and bool(self.lasting_findings)
 
 
@@ -304,7 +304,7 @@ class OverlapReport(JsonObject):
         cidrs: the CIDRs that were checked.
         fix: the common fix for all failures; not part of the JSON, where each failure has its own.
         changes: the changes made by the task that checked; not part of the JSON, which is the same everywhere.
-        events: the verdicts after each event that the host may meet; null: they weren't asked for.
+        events: the verdicts after each event that the host may meet; null: they weren't requested.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -326,7 +326,7 @@ class OverlapReport(JsonObject):
 
     @property
     def is_one_event_away(self) -> bool | None:
-        """Tell whether a single event leads an expected CIDR astray for good; None: no events were asked for."""
+        """Return whether a single event leads an expected CIDR astray permanently; None: no events were requested."""
         return None if self.events is None else any(each.is_risk for each in self.events)
 
     @property

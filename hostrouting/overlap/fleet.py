@@ -42,7 +42,7 @@ _AT_ONCE, _UNDER_WAY = 16, 64
 # A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may take any amount.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
-# A host with 200 interfaces meets 800 events.
+# A host with 200 interfaces has 800 possible events.
 _TIMES_WITH_EVENTS = 10
 
 # A thread's stack (8 MiB), and the addresses that glibc reserves for its arena: twice 64 MiB until it is aligned.
@@ -107,7 +107,7 @@ class FleetReport(JsonObject):
 
     @property
     def one_event_away(self) -> int | None:
-        """Return how many hosts a single event leads astray for good; None: no events were asked for."""
+        """Return how many hosts a single event leads astray permanently; None: no events were requested."""
         told = [group for group in self.groups if group.report.events is not None]
         return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
 
@@ -133,7 +133,8 @@ def judge(
         max_mib: larger files aren't read. For the processes of this machine it also limits the time and the memory that
             each snapshot may take.
         scope: cancels the work, and receives its progress.
-        one_event: also tell hosts apart that a single event leads astray for good, which takes several times as long.
+        one_event: also group hosts by whether a single event leads them astray permanently; takes several times as
+            long.
 
     Returns:
         The groups. A snapshot that can't be read is ``unknown``, with a reason that begins with ``no-snapshot``. The
@@ -314,7 +315,7 @@ class _Work:
         config: the expectations.
         max_mib: larger files aren't read.
         seconds: the limit of processor time for each; 0: no limit.
-        one_event: whether events are foretold too.
+        one_event: whether to predict events too.
     """
 
     config: Config

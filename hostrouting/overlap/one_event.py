@@ -1,4 +1,4 @@
-"""Foretell the verdict after each event that a host may meet, on the kernel in memory; nothing is done to the host."""
+"""Predict the verdict after each event that a host may meet, on the kernel in memory; the host isn't changed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from phases import CancelScope
 
 _WATCHER = "hostrouting watch"
 
-# Azure's agent gives InfiniBand such networks.
+# Azure's agent gives InfiniBand networks of this length.
 _LATE_LENGTH = 16
 
-# Devices whose state follows another one's that no snapshot names.
+# Devices whose state follows that of another device, which no snapshot names.
 _STACKED = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 
 
@@ -39,21 +39,21 @@ def anticipate(config: Config, snapshot: Snapshot, scope: CancelScope) -> tuple[
     """Return the verdict after each event.
 
     Args:
-        config: what is expected.
-        snapshot: the host.
-        scope: ends it.
+        config: the expectations.
+        snapshot: the snapshot of the host.
+        scope: cancels the prediction.
     """
     foretelling, found = _Foretelling(config, snapshot), list[EventVerdict]()
     for event in events(config, snapshot):
         scope.check()
-        # An interface that has moved away is gone.
+        # An interface that was moved away is gone.
         is_known = event.kind is EventKind.INTO_POD
         found.append(attrs.evolve(found[-1], event=event) if is_known else foretelling.verdict(event))
     return tuple(found)
 
 
 def events(config: Config, snapshot: Snapshot) -> Iterator[HostEvent]:
-    """Yield what may happen to the interfaces that matter: that of others changes no verdict."""
+    """Yield the possible events of the interfaces that matter; events of others change no verdict."""
     touching = touching_devs(config, snapshot)
     for link in snapshot.links:
         if link.name in touching:
@@ -70,11 +70,11 @@ def events(config: Config, snapshot: Snapshot) -> Iterator[HostEvent]:
 
 
 def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
-    """Return the interfaces on which a verdict may hang.
+    """Return the interfaces on which a verdict may depend.
 
-    They have an entry, of any table, around or inside an expected CIDR (every default is one) or inside what discards
-    there, which a CNI's own block would be; or an address that such an entry names; or one that a policy rule may ask
-    for; or they are ports of such an interface, or are named as uplinks.
+    They have an entry, in any table, around or inside an expected CIDR (every default is one) or inside a discarding
+    entry there, which might be a CNI's own block; or an address that such an entry names or that a policy rule may
+    select; or they are ports of such an interface, or are named as uplinks.
     """
     cidrs = [numbers(each.cidr) for each in config.route_overlap.expected_cidrs]
     discarded = [numbers(route.destination) for route in snapshot.routes if route.type.is_discard]
@@ -94,7 +94,7 @@ def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
 
 
 def _renumbered(snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
-    """Yield that a DHCP client gets an address and a gateway of the next subnet."""
+    """Yield the event that a DHCP client gets an address and a gateway of the next subnet."""
     if (old := lease_of(snapshot, dev)) is not None:
         network = old.address.network
         step = network.num_addresses if int(network[-1]) >> 24 < 223 else -network.num_addresses
@@ -104,7 +104,7 @@ def _renumbered(snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
 
 
 def _late_addresses(config: Config, snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
-    """Yield that an InfiniBand interface gets an address, in the network of another one or around an expected CIDR."""
+    """Yield events that give InfiniBand an address: in another interface's network, or around an expected CIDR."""
     fabric = {link.name for link in snapshot.links if link.hardware == Hardware.INFINIBAND}
     networks = [address.network for address in snapshot.addresses if address.dev in fabric]
     firsts = (each.cidr.network_address for each in config.route_overlap.expected_cidrs)
@@ -114,22 +114,22 @@ def _late_addresses(config: Config, snapshot: Snapshot, dev: str) -> Iterator[Ho
             yield HostEvent(EventKind.LATE_ADDRESS, dev, IPv4Interface((free, network.prefixlen)))
 
 
-# --- the verdict after one -----------------------------------------------------------------------------------------
+# --- the verdict after an event ------------------------------------------------------------------------------------
 
 
 class _Foretelling:
-    """A host as it is, and the verdicts on it as it may be.
+    """A host's current state, and the verdicts on its possible later states.
 
     Args:
-        config: what is expected.
-        snapshot: the host.
+        config: the expectations.
+        snapshot: the snapshot of the host.
     """
 
     def __init__(self, config: Config, snapshot: Snapshot) -> None:
         self._config, self._snapshot = config, with_sources(snapshot, snapshot)
         self._entries, self._now = _entries(snapshot), _check(config, self._snapshot)
         self._why_none = _why_none(config, snapshot)
-        # Many events touch the same.
+        # Many events affect the same parts.
         self._parts: dict[tuple[ExpectedCidr, ...], tuple[object, ...]] = {}
 
     def verdict(self, event: HostEvent) -> EventVerdict:
@@ -154,7 +154,7 @@ class _Foretelling:
         )
 
     def _judge(self, event: HostEvent, later: Snapshot) -> OverlapReport:
-        """Judge the host after an event: first only what the event touches, and all of it where that ends otherwise."""
+        """Judge the host after an event: first only what the event affects, then everything if the result differs."""
         is_uplink = self._now.reason is not None or event.subject in self._now.default_devs
         if not is_uplink and all(rule.source is None for rule in later.rules):
             parts = self._touched_parts(later)
@@ -167,7 +167,7 @@ class _Foretelling:
         return _check(self._config, later)
 
     def _touched_parts(self, later: Snapshot) -> tuple[ExpectedCidr, ...]:
-        """Return those parts of the CIDRs around which an entry, or the source of one, has come or gone."""
+        """Return those parts of the CIDRs around which an entry, or its source, has been added or removed."""
         moved = {each.local for each in {*self._snapshot.addresses} ^ {*later.addresses}}
         was, is_now = self._entries, _entries(later)
         changed = {prefix for prefix in was.keys() | is_now.keys() if was.get(prefix) != is_now.get(prefix)}
@@ -186,15 +186,15 @@ class _Foretelling:
         return tuple(dict.fromkeys(parts))
 
     def _brought_back(self, event: HostEvent, later: Snapshot) -> tuple[tuple[str, ...], Snapshot]:
-        """Return the programs that put back routes after an event, the watcher last, and the host then."""
+        """Return the programs that restore routes after an event, the watcher last, and the host's state then."""
         left = {(route.key, route.hops) for route in later.routes}
         lost = [r for r in self._snapshot.routes if r.protocol != Protocol.KERNEL and (r.key, r.hops) not in left]
-        # A lease that is over doesn't come back.
+        # An expired lease doesn't come back.
         managers = self._snapshot.managers if event.kind is not EventKind.RENUMBERED else ()
         back = [route for route in lost if any(manager.adds(route) for manager in managers)]
         programs = [manager.name for manager in managers if any(map(manager.adds, back))]
         restored = after(self._snapshot, event, back)
-        if restored.routes == later.routes:  # the kernel takes none of them
+        if restored.routes == later.routes:  # the kernel accepts none of them
             programs = []
         if self._config.watch.enabled and (ours := _kept_routes(self._config, restored)):
             programs, restored = [*programs, _WATCHER], after(self._snapshot, event, (*back, *ours))
@@ -206,14 +206,14 @@ def _check(config: Config, snapshot: Snapshot) -> OverlapReport:
 
 
 def _told(report: OverlapReport) -> tuple[object, ...]:
-    """Return what two checks have in common that say the same; what an entry is called doesn't matter."""
+    """Return a value that is equal for checks with the same result; the name of an entry doesn't matter."""
     return (report.verdict, *((each.kind, each.cidr, each.devs, each.source, each.ranges) for each in report.findings))
 
 
 def _entries(snapshot: Snapshot) -> dict[Prefix, list[Route]]:
-    """Return the entries by destination, in their order, which decides among equals.
+    """Return the entries by destination, in their order, which decides between equal ones.
 
-    A hop without a carrier is used as any other, unless it is dead.
+    A hop without a carrier is used like any other, unless it is dead.
     """
     found: dict[Prefix, list[Route]] = {}
     for route in snapshot.routes:
@@ -224,12 +224,12 @@ def _entries(snapshot: Snapshot) -> dict[Prefix, list[Route]]:
 
 
 def _why_none(config: Config, snapshot: Snapshot) -> str | None:
-    """Return why no event of a host can be foretold; None: some can."""
+    """Return why no event of a host can be predicted; None: some can."""
     if missing := {each.dev for each in snapshot.addresses} - {link.name for link in snapshot.links}:
         return f"the snapshot doesn't hold the interface {min(missing)}"
     expected = PrefixSet(numbers(each.cidr) for each in config.route_overlap.expected_cidrs)
     for route in snapshot.routes if any(rule.source is not None for rule in snapshot.rules) else ():
-        # Of more addresses each hop gets some.
+        # With more addresses each hop carries some.
         is_short = route.destination.num_addresses < flows_through(route)
         if is_short and expected.overlaps(*ends(numbers(route.destination))):
             return f"the kernel's own hash decides which hop of {route} is taken, and so which source"
@@ -237,7 +237,7 @@ def _why_none(config: Config, snapshot: Snapshot) -> str | None:
 
 
 def _why_untold(snapshot: Snapshot, event: HostEvent) -> str | None:
-    """Return why the kernel in memory doesn't know what an event does; None: it does."""
+    """Return why the kernel in memory can't predict the effect of an event; None: it can."""
     if event.kind is EventKind.RESTART:
         is_known = all(each.drops_routes is not None for each in snapshot.managers if each.name == event.subject)
         return None if is_known else f"whether {event.subject} then drops routes isn't known"
@@ -256,9 +256,9 @@ def _why_untold(snapshot: Snapshot, event: HostEvent) -> str | None:
 
 
 def _kept_routes(config: Config, snapshot: Snapshot) -> list[Route]:
-    """Return the routes that the watcher puts back."""
+    """Return the routes that the watcher restores."""
     try:
         plan, _ = plan_now(config, SnapshotBackend(snapshot))
-    except RouteError:  # then it puts none back
+    except RouteError:  # then it restores none
         return []
     return [*plan.add, *(change.new for change in plan.replace)]

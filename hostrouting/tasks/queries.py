@@ -48,7 +48,7 @@ def check(
         scope: cancels the check, and receives what it waits for.
         document: the document with the config. A note reports if its ``node.kubelet.nodeIP`` or
             ``networking.dnsServiceIP`` doesn't fit.
-        one_event: also foretell the verdict after each event that the host may meet; no verdict and no mode heeds it.
+        one_event: also predict the verdict after each event that the host may meet; verdict and mode ignore it.
 
     Returns:
         The report; its verdict is ``unknown``, with a reason, if nothing could be judged.

@@ -256,11 +256,11 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def _would_mark_another_network(layout: Layout) -> bool:
-    """Return whether PID 1 has these files and another network namespace; False where that can't be seen."""
+    """Return whether PID 1 has these files and another network namespace; False if that can't be seen."""
     run = layout.run_dir.parent
     try:
         has_files = layout.root == Path("/") and Path(f"/proc/1/root{run}").samefile(run)
         return has_files and not Path("/proc/1/ns/net").samefile("/proc/thread-self/ns/net")
     except OSError:
-        # To see either takes leave to trace PID 1, which the unit doesn't have.
+        # Seeing them takes permission to trace PID 1, which the unit doesn't have.
         return False
