@@ -70,7 +70,7 @@ class _Several(_Tree, Generic[T_co]):
 
 
 class Serial(_Several[T_co]):
-    """Runs tasks one after the other and stops at the first failure.
+    """A task that runs others one after the other and stops at the first failure.
 
     Args:
         tasks: the tasks in order.
@@ -109,7 +109,7 @@ class Serial(_Several[T_co]):
 
 
 class Parallel(_Several[T_co]):
-    """Runs tasks at the same time, each in a thread; the first failure cancels the others, and no failure is lost.
+    """A task that runs others at the same time, in threads; the first failure cancels the others, and none is lost.
 
     Args:
         tasks: the tasks, in the order of results and failures.
@@ -184,7 +184,7 @@ class Parallel(_Several[T_co]):
 
 @frozen(repr=False)
 class Timeout(_Tree, Generic[T_co]):
-    """Runs a task with a time limit.
+    """A task that runs another one with a time limit.
 
     Args:
         seconds: the limit in seconds, 0 or more.

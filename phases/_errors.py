@@ -51,7 +51,7 @@ class TimedOut(Exception):
 
 
 class Status(str, Enum):
-    """How a task ended."""
+    """The status of a task that has ended."""
 
     OK = "ok"
     FAILED = "failed"
@@ -69,7 +69,7 @@ class Status(str, Enum):
 
 
 class Observer(Protocol):
-    """Observes a run; it gets one call at a time, from any of the tasks' threads."""
+    """An observer of a run; it gets one call at a time, from any of the tasks' threads."""
 
     def started(self, path: str) -> None:
         """Report that a task starts; its path is the names from the root of the tree, joined by slashes."""

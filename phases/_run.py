@@ -67,7 +67,7 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 
 
 class _Reporter:
-    """Calls the observers of a run, one call at a time; at the end it raises their first error, or notes it.
+    """Reports to the observers of a run, one call at a time, and at the end raises their first error, or notes it.
 
     While one thread calls, the others leave their calls to it and continue, so that a blocking observer doesn't delay
     the end of a task in another thread.

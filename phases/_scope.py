@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Returns the time, and waits until a time or an event."""
+    """A clock that returns the time, and waits until a time or an event."""
 
     def monotonic(self) -> float:
         """Return the seconds since some fixed moment; called from signal handlers, so it must not block."""
@@ -65,7 +65,7 @@ class SystemClock:
 
 
 class CancelScope:
-    """Ends everything that runs in it: from any thread, from a signal handler, or at a deadline.
+    """A scope that ends everything that runs in it: from any thread, from a signal handler, or at a deadline.
 
     A deadline raises `TimedOut` in this scope, and `Cancelled` in the scopes below, where it can't be confused with
     their own deadlines. As a context manager it turns such a `Cancelled`, when it leaves the block, into `TimedOut`.

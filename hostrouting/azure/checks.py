@@ -69,7 +69,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
 
 
 def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that nothing is left of pods that azure-vnet no longer serves; the installation doesn't require this."""
+    """Check that azure-vnet has left nothing of pods that it no longer serves."""
     if config is None or config.stale_azure_vnet is None:
         return
     plan = plan_stale(config, examined.host)

@@ -25,7 +25,7 @@ SECTION = "hostNetworking"
 
 
 class Ipv6Detection(StrEnum):
-    """How ``apply`` finds out whether a node has IPv6.
+    """A way for ``apply`` to find out whether a node has IPv6.
 
     ``ALWAYS``: it has; ``METADATA``: it has if Azure's metadata service says that it has assigned an address.
     """

@@ -38,7 +38,7 @@ def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
         ConfigError: the argument is missing for a layout with another root.
     """
     if given is None and not host.layout.is_this_host:
-        raise ConfigError([("node", f"must be given beside a layout below {host.layout.root}: a real one, or a fake")])
+        raise ConfigError([("node", f"must be given with a layout below {host.layout.root}: a real one, or a fake")])
     return real() if given is None else given
 
 

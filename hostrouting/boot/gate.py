@@ -1,9 +1,9 @@
 """Pure: the gate, its drop-ins and its list, and whether a unit's settings hold it.
 
 Why this design: ``Before=`` in a plain unit orders nothing against a template. ``Requires=`` opens on systemd 252 if
-the required unit is missing or masked, and restarts the machine with it. A script that the consumer runs itself judges
-every start, blocks it, shows as a failed unit, is retried by ``Restart=``, and nothing that happens to the oneshots
-stops a running machine.
+the required unit is missing or masked, and restarts the machine whenever that unit is restarted. A
+script that the consumer runs itself judges every start, blocks it, shows as a failed unit, is retried by ``Restart=``,
+and nothing that happens to the oneshots stops a running machine.
 
 The drop-ins are the same whatever is installed: if the command that systemd runs vanishes from a unit at a reload,
 systemd goes straight to ``ExecStart=``. Only the list changes, which the script reads again before each step. There are

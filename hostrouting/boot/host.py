@@ -45,7 +45,7 @@ class Host:
         layout: Layout | None = None,
     ) -> None:
         if layout is not None and not layout.is_this_host:
-            must = f"must be given beside a layout below {layout.root}"
+            must = f"must be given with a layout below {layout.root}"
             omitted = [("routes", f"{must}: NetlinkBackend() or a FakeKernel()")] if routes is None else []
             omitted += [("units", f"{must}: Systemctl() or FakeSystemd()")] if units is None else []
             if omitted:
@@ -194,7 +194,7 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     for path in touched:
         _refuse_links(layout, path)
     if not any((root / name).is_dir() for name in _SYSTEM):
-        raise ConfigError([("root", f"{root} holds no system: it has no {_SYSTEM[0]}; is the image mounted?")])
+        raise ConfigError([("root", f"{root} has no system: it lacks {_SYSTEM[0]}; is the image mounted?")])
 
 
 def _refuse_links(layout: Layout, path: Path) -> None:

@@ -127,7 +127,7 @@ def _logged_to_stderr() -> Iterator[None]:
     form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
 
     class ToStderr(logging.Handler):
-        """Shows a record without waiting: if a handler waited for the terminal, the run would miss signals."""
+        """A handler that doesn't wait: if a handler waited for the terminal, the run would miss signals."""
 
         def emit(self, record: logging.LogRecord) -> None:
             complain(self.format(record), lambda: False)

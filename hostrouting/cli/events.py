@@ -31,12 +31,12 @@ def event_rows(report: OverlapReport) -> Page:
 
 def _said(each: EventVerdict) -> list[str]:
     if each.outlook is Outlook.UNTOLD:
-        return [dim(f"can't be foretold: {clean(each.reason or '')}")]
+        return [dim(f"can't be predicted: {clean(each.reason or '')}")]
     lines, by = _result(each.verdict, each.findings, each.reason), clean(" and ".join(each.restored_by))
     if not by:
-        return [*lines, dim("nothing brings it back")]
+        return [*lines, dim("nothing restores it")]
     if each.outlook is Outlook.RESTORED:
-        return [*lines, good(f"brought back by {by}")]
+        return [*lines, good(f"restored by {by}")]
     return [*lines, dim(f"after {by}:"), *_result(each.lasting_verdict, each.lasting_findings)]
 
 

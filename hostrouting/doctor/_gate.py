@@ -328,10 +328,10 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             if not {*keys}.isdisjoint((*_NEEDING, *_STOPPED_BY)):
                 costs.append(f"stopping or restarting {unit} stops this unit too")
             if not {*keys}.isdisjoint(_CONFLICTING):
-                costs.append(f"starting {unit} stops this unit, and the other way round")
+                costs.append(f"starting {unit} stops this unit, and vice versa")
             if not {*keys}.isdisjoint(_NEEDING):
-                costs.append("a start that fails for it isn't tried again by Restart=")
-                costs.append("after hostrouting remove a start is refused")
+                costs.append("a start that fails because of it isn't retried by Restart=")
+                costs.append("after hostrouting remove, a start is refused")
             message = f"{' and '.join(f'{key}={unit}' for key in keys)}: {', '.join(costs)}"
             hint = (
                 f"take it out of what systemctl cat {instance} shows, and remove what this finds: find /etc/systemd "

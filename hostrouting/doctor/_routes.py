@@ -62,7 +62,7 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that systemd-networkd leaves our routes alone."""
     # Measured; before version 257 systemd does so with any settings.
     message = (
-        "systemd-networkd removes our routes by it when the link goes down or loses its carrier; before systemd 257, "
+        "systemd-networkd removes our routes on it when the link goes down or loses its carrier; before systemd 257, "
         "or without ManageForeignRoutes=no in networkd.conf, also at networkctl reconfigure, when its .network file "
         "has changed and is reloaded, and (257) at its own restart"
     )
@@ -83,7 +83,7 @@ def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that NetworkManager leaves our routes alone."""
     # The documented effect of its Reapply(), unless it is called with preserve-external-ip.
     message = (
-        "NetworkManager removes our routes by it when its connection is applied again (nmcli device reapply) or taken "
+        "NetworkManager removes our routes on it when its connection is applied again (nmcli device reapply) or taken "
         "down"
     )
     for dev, routes in _managed(examined, NETWORK_MANAGER).items():

@@ -1,4 +1,4 @@
-"""What checks are made of: the examined host, and the findings on it.
+"""The building blocks of checks: the examined host, and the findings on it.
 
 A plug-in makes its own checks from these, and passes them to ``examine``.
 """

@@ -21,7 +21,7 @@ from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
 CHECKS = (
-    DoctorCheck("verdict", "the check lets the next start through now", _gate.verdict),
+    DoctorCheck("verdict", "the check would admit the next start now", _gate.verdict),
     DoctorCheck("held", "the gate holds no start right now", _gate.held),
     DoctorCheck("trial", "no trial of routes stands", _routes.trial, is_of_the_installed=False),
     DoctorCheck("installed", "everything that CONFIG asks for is installed", _files.installed, False, True),

@@ -226,7 +226,7 @@ def _entries(snapshot: Snapshot) -> dict[Prefix, list[Route]]:
 def _why_none(config: Config, snapshot: Snapshot) -> str | None:
     """Return why no event of a host can be predicted; None: some can."""
     if missing := {each.dev for each in snapshot.addresses} - {link.name for link in snapshot.links}:
-        return f"the snapshot doesn't hold the interface {min(missing)}"
+        return f"the snapshot lacks the interface {min(missing)}"
     expected = PrefixSet(numbers(each.cidr) for each in config.route_overlap.expected_cidrs)
     for route in snapshot.routes if any(rule.source is not None for rule in snapshot.rules) else ():
         # With more addresses each hop carries some.
@@ -242,7 +242,7 @@ def _why_untold(snapshot: Snapshot, event: HostEvent) -> str | None:
         is_known = all(each.drops_routes is not None for each in snapshot.managers if each.name == event.subject)
         return None if is_known else f"whether {event.subject} then drops routes isn't known"
     if event.kind is EventKind.CARRIER_LOST and snapshot.ignoring_linkdown is None:
-        return "ignore_routes_with_linkdown isn't recorded, which decides about it"
+        return "ignore_routes_with_linkdown isn't in the snapshot, but decides about it"
     link = next(each for each in snapshot.links if each.name == event.subject)
     if link.master is not None:
         return f"{link.name} is a port of {link.master}, whose state may follow"

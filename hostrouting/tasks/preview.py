@@ -30,7 +30,7 @@ _NAMED_FINDINGS = 3
 
 @attrs.frozen
 class NextStart:
-    """Whether the gate would let the consumer start.
+    """The gate's decision about the consumer's next start.
 
     Args:
         consumer: the unit.

@@ -97,7 +97,7 @@ def _no_failures() -> defaultdict[Hashable, Failures]:
 
 @attrs.define
 class Reconciler:
-    """Keeps our routes in the table, and remembers their state from one look to the next.
+    """A reconciler that keeps our routes in the table, and remembers their state from one look to the next.
 
     Args:
         kept: our routes that were in the table after the last look, by their keys.
@@ -146,7 +146,7 @@ class Reconciler:
     def _carry_out(self, plan: RoutePlan, host: Host, scope: CancelScope) -> Repair:
         now = scope.clock.monotonic()
         wanted, changes = _writes(plan), _changes(plan)
-        # A route that changes although it is as at the last look follows the default route.
+        # A route that must change although it is as the last look left it follows the default route.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested: dict[Failures, list[Route]] = {}
         for key, route in wanted.items():

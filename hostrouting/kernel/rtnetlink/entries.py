@@ -45,7 +45,7 @@ Group = tuple[Route, Sequence[Prefix]]
 
 @attrs.define(eq=False, repr=False)
 class RouteReader:
-    """Reads entries; an unwanted one never becomes a value, so the wanted ones limit the memory.
+    """A reader of entries; an unwanted one never becomes a value, so the wanted ones limit the memory.
 
     Args:
         names: the interfaces' names.

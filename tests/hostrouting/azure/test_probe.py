@@ -264,5 +264,5 @@ def test_an_image_gets_only_files(tmp_path: Path) -> None:
 
 
 def test_another_root_needs_an_explicit_node(host: Host) -> None:
-    with pytest.raises(ConfigError, match="must be given beside a layout below"):
+    with pytest.raises(ConfigError, match="must be given with a layout below"):
         configure(host, None, asked())

@@ -476,7 +476,7 @@ def image_root(tmp_path: Path) -> Path:
 def test_a_folder_without_a_system_is_not_an_image(tmp_path: Path, rest: str) -> None:
     """The folder may be a mount point without its mount, or one without its /usr."""
     (tmp_path / rest).mkdir(parents=True, exist_ok=True)
-    with pytest.raises(HostRoutingError, match=r"holds no system: it has no usr/lib/systemd/system"):
+    with pytest.raises(HostRoutingError, match=r"has no system: it lacks usr/lib/systemd/system"):
         Host.image(tmp_path)
 
 
