@@ -227,7 +227,7 @@ def _encoded(text: str | bytes) -> bytes:
 def make_folders(folder: Path) -> None:
     """Create a folder and its missing parents, with mode 0755 whatever the umask.
 
-    With a umask of 0 every user could replace files that the gate runs as root; with 077 nobody could read the markers.
+    With a umask of 0 every user could replace files that the gate runs as root; with 077 the markers were unreadable.
 
     Raises:
         OSError: a folder can't be created.

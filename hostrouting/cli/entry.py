@@ -71,7 +71,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 
 def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
     """Report a command's failure in the requested form, and return its exit code."""
-    # A cancelled command doesn't wait for a terminal that nobody reads. A program gets its whole document.
+    # A cancelled command doesn't wait for a terminal that isn't read. A program gets its whole document.
     last_words = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
     keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
     # A monitoring daemon expects a line in its own format, whatever is wrong.

@@ -73,7 +73,7 @@ def _names(enum: type[IntEnum], **more: int) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    # No kernel name contains white space (dev_valid_name): whoever made one up could forge lines of a report.
+    # No kernel name contains white space (dev_valid_name): a made-up one could forge lines of a report.
     if not isinstance(value, str) or not value or _SPACE.search(value):
         raise ValueError(f"{shown(value)} is not a name")
     return value

@@ -13,7 +13,7 @@
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are passed over without a carrier (a sysctl),
      "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    what configures interfaces
-     "isTorn": true,                   the host changed during the recording
+     "isTorn": true,                   the host changed while it was read
           "isMerged": true,                whether tables local and main are one, as they are until the first custom
           rule, "sources": [{...}, ...]}         routes, each with its connections' sources if no other list shows them
 
@@ -85,7 +85,7 @@ class Snapshot:
         time: RFC 3339, UTC, in seconds; None: unknown.
         kernel: name and release; None: unknown.
         is_merged: whether tables local and main are one trie; None: unknown.
-        is_torn: the host changed during the recording, so it may never have been in this state; it isn't judged.
+        is_torn: the host changed while it was read, so it may never have been in this state; it isn't judged.
         sources: entries with the sources of connections through them, and through any with the same next hops; sources
             that follow from addresses and entries aren't recorded.
         ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown; None: unknown.
@@ -153,7 +153,7 @@ class Snapshot:
         """
         if path != STDIN:
             document = read_document(path, "snapshot", bytes_max=bytes_max)
-            # Whoever made up the file could forge lines of a report.
+            # A made-up file could forge lines of a report.
             name = "?".join(Path(path).name.removesuffix(".json").splitlines())
         else:
             document = _read_stdin(bytes_max)

@@ -184,7 +184,7 @@ class SnapshotBackend(WholeTables):
         """Yield a function that returns False, because nothing ever changes.
 
         Raises:
-            RestlessError: the host changed during the recording.
+            RestlessError: the host changed while it was read.
         """
         if self.snapshot.is_torn:
             raise RestlessError("the host changed while it was recorded", hint="record it again")

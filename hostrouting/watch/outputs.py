@@ -50,7 +50,7 @@ def to_datagram(event: Event) -> bytes:
 
 
 def notify(address: str, state: str) -> None:
-    """Tell systemd the service's state, sd_notify(3); nobody listening must not end us.
+    """Tell systemd the service's state, sd_notify(3); a missing listener must not end us.
 
     Args:
         address: NOTIFY_SOCKET of our environment; empty: there is none.
