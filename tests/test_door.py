@@ -132,7 +132,7 @@ def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
     assert (files_of(tmp_path), host.routes.routes(), host.routes.rules()) == before
 
 
-def test_a_check_waits_for_a_default_route_until_its_scope_ends(tmp_path: Path) -> None:
+def test_a_check_waits_until_its_scope_ends(tmp_path: Path) -> None:
     clock = FakeClock()
     scope = phases.CancelScope(clock=clock)
     bare = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path))

@@ -61,7 +61,7 @@ def test_the_agents_own_tests_pass_outside_this_project(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_agent_names_the_path_of_each_problem_of_a_config(tmp_path: Path) -> None:
+def test_the_agent_names_the_path_of_each_problem(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     routes = [{"destination": "172.16.1.7/24"}, {"destination": "10.9.0.0/16", "gatway": "10.1.0.1"}]
     overlap = {"mode": "LOOSE"}

@@ -166,7 +166,7 @@ class Detector:
 CONFIG = json.loads(PLUGIN_CONFIG.read_text())
 
 
-def test_the_detector_sees_the_condition_and_its_end_within_a_minute(tmp_path: Path) -> None:
+def test_the_detector_sees_a_change_within_a_minute(tmp_path: Path) -> None:
     folder = Path(ok(tmp_path))
     detector = Detector(CONFIG, folder)
     overlap(tmp_path)
@@ -210,7 +210,7 @@ def documents(name: str) -> list[dict[str, Any]]:
     return [*yaml.safe_load_all((FOLDER / name).read_text())]
 
 
-def test_the_detectors_pod_sees_the_plugin_its_config_and_the_markers() -> None:
+def test_the_detectors_pod_sees_plugin_config_and_markers() -> None:
     (kustomization,) = documents("kustomization.yaml")
     (generated,) = kustomization["configMapGenerator"]
     assert all((FOLDER / name).is_file() for name in (*kustomization["resources"], *generated["files"]))
@@ -293,7 +293,7 @@ def test_the_health_check_dies_or_is_silent(tmp_path: Path, leave: Any, said: st
     assert all(line.startswith("die 1 check_routes_overlap:  ") and (said or "") in line for line in died)
 
 
-def test_the_health_check_can_be_sourced_twice_and_defines_only_its_names() -> None:
+def test_the_health_check_defines_only_its_own_names() -> None:
     """NHC reads every file of its folder into one shell."""
     bash = shutil.which("bash")
     assert bash is not None

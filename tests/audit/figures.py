@@ -39,7 +39,7 @@ class Share:
         unseen: addresses at which sockets and the check disagree.
         features: hosts by feature.
         events: events that happened, by kind.
-        passed: interfaces whose events were skipped by the prediction, and happened all the same.
+        passed: interfaces whose events the prediction skipped, although they happened.
     """
 
     worlds: int = 0

@@ -179,7 +179,7 @@ def live(node: Machine, agent: Agent, first: str, second: str) -> None:
     assert node.exists(GATE)
 
 
-def test_an_ended_held_start_is_retried_as_the_agents_drop_in_says(node: Machine, agent: Agent) -> None:
+def test_an_ended_held_start_is_retried(node: Machine, agent: Agent) -> None:
     write_config(node)
     assert node.python("apply", check=False).returncode == 1
     agent.provision("kube1")

@@ -108,7 +108,7 @@ LIVE = [
 
 
 @pytest.mark.each_release
-def test_faults_of_a_running_system_are_found_and_their_fix_is_seen(node: Machine, by_turns: Any) -> None:
+def test_faults_of_a_running_system_are_found(node: Machine, by_turns: Any) -> None:
     payload = healthy(node)
     node.boot()
     payload.wait_until_it_ran()

@@ -116,7 +116,7 @@ def test_a_netplan_file_fixes_at_boot(cabled: Machine) -> None:
 
 
 @pytest.mark.each_release
-def test_drop_ins_fix_after_a_reload_for_files_in_any_folder(cabled: Machine) -> None:
+def test_drop_ins_in_any_folder_fix_after_a_reload(cabled: Machine) -> None:
     for dev, address in (("eth0", f"{OWN}/24\nGateway={GATEWAY}"), ("ib0", "172.16.0.10/16")):
         cabled.write(
             f"/usr/lib/systemd/network/10-{dev}.network", f"[Match]\nName={dev}\n[Network]\nAddress={address}\n"

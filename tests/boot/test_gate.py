@@ -91,9 +91,7 @@ CONSUMERS = [
 
 
 @pytest.mark.parametrize(("add", "config"), CONSUMERS)
-def test_strict_holds_a_shadowed_payload_and_lets_a_fixed_one_run(
-    node: Machine, add: Any, config: dict[str, Any]
-) -> None:
+def test_strict_holds_a_shadowed_payload_until_the_fix(node: Machine, add: Any, config: dict[str, Any]) -> None:
     payload = installed(node, add=add, **config)
     boot_held(node, payload)
     journal = node.journal(payload.unit)
@@ -305,7 +303,7 @@ def test_the_consumers_sandbox_is_not_the_gates(node: Machine) -> None:
 
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
-def test_a_consumer_with_its_own_network_is_refused_only_in_strict(node: Machine, mode: str) -> None:
+def test_only_strict_refuses_a_consumer_with_its_network(node: Machine, mode: str) -> None:
     payload = installed(node, FIXED, add=add_kubelet, mode=mode)
     node.write(f"{UNITS}/kubelet.service.d/private.conf", "[Service]\nPrivateNetwork=yes\n")
     if mode == "WARN":
@@ -420,7 +418,7 @@ def test_no_update_ever_stops_or_restarts_a_running_machine(node: Machine) -> No
 BY_A_LATE_DEVICE = {"destination": "10.50.0.0/24", "gateway": "onlink", "dev": "eth9"}
 
 
-def test_an_update_that_drops_the_routes_step_keeps_the_gate_closed(node: Machine) -> None:
+def test_dropping_the_routes_step_keeps_the_gate_closed(node: Machine) -> None:
     payload = installed(node, BY_A_LATE_DEVICE)
     node.boot(wait=False)
     node.wait_for(payload.unit, "activating/condition")

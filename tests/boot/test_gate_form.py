@@ -172,7 +172,7 @@ sleep 0.1
 
 
 @pytest.mark.each_release
-def test_a_step_that_rewrites_its_drop_in_neither_opens_nor_closes_it(node: Machine, trying: Payload) -> None:
+def test_a_step_that_rewrites_its_drop_in_changes_nothing(node: Machine, trying: Payload) -> None:
     """The step's line vanishes with the reload while it runs, and systemd skips the rest of its list."""
     node.write("/usr/local/bin/rewrite", REWRITE, mode=0o755)
     node.write(f"{DROP_INS}/override.conf", service("ExecStartPre=/usr/local/bin/rewrite 0"))

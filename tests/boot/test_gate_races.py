@@ -149,7 +149,7 @@ def our_state(node: Machine) -> tuple[str, str]:
     return files(node), node.run("ip", "-N", "route", "show", "proto", "217").stdout
 
 
-def test_a_killed_run_leaves_a_whole_state_that_the_next_heals(node: Machine, running: Payload) -> None:
+def test_a_killed_run_leaves_a_whole_state(node: Machine, running: Payload) -> None:
     chance = random.Random(4)
     pid = running.main_pid()
     _, before = our_state(node)
@@ -268,7 +268,7 @@ ExecStartPre=/bin/sh -c 'echo second >>/run/order'
 """
 
 
-def test_unboundeds_steps_run_after_the_verdict_and_it_starts_by_itself(node: Machine) -> None:
+def test_unboundeds_steps_run_after_the_verdict(node: Machine) -> None:
     payload = installed(node)
     node.write(f"{UNITS}/{payload.unit}.d/10-unbounded.conf", UNBOUNDED)
     boot_held(node, payload)

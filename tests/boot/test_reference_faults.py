@@ -54,7 +54,7 @@ def install(machine: Machine, consumer: str, *, check: str) -> None:
 class TestBeforeATemplateOrdersNothing:
     """Proof that ``Before=`` a template, as the reference uses it, orders nothing."""
 
-    def test_systemd_reads_the_template_as_an_instance_named_after_the_unit(self, node: Machine) -> None:
+    def test_systemd_orders_an_instance_named_after_the_unit(self, node: Machine) -> None:
         kube1 = add_nested_machine(node)
         install(node, TEMPLATE, check=PASSING)
         node.boot()

@@ -140,9 +140,7 @@ def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[i
 
 
 @pytest.mark.timeout(by_day(900, by_night=3600), func_only=True)
-def test_a_roll_out_stops_at_a_sick_batch_and_goes_on_after_the_fix(
-    new_fleet: Callable[[int, Collection[int]], Fleet],
-) -> None:
+def test_a_roll_out_stops_at_a_sick_batch_until_its_fix(new_fleet: Callable[[int, Collection[int]], Fleet]) -> None:
     fleet = new_fleet(SIZE, SICK)
     shared = fleet.nodes[0]
     shared.write(CONFIG, AGENT, mode=0o600)
@@ -173,9 +171,7 @@ def test_a_roll_out_stops_at_a_sick_batch_and_goes_on_after_the_fix(
     assert str(len(AGENT)) in [stat.rpartition(" ")[2] for stat in stats]
 
 
-def test_a_batch_that_turns_sick_is_rolled_back_at_once(
-    new_fleet: Callable[[int, Collection[int]], Fleet],
-) -> None:
+def test_a_batch_that_turns_sick_is_rolled_back_at_once(new_fleet: Callable[[int, Collection[int]], Fleet]) -> None:
     fleet = new_fleet(2, ())
     fleet.nodes[1].write("/usr/local/bin/hostrouting", TURNING_SICK, mode=0o755)
     code, counts, said = fleet.roll_out(2, hostrouting_bake_seconds=1, hostrouting_try_seconds=600)
@@ -186,9 +182,7 @@ def test_a_batch_that_turns_sick_is_rolled_back_at_once(
     assert fleet.states() == ["put back", "put back"], said
 
 
-def test_a_node_that_its_trial_cuts_off_stops_the_batch(
-    new_fleet: Callable[[int, Collection[int]], Fleet],
-) -> None:
+def test_a_node_that_its_trial_cuts_off_stops_the_batch(new_fleet: Callable[[int, Collection[int]], Fleet]) -> None:
     fleet = new_fleet(2, ())
     fleet.cut_off_once_tried("n02")
     code, counts, said = fleet.roll_out(2)

@@ -165,7 +165,7 @@ def watched(node: Machine) -> Payload:
     return payload
 
 
-def test_a_late_infiniband_address_is_reported_and_the_machine_runs_on(node: Machine, watched: Payload) -> None:
+def test_a_late_infiniband_address_stops_no_machine(node: Machine, watched: Payload) -> None:
     pid = watched.main_pid()
     assert markers(node) == ["ok"]
     assert is_ok(node, "192.168.0.0/16")
@@ -193,7 +193,7 @@ def test_a_late_infiniband_address_is_reported_and_the_machine_runs_on(node: Mac
     assert watched.is_running()
 
 
-def test_a_fight_over_routes_is_reported_and_remove_ends_the_watcher(node: Machine, watched: Payload) -> None:
+def test_a_fight_over_routes_is_reported(node: Machine, watched: Payload) -> None:
     pid = watched.main_pid()
     take_three_times(node)
     (told, *_) = entries(node, "routes-contested")

@@ -143,7 +143,7 @@ def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples:
     samples(strict, query[1], of_one)
 
 
-def test_a_failed_run_keeps_the_old_metrics_and_fires_in_time(check: Any, firing: Any, tmp_path: Path) -> None:
+def test_a_failed_run_keeps_old_metrics_and_fires(check: Any, firing: Any, tmp_path: Path) -> None:
     """The recipe of docs/reference/watch.md runs where hostrouting is missing, can't read its config, or works."""
     recipe = re.search(r"^\$ (hostrouting check --output prometheus .*)$", PAGE.read_text(), re.MULTILINE)
     assert recipe is not None

@@ -113,7 +113,7 @@ def test_a_change_ends_a_running_wait(node: NamespaceKernel) -> None:
         waiting.result(timeout=10)
 
 
-def test_a_cancel_ends_it_and_a_timeout_is_no_socket_error(node: NamespaceKernel) -> None:
+def test_a_cancel_or_a_timeout_ends_it(node: NamespaceKernel) -> None:
     node.wait_for_change(CancelScope())
     assert is_quiet(node)
     cancelled = CancelScope()
@@ -146,7 +146,7 @@ def changes_of(backend: NetlinkBackend) -> Listener:
     return changes
 
 
-def test_an_overrun_counts_as_a_change_and_the_socket_goes_on(node: NamespaceKernel) -> None:
+def test_an_overrun_of_the_socket_counts_as_a_change(node: NamespaceKernel) -> None:
     node.wait_for_change(CancelScope())
     changes_of(node).setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     assert is_quiet(node)

@@ -578,7 +578,7 @@ MEMBERS = """
         (MEMBERS, "link set p1 down", {"eth0"}),
     ],
 )
-def test_a_hop_that_a_late_sysctl_shows_dead_keeps_its_share(
+def test_a_hop_shown_dead_late_keeps_its_share(
     does: str, ends: str, by: set[str], kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
     case = Case(does, overlap("eth0,ib0") if len(by) > 1 else ())

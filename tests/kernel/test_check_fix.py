@@ -284,7 +284,7 @@ def test_no_entry_has_a_gateway_that_the_kernel_refuses(question: Question, root
         fix(Patient(kernel, question, root), few=not IS_NIGHTLY or isinstance(kernel, NamespaceKernel))
 
 
-def test_entries_by_a_suppressed_gateway_need_a_route_to_it_first(tmp_path: Path) -> None:
+def test_a_suppressed_gateway_needs_a_route_first(tmp_path: Path) -> None:
     kernel = FakeKernel()
     LOST_GATEWAY.world.build(kernel)
     patient = Patient(kernel, LOST_GATEWAY, tmp_path)
@@ -314,7 +314,7 @@ def test_no_entry_uses_an_onlink_gateway_that_is_local(tmp_path: Path) -> None:
     fix(Patient(kernel, CLAIMED_GATEWAY, tmp_path), few=not IS_NIGHTLY)
 
 
-def test_entries_by_a_gateway_that_a_rule_discards_need_another_rule(tmp_path: Path) -> None:
+def test_a_gateway_that_a_rule_discards_needs_another_rule(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     play(
@@ -459,7 +459,7 @@ def test_a_pasted_command_quotes_the_interface_name() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unreachable", "blackhole"])
-def test_a_fixed_discard_gets_a_source_and_may_meet_a_rule(kind: str) -> None:
+def test_a_fixed_discard_may_meet_a_rule(kind: str) -> None:
     kernel = on_node(
         f"""
         route add {kind} 10.9.0.0/16

@@ -74,7 +74,7 @@ def test_in_memory_the_check_agrees_with_brute_force(question: Question) -> None
 
 
 @pytest.mark.parametrize("question", SELDOM)
-def test_in_memory_the_check_agrees_with_brute_force_on_rare_hosts(question: Question) -> None:
+def test_in_memory_rare_hosts_agree_with_brute_force(question: Question) -> None:
     compare(FakeKernel(), question)
 
 
@@ -117,7 +117,7 @@ def compare_wide(kernel: Kernel, question: Question, wide: list[str]) -> None:
 
 @settings(_FEWER)
 @given(question=questions(), wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True))
-def test_in_memory_the_check_of_wide_cidrs_agrees_with_brute_force(question: Question, wide: list[str]) -> None:
+def test_in_memory_wide_cidrs_agree_with_brute_force(question: Question, wide: list[str]) -> None:
     compare_wide(FakeKernel(), question, wide)
 
 
@@ -127,7 +127,7 @@ def test_in_memory_the_check_of_wide_cidrs_agrees_with_brute_force(question: Que
     question=questions(has_objects=True),
     wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True),
 )
-def test_on_linux_the_check_of_wide_cidrs_agrees_with_brute_force(question: Question, wide: list[str]) -> None:
+def test_on_linux_wide_cidrs_agree_with_brute_force(question: Question, wide: list[str]) -> None:
     compare_wide(on_linux(), question, wide)
 
 

@@ -82,7 +82,7 @@ def test_a_host_goes_through_check_plan_apply_check_remove(tmp_path: Path) -> No
     ]
 
 
-def test_the_output_of_fix_fixes_the_host_as_config_and_as_commands(tmp_path: Path) -> None:
+def test_fix_prints_a_config_and_commands_that_work(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,
         r"""
@@ -225,7 +225,7 @@ def test_an_unprivileged_snapshot_gets_the_nodes_own_verdict(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("folder", ["/etc", "/etc/systemd/system", "/etc/aks-flex-node", "/run/aks-flex-node"])
-def test_an_image_that_contains_a_folder_of_this_host_is_refused(tmp_path: Path, folder: str) -> None:
+def test_an_image_with_this_hosts_folder_is_refused(tmp_path: Path, folder: str) -> None:
     done = on_a_host(
         tmp_path,
         f"""

@@ -219,7 +219,7 @@ def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_pat
         assert hears(servers)
 
 
-def test_the_lower_metric_wins_and_each_device_has_its_own_default(node: NamespaceKernel, tmp_path: Path) -> None:
+def test_the_default_route_with_the_lower_metric_wins(node: NamespaceKernel, tmp_path: Path) -> None:
     second = default_route(NextHop("eth1", SECOND_GATEWAY), metric=50)
     assert node.add([default_route(), second]) == ()
     assert install(node, tmp_path).devs == ("eth1",)

@@ -141,7 +141,7 @@ def test_a_failure_is_retried_and_reported_once(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
-def test_it_ends_in_time_despite_a_stuck_script_and_leaves_a_marker(sandbox: Sandbox, how: str, code: int) -> None:
+def test_a_stuck_script_is_ended_in_time_with_a_marker(sandbox: Sandbox, how: str, code: int) -> None:
     body = f'[ "$1" != unjudged ] || {{ echo "$2" >/run/marker; exit 1; }}\n{HANG}'
     done = run(sandbox, installed(f"{CHECK} {how}", check_route_overlap=body), text=gate(ALL_SECONDS=1))
     assert (done.returncode, done.stderr.splitlines()[-1]) == (code, "check-route-overlap.sh took more than 1 s")
@@ -182,7 +182,7 @@ def test_only_a_pass_leaves_a_file_and_old_files_go(sandbox: Sandbox) -> None:
 UNWRITABLE = "mkdir -p /run/aks-flex-node; mount -t tmpfs -o ro none /run/aks-flex-node"
 
 
-def test_without_a_pass_no_start_gets_through_and_the_gate_says_why(sandbox: Sandbox) -> None:
+def test_no_start_gets_through_without_a_pass(sandbox: Sandbox) -> None:
     fine = installed(f"{CHECK} forgiven", check_route_overlap=PASS)
     done = run(sandbox, f"{fine}\n{UNWRITABLE}", before=OF_A_START)
     assert done.returncode == 255
@@ -218,7 +218,7 @@ def test_a_list_with_unknown_lines_lets_no_start_through(sandbox: Sandbox, text:
     assert "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole" in done.stderr
 
 
-def test_a_step_ends_even_if_a_child_keeps_its_output_open(sandbox: Sandbox) -> None:
+def test_a_step_ends_despite_a_childs_open_output(sandbox: Sandbox) -> None:
     body = "echo begun >&2; setsid sleep 600 & exit 0"
     done = run(sandbox, installed(f"{ROUTES} required", static_routes=body))
     assert (done.returncode, done.stderr) == (0, "begun\n")

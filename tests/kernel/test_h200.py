@@ -89,7 +89,7 @@ def noted(report: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", FIXED, ids=lambda variant: variant.name)
-def test_a_node_is_found_sick_and_its_fix_lets_it_through(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
+def test_a_sick_nodes_fix_lets_it_through(variant: Variant, bare: Kernel, host: Host, run: Run) -> None:
     variant.build(bare)
     before = bare.routes()
     part, notes, fix = EXPECTED[variant.name]

@@ -31,7 +31,7 @@ wait "$!" || echo "$?"
 find /etc -path '*hostrouting*' -o -name 'static-routes*' -o -name 'check-route-overlap*'
 ip route show proto 217
 """
-# The second program answers every command except an order, so there is something to put back.
+# The second program answers every command except an order, so there is something to roll back.
 NEVER = ': >"$SCRATCH/asked"; exec sleep 1000'
 NO_ORDER = f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
 # A shell makes its background processes ignore SIGINT.

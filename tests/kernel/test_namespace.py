@@ -159,7 +159,7 @@ done.set()
 """
 
 
-def test_without_root_a_second_thread_is_an_error_that_says_so(kernel: NamespaceKernel) -> None:
+def test_without_root_a_second_thread_is_a_clear_error(kernel: NamespaceKernel) -> None:
     assert "before the process starts a second thread" in python(SECOND_THREAD)
 
 
@@ -182,7 +182,7 @@ print(*(link.name for link in kernel.links()))
 """
 
 
-def test_an_ordinary_user_can_make_one_if_user_namespaces_are_allowed(kernel: NamespaceKernel) -> None:
+def test_an_ordinary_user_can_make_one_if_allowed(kernel: NamespaceKernel) -> None:
     skip_without_other_users()
     assert python(ORDINARY_USER) == "lo eth0"
 

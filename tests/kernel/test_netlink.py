@@ -210,7 +210,7 @@ def test_rules_are_read_back_in_lookup_order(kernel: NamespaceKernel) -> None:
     assert len(kernel.rules()) == 3
 
 
-def test_a_rule_for_a_vrf_has_no_table_of_its_own(kernel: NamespaceKernel) -> None:
+def test_a_rule_for_a_vrf_has_no_table(kernel: NamespaceKernel) -> None:
     wanted = Rule(1000, is_l3mdev=True)
     try:
         kernel.add_rule(wanted)
@@ -226,7 +226,7 @@ def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) ->
     assert kernel.lookup([GATEWAY])[0].discarded_by is RouteType.BLACKHOLE
 
 
-def test_a_rule_for_a_dscp_is_not_read_as_a_rule_for_all_packets(kernel: NamespaceKernel) -> None:
+def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
     plain = Rule(100)
     whole = bytes((socket.AF_INET, 0, 0, 0, 254, 0, 0, RuleAction.TO_TABLE)) + bytes(4)
     # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL, FRA_DSCP: pyroute2 doesn't know the last.
@@ -305,7 +305,7 @@ def test_a_nexthop_object_shows_its_number_and_hops(node: NamespaceKernel) -> No
 
 
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
-def test_routes_have_the_hops_of_their_nexthop_objects_even_if_hidden(node: NamespaceKernel, compat_mode: str) -> None:
+def test_routes_have_their_nexthop_objects_hidden_hops(node: NamespaceKernel, compat_mode: str) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)
     nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
     nexthop("id", "8", "dev", "ib0")
@@ -345,7 +345,7 @@ def test_routes_have_the_hops_of_their_nexthop_objects_even_if_hidden(node: Name
     assert not any(route.nexthop_id == 7 for route in node.routes_except(["eth0"]))
 
 
-def test_the_hops_of_a_replaced_nexthop_object_are_the_new_ones(node: NamespaceKernel) -> None:
+def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
     nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
     play(node, "route add 172.16.0.0/16 nhid 7")
@@ -449,7 +449,7 @@ def test_no_write_ever_touches_the_default_route(node: NamespaceKernel) -> None:
     assert not [there for there in node.routes() if there.destination.prefixlen == 0]
 
 
-def test_one_bad_route_of_a_thousand_is_named_with_the_kernels_words(node: NamespaceKernel) -> None:
+def test_one_bad_route_of_a_thousand_is_named(node: NamespaceKernel) -> None:
     routes = many(1000)
     routes[499] = attrs.evolve(routes[499], hops=(NextHop("eth0", IPv4Address("10.9.0.1")),))
     (failure,) = node.add(routes)
@@ -793,7 +793,7 @@ assert os.listdir("/proc/self/fd") == before
 """
 
 
-def test_too_many_open_files_are_an_error_that_leaves_none_open() -> None:
+def test_too_many_open_files_are_a_clear_error() -> None:
     done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     for position, line in enumerate(done.stdout.splitlines()):
@@ -803,9 +803,7 @@ def test_too_many_open_files_are_an_error_that_leaves_none_open() -> None:
     assert len(done.stdout.splitlines()) == 3
 
 
-def test_a_failed_name_lookup_is_not_a_change_of_the_routes(
-    kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
 
@@ -826,7 +824,7 @@ def test_a_truncated_answer_is_an_error(kernel: NamespaceKernel, monkeypatch: py
             listed()
 
 
-def test_a_weight_of_sixteen_bits_is_read_as_routes_show_it() -> None:
+def test_a_sixteen_bit_weight_is_read_as_shown() -> None:
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
     body = bytes(16 + 8) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2) + members
     *_, decode = NEXTHOPS

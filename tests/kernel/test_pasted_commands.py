@@ -126,7 +126,7 @@ def test_another_programs_route_is_never_taken_over(kernel: NamespaceKernel) -> 
     } - {others.destination}
 
 
-def test_an_interface_may_have_a_keyword_of_ip_as_its_name(kernel: NamespaceKernel) -> None:
+def test_an_interface_may_be_named_like_a_keyword(kernel: NamespaceKernel) -> None:
     names = ["via", "on", "-x", "0x1", "nexthop"]
     build_links(kernel)
     for number, name in enumerate(names):

@@ -197,7 +197,7 @@ def heard(kernel: Kernel) -> Iterator[list[str]]:
     events[:] = [event.rstrip() for event in events if "198.51.100." not in event]
 
 
-def test_a_route_is_added_with_the_inherited_next_hop_and_wins(install: Installer) -> None:
+def test_a_route_inherits_its_next_hop_and_wins(install: Installer) -> None:
     assert install(str(DESTINATION)) == [f"add {DESTINATION}"]
     assert route_of(install.kernel) == Route(DESTINATION, (NextHop("eth0", GATEWAY),))
     (answer,) = install.kernel.lookup([DESTINATION.network_address])
@@ -318,7 +318,7 @@ def test_a_route_may_be_covered_only_by_our_longer_prefixes(install: Installer) 
         install(str(DESTINATION))
 
 
-# --- 5.1 to 5.3: resolved, added, replaced, left alone, refused ----------------------------------------------------
+# --- resolved, added, replaced, left alone, refused ----------------------------------------------------
 
 
 def test_an_empty_config_on_a_new_host_does_nothing(node: Kernel, layout: Layout) -> None:
@@ -340,7 +340,7 @@ def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
     assert snapshot(layout.root) == {}
 
 
-# --- 5.5: all or nothing -----------------------------------------------------------------------------------------
+# --- all or nothing -----------------------------------------------------------------------------------------
 
 
 def entries_of(count: int, bad: int | None = None) -> list[dict[str, Any]]:
@@ -487,7 +487,7 @@ def test_a_route_of_a_higher_metric_may_stand_by(node: Kernel, layout: Layout) -
     assert len(configure(node, layout, both).plan.unchanged) == 2
 
 
-# --- 5.6: the routes win -----------------------------------------------------------------------------------------
+# --- the routes win -----------------------------------------------------------------------------------------
 
 
 def test_a_route_to_a_local_address_is_an_error(node: Kernel, layout: Layout) -> None:
@@ -500,7 +500,7 @@ def test_longer_prefixes_inside_a_route_do_not_confuse_verification(node: Kernel
     configure(node, layout, config({"destination": str(DESTINATION)}, {"destination": "172.16.0.0/20"}))
 
 
-# --- 5.8 and two runs at once ------------------------------------------------------------------------------------
+# --- two runs at once ------------------------------------------------------------------------------------
 
 
 def test_two_runs_take_turns_with_the_same_result(node: Kernel, layout: Layout) -> None:
@@ -615,7 +615,7 @@ def test_warn_reports_and_the_next_run_replaces_the_marker(
 
 
 @pytest.mark.parametrize("mode", ["WARN", "STRICT"])
-def test_no_default_route_in_main_is_unknown_and_names_another_table(
+def test_without_a_default_route_another_table_is_named(
     kernel: Kernel, layout: Layout, markers: Callable[[], dict[str, str]], mode: str
 ) -> None:
     build_links(kernel)
@@ -682,7 +682,7 @@ def test_removal_leaves_files_that_the_manifest_does_not_name(node: Kernel, layo
     assert set(snapshot(layout.root)) == {"etc/aks-flex-node/config.json", "etc/iproute2/rt_protos.d/other.conf"}
 
 
-def test_a_wait_is_reported_and_the_error_names_what_was_missing(kernel: Kernel, layout: Layout) -> None:
+def test_a_wait_is_reported_and_its_error_is_specific(kernel: Kernel, layout: Layout) -> None:
     build_links(kernel)
     before = table(kernel)
     with pytest.raises(RouteError, match=r"waited 0 s in vain for the default route .*needed by 172\.16\.1\.0/24"):
@@ -722,7 +722,7 @@ def test_the_callers_deadline_is_raised_unchanged(kernel: Kernel, layout: Layout
         phases.run(phases.Timeout(0.05, ConfigureStaticRoutes(config(wait=600), host=host_of(kernel, layout))))
 
 
-def test_a_changed_metric_adds_the_new_route_before_deleting_the_old(node: Kernel, layout: Layout) -> None:
+def test_a_changed_metric_adds_before_it_deletes(node: Kernel, layout: Layout) -> None:
     configure(node, layout)
     report = configure(node, layout, config({"destination": str(DESTINATION), "metric": 7}))
     assert (len(report.plan.add), len(report.plan.remove)) == (1, 1)

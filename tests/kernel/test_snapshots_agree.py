@@ -212,7 +212,7 @@ def test_infiniband_is_recognised_by_number_and_name() -> None:
     assert numbered.links[0].hardware == Hardware.INFINIBAND
 
 
-def test_the_kernel_in_memory_has_the_live_kernels_snapshot_and_verdict(tmp_path: Path) -> None:
+def test_the_kernel_in_memory_has_the_live_kernels_snapshot(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     snapshot = Snapshot.from_document(json.loads(take_snapshot(kernel).to_text()))

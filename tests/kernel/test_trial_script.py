@@ -71,9 +71,7 @@ def test_our_routes_are_exactly_as_before_and_all_others_untouched(
     assert not trial.exists()
 
 
-def test_a_route_that_took_our_place_meanwhile_stays_and_is_reported(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path
-) -> None:
+def test_a_route_that_took_our_place_stays(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0"),))
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "static")
     done = sandbox.run(render_trial([route], UNTIL))
@@ -100,9 +98,7 @@ def test_ended_and_other_trials_are_left_alone(
     assert trial.exists() == (state == "another")
 
 
-def test_the_end_of_a_trial_makes_the_check_write_a_new_marker(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path
-) -> None:
+def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     """The marker may describe the routes that were tried; at the gate the check comes next in any case."""
     folder = "/etc/aks-flex-node"
     check = f"{folder}/check-route-overlap.sh"

@@ -229,7 +229,7 @@ def test_a_signal_ends_it_cleanly_and_leaves_the_routes(watch: Callable[..., Wat
     assert is_there()
 
 
-def test_a_link_that_silently_goes_down_and_up_gets_its_route_back(watch: Callable[..., Watcher]) -> None:
+def test_a_silent_flap_restores_the_links_route(watch: Callable[..., Watcher]) -> None:
     watcher = watch()
     watcher.hear("READY=1")
     ip("link", "set", "eth0", "down")

@@ -171,7 +171,7 @@ def test_a_daemon_with_open_pipes_delays_nothing(scope: CancelScope, hotline: Ho
     os.kill(hotline.numbers[1], signal.SIGKILL)
 
 
-def test_a_daemon_that_writes_without_end_does_not_delay_the_end(scope: CancelScope, hotline: Hotline) -> None:
+def test_a_daemon_that_writes_forever_delays_nothing(scope: CancelScope, hotline: Hotline) -> None:
     daemon = f"setsid sh -c 'echo $$ > {hotline.path}; exec cat /dev/zero' &"
     with hotline.then(lambda: None):
         assert scope.run(["sh", "-c", f"{daemon} sleep 0.1"]).returncode == 0
@@ -284,7 +284,7 @@ def test_no_file_stays_open_however_a_program_ends(scope: CancelScope, tmp_path:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_no_process_is_left_if_files_run_out_during_its_start(scope: CancelScope) -> None:
+def test_no_process_is_left_when_files_run_out(scope: CancelScope) -> None:
     before, outcomes = children(), set[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)

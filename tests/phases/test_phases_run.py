@@ -102,7 +102,7 @@ def test_the_library_configures_only_its_null_handler() -> None:
     assert LOGGER.propagate
 
 
-def test_a_run_in_a_cancelled_scope_starts_no_task_and_says_so() -> None:
+def test_a_run_in_a_cancelled_scope_starts_no_task() -> None:
     scope = CancelScope()
     scope.cancel("stop")
     observer = RecordingObserver()
@@ -142,7 +142,7 @@ def test_a_cancel_after_the_end_changes_nothing() -> None:
     assert run(Returning("task", 1), scope=scope, observer=Late()) == 1
 
 
-def test_the_runs_own_deadline_raises_timed_out_from_a_child_too() -> None:
+def test_a_child_raises_the_runs_own_timed_out() -> None:
     @task("wait-in-a-child")
     def wait(scope: CancelScope) -> None:
         scope.child(timeout=60).wait(100)

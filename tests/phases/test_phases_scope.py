@@ -69,7 +69,7 @@ def handler(number: signal.Signals, action: Callable[[], object]) -> Iterator[No
 # cancel, check
 
 
-def test_a_cancel_is_seen_by_every_later_checkpoint_with_its_first_reason() -> None:
+def test_every_later_checkpoint_sees_the_first_cancel() -> None:
     scope = CancelScope()
     scope.check()
     scope.cancel("first")
@@ -159,7 +159,7 @@ def test_a_cancel_before_the_deadline_stays_the_reason_after_it() -> None:
         scope.check()
 
 
-def test_the_earliest_deadline_wins_and_only_its_own_scope_times_out() -> None:
+def test_only_the_scope_of_the_earliest_deadline_times_out() -> None:
     clock = FakeClock()
     outer = CancelScope(timeout=3, clock=clock)
     inner = outer.child(timeout=5)

@@ -67,7 +67,7 @@ def test_scheduled_calls_happen_in_the_order_of_their_times(clock: FakeClock, sc
     assert clock.monotonic() == 4
 
 
-def test_an_error_of_a_scheduled_call_is_raised_by_the_wait(clock: FakeClock, scope: CancelScope) -> None:
+def test_a_wait_raises_a_scheduled_calls_error(clock: FakeClock, scope: CancelScope) -> None:
     clock.call_at(1, lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         scope.wait(5)

@@ -166,7 +166,7 @@ def test_an_interrupt_waits_for_the_end_of_the_rollback(is_inner: bool) -> None:
 
 
 @pytest.mark.usefixtures("pythons_own")
-def test_an_interrupt_ends_the_block_and_no_program_of_the_rollback() -> None:
+def test_an_interrupt_ends_no_program_of_the_rollback() -> None:
     ran: list[str] = []
 
     def run() -> None:

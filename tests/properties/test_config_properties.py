@@ -84,7 +84,7 @@ entries = st.fixed_dictionaries(
 @example([{"destination": "10.0.0.0/24", "metric": 1}, {"destination": "10.0.1.0/24", "metric": 1.0}])
 @example([{"destination": "10.0.0.0/24"}, {"destination": "10.0.1.0/24", "metrics": None}])
 @example([{"destination": "10.0.0.0/24"}, {"metrics": "10.0.1.0/24"}])
-def test_each_of_many_entries_is_read_as_if_it_were_alone(many: list[dict[str, Any]]) -> None:
+def test_each_of_many_entries_is_read_alone(many: list[dict[str, Any]]) -> None:
     routes: list[StaticRoute] = []
     problems: list[tuple[str, str]] = []
     for position, entry in enumerate(many):

@@ -246,7 +246,7 @@ WITH_METRICS = host_of(
 @example(question=TWO_FINE)
 @example(question=NESTED)
 @example(question=WITH_METRICS)
-def test_the_fix_is_the_fewest_routes_and_changes_no_fine_address(question: Question) -> None:
+def test_the_fix_is_the_fewest_harmless_routes(question: Question) -> None:
     kernel = kernel_of(question)
     config = Config(
         route_overlap=RouteOverlap([str(cidr) for cidr in question.cidrs], allowed_devs=["eth1"], container_devs=[])

@@ -98,7 +98,7 @@ def configure(kernel: object, config: Config, root: str) -> bool:
 
 
 @given(tables, configs)
-def test_a_run_is_all_or_nothing_and_removal_takes_only_ours(table: list[Route], config: Config) -> None:
+def test_any_run_is_all_or_nothing(table: list[Route], config: Config) -> None:
     kernel = node(table)
     before, others = kernel.routes(), foreign(kernel)
     with tempfile.TemporaryDirectory() as root:

@@ -91,6 +91,6 @@ def test_plain_routes_need_no_lookup() -> None:
     assert unproven(wanted, **tables) == []  # type: ignore[arg-type]
 
 
-def test_a_wide_route_is_never_looked_up_at_a_local_address() -> None:
+def test_no_wide_route_is_looked_up_at_a_local_address() -> None:
     half = Route(IPv4Network("0.0.0.0/1"), (NextHop("eth0"),))
     assert unproven([half], rules=(), main=[(half, [(0, 1)])], local=()) == [(half, IPv4Address("0.0.0.1"))]

@@ -210,7 +210,7 @@ def parsed(text: str) -> list[tuple[str, tuple[tuple[str, str], ...], float]]:
 
 
 @given(reports)
-def test_each_cidr_has_one_verdict_and_each_metric_its_help_and_type(report: OverlapReport) -> None:
+def test_metrics_have_help_type_and_one_verdict_per_cidr(report: OverlapReport) -> None:
     text = metrics_text((), report, Repair(), Counter(looks=1), 1e9)
     samples = parsed(text)
     for cidr in CIDRS:

@@ -240,7 +240,7 @@ class _Naps(dict[str, bool]):
     """The naps of a refusing gate between two looks, by process, with whether there was a trial at their beginning."""
 
     def are_in_vain(self, pid: int) -> bool:
-        """Tell whether the gate naps and would find the same again, so that the time-out may come now.
+        """Tell whether the gate naps and would fail in the same way again, so that the time-out may come now.
 
         The gate's next look ends a trial.
         """

@@ -214,7 +214,7 @@ UNKNOWN_MAKER = "nothing shows that azure-vnet made it"
         ),
     ],
 )
-def test_a_neighbour_is_removed_with_a_rule_or_a_dead_endpoint(
+def test_a_neighbour_needs_a_reason_to_be_removed(
     rules: tuple[str, ...], entry: Neighbour, endpoints: tuple[tuple[str, str, str], ...], reason: str | None
 ) -> None:
     found = plan(only(*rules, neighbours=(entry,)), *endpoints)

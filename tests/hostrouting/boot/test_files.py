@@ -40,7 +40,7 @@ def test_files_and_folders_have_their_modes_under_any_umask(tmp_path: Path, umas
     assert {each: stat.S_IMODE(each.stat().st_mode) for each in made} == made
 
 
-def test_a_link_in_a_files_place_is_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_a_files_place_is_replaced(tmp_path: Path) -> None:
     path, other = tmp_path / "file", tmp_path / "other"
     write_if_changed(other, "text")
     path.symlink_to(other)
@@ -185,7 +185,7 @@ def test_the_lock_is_that_of_flock_from_util_linux(tmp_path: Path) -> None:
     assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 0
 
 
-def test_the_wait_for_the_lock_is_reported_and_ends_with_a_hint(tmp_path: Path) -> None:
+def test_a_wait_for_the_lock_ends_with_a_hint(tmp_path: Path) -> None:
     path, observer, scope = tmp_path / "lock", RecordingObserver(), CancelScope()
 
     @phases.task("second")

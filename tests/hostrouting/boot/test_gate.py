@@ -97,13 +97,13 @@ FINE |= {"UnsetEnvironment": "B", "RuntimeDirectory": "kubelet", "RuntimeDirecto
 @pytest.mark.parametrize(
     "status", ["255", "1", "133 2", "126", "127", "200", "203", "243", "KILL", "SIGTERM", "ABRT 0"]
 )
-def test_an_exit_status_of_the_gate_as_a_success_opens_it(status: str) -> None:
+def test_counting_the_gates_exit_status_as_success_opens_it(status: str) -> None:
     (found,) = opening_settings(FINE | {"SuccessExitStatus": status}, is_strict=False)
     assert "SuccessExitStatus=" in found
 
 
 @pytest.mark.parametrize("status", ["", "133", "143", "254", "199", "244", "HUP"])
-def test_another_exit_status_as_a_success_does_not_open_it(status: str) -> None:
+def test_counting_another_exit_status_as_success_is_fine(status: str) -> None:
     assert not list(opening_settings(FINE | {"SuccessExitStatus": status}, is_strict=True))
 
 

@@ -501,7 +501,7 @@ OUTWARD = ["/opt/elsewhere", "../" * 30 + "opt/elsewhere"]
         "usr",
     ],
 )
-def test_a_link_out_of_an_image_is_refused_before_anything_is_written(image_root: Path, path: str, target: str) -> None:
+def test_a_link_out_of_an_image_is_refused_first(image_root: Path, path: str, target: str) -> None:
     link = image_root / path
     link.parent.mkdir(parents=True, exist_ok=True)
     if link.exists():
@@ -543,7 +543,7 @@ def test_this_hosts_own_root_is_not_an_image(root: str) -> None:
     assert Layout("//srv/image") == Layout("/srv/image")
 
 
-def test_a_layout_of_another_root_needs_its_own_routes_and_units(tmp_path: Path) -> None:
+def test_another_root_needs_its_own_routes_and_units(tmp_path: Path) -> None:
     with pytest.raises(HostRoutingError) as caught:
         Host(layout=Layout(tmp_path))
     assert [path for path, _ in caught.value.problems] == ["routes", "units"]  # type: ignore[attr-defined]

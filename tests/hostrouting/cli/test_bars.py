@@ -113,7 +113,7 @@ def test_unjudged_addresses_are_blank() -> None:
     assert runs(cells(IPv4Network("112.0.0.0/4"), [], 16)) == [(15, CellKind()), (1, None)]
 
 
-def test_a_cidr_smaller_than_a_bar_has_cells_of_one_size() -> None:
+def test_a_small_cidr_has_cells_of_one_size() -> None:
     pair = bar("10.1.0.4/31", segment("10.1.0.4", "10.1.0.4", NoteKind.LOCAL))
     assert [length for length, _ in runs(cells(*pair, 64))] == [32, 32]
 

@@ -48,7 +48,7 @@ def cell_of(address: IPv4Address, cidr: IPv4Network, count: int) -> int:
 
 
 @given(bars(), COUNTS)
-def test_every_failing_address_is_in_a_cell_that_shows_a_failure(bar: Cut, count: int) -> None:
+def test_the_cell_of_a_failing_address_shows_a_failure(bar: Cut, count: int) -> None:
     drawn = cells(*bar, count)
     assert len(drawn) == count
     for answer, ranges in bar.parts:
@@ -116,7 +116,7 @@ def test_on_a_terminal_every_line_fits(found: list[Cut], width: int) -> None:
 
 
 @given(STRIPS)
-def test_a_picture_is_xml_and_has_the_colours_of_each_bar(found: list[Cut]) -> None:
+def test_a_picture_is_xml_with_each_bars_colours(found: list[Cut]) -> None:
     picture = overlap_picture(report(*found))
     assert picture.isascii()
     root = ElementTree.fromstring(picture)

@@ -140,7 +140,7 @@ def test_a_bad_or_missing_config_is_78_and_changes_nothing(
 
 
 @pytest.mark.parametrize("command", ["check", "fix"])
-def test_a_cidr_instead_of_a_config_is_78_with_a_hint(run: Any, command: str) -> None:
+def test_a_cidr_instead_of_a_config_is_78(run: Any, command: str) -> None:
     code, out, err = run(command, "172.16.0.0/16")
     assert (code, out) == (78, "")
     assert "--cidr 172.16.0.0/16" in err

@@ -228,7 +228,7 @@ def test_routes_with_something_missing_are_2(run: Run, kernel: FakeKernel, write
     assert "eth9" in err
 
 
-def test_a_refused_route_of_the_config_is_2_with_the_reason(run: Run, write: Any) -> None:
+def test_a_refused_route_of_the_config_is_2(run: Run, write: Any) -> None:
     code, out, err = run("fix", write(expecting(EXPECTED, staticRoutes=static({"destination": EXPECTED}))))
     assert (code, out) == (2, "")
     assert "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17" in err
@@ -284,7 +284,7 @@ def test_a_concurrent_change_is_not_lost(run: Run, write: Any, monkeypatch: pyte
     assert path.read_text() == theirs
 
 
-def test_a_printed_fix_is_said_not_to_be_in_the_config(run: Run, write: Any) -> None:
+def test_a_printed_fix_is_not_yet_in_the_config(run: Run, write: Any) -> None:
     path = write(expecting(EXPECTED))
     assert f"{path} isn't changed; --in-place writes it there" in run("fix", path)[2]
     assert "isn't changed" not in run("fix", "--in-place", path)[2]

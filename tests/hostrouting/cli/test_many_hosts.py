@@ -55,7 +55,7 @@ def test_it_exits_with_0_1_or_2(judge: Any, kinds: list[str], code: int) -> None
     assert judge(kinds)[0] == code
 
 
-def test_the_page_has_a_row_for_each_group_with_the_fix_and_the_hosts(judge: Any, folder: Path) -> None:
+def test_the_page_has_a_row_for_each_group(judge: Any, folder: Path) -> None:
     assert (
         judge(["fixed", "shadowed", "cut-off"])[1]
         == f"""\

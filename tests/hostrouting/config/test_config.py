@@ -83,7 +83,7 @@ def test_null_and_missing_are_the_same_empty_config(document: dict[str, Any]) ->
     assert Config.from_mapping(document) == Config()
 
 
-def test_ten_problems_are_reported_at_once_in_the_order_of_the_document() -> None:
+def test_all_problems_are_reported_in_the_documents_order() -> None:
     document = section(
         staticRoutes={
             "enabled": True,
@@ -291,7 +291,7 @@ def test_a_duplicate_route_is_refused_and_names_the_first() -> None:
 
 
 @pytest.mark.parametrize("enabled", [{"enabled": False}, {"enabled": None}, {}])
-def test_a_missing_opt_in_and_duplicates_are_reported_with_other_problems(enabled: dict[str, Any]) -> None:
+def test_missing_opt_in_and_duplicates_are_reported_too(enabled: dict[str, Any]) -> None:
     assert only_problem(section(staticRoutes=enabled | {"routes": [ROUTE]}))[0] == "hostRouting.staticRoutes.enabled"
     entries = [{"destination": "10.0.0.0/8"}, {"destination": "x"}, {"destination": "10.0.0.0/8"}]
     found = problems_of(section(staticRoutes=enabled | {"routes": entries}))
@@ -412,7 +412,7 @@ def test_a_textfiles_name_leaves_room_for_the_temporary_file(path: str, tmp_path
             write_if_changed(Path(f"{tmp_path}{longer}"), "")
 
 
-def test_a_hostile_key_can_not_forge_a_line_of_the_report() -> None:
+def test_a_hostile_key_can_not_forge_a_line() -> None:
     ((path, message),) = problems_of(section(**{"x\nhostRouting.mode: fine": 1}))
     assert len(f"{path}: {message}".splitlines()) == 1
     ((path, _),) = problems_of(section(**{"x" * 10_000: 1}))
@@ -528,7 +528,7 @@ def test_missing_files_and_directories_are_named_config_errors(tmp_path: Path) -
         Config.load("a\0b")
 
 
-def test_a_file_that_could_block_for_ever_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_file_that_could_block_is_refused(tmp_path: Path) -> None:
     fifo = tmp_path / "config.json"
     os.mkfifo(fifo)
     reader, writer = os.pipe()
@@ -546,7 +546,7 @@ def test_an_endless_file_is_refused(tmp_path: Path) -> None:
         Config.load(path)
 
 
-def test_an_unreadable_file_is_a_file_error_that_names_the_reason(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_named_error(tmp_path: Path) -> None:
     path = tmp_path / "loop.json"
     path.symlink_to(path)
     with pytest.raises(FileError, match="can't read the config .*symbolic links") as caught:

@@ -369,7 +369,7 @@ SEVERITIES = dict.fromkeys(RISKS, Severity.RISK) | dict.fromkeys(("not-examined"
 
 
 @pytest.mark.parametrize("finding", FAULTS)
-def test_each_planted_fault_is_found_with_its_fix_and_nothing_is_changed(node: Node, finding: str) -> None:
+def test_each_planted_fault_is_found_with_its_hint(node: Node, finding: str) -> None:
     plant, kind, subject, hint = FAULTS[finding]
     plant(node)
     before = everything(node)
@@ -553,7 +553,7 @@ class Refusing(FakeSystemd):
         raise UnitError("`systemctl show` failed: Connection timed out")
 
 
-def test_a_failing_check_is_a_finding_and_the_others_go_on(node: Node) -> None:
+def test_a_failing_check_is_a_finding(node: Node) -> None:
     host = Host(routes=node.kernel, units=Refusing(node.layout, running=[MACHINE]), layout=node.layout)
     report = examine(host=host)
     assert report.worst is Severity.UNKNOWN

@@ -17,7 +17,7 @@ class RestlessKernel(FakeKernel):
         scope.check()
 
 
-def test_a_flood_of_changes_gets_at_most_half_of_the_time() -> None:
+def test_a_flood_gets_at_most_half_the_time() -> None:
     clock, looks = FakeClock(), 0
 
     def find_missing() -> str:

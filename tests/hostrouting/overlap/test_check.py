@@ -222,7 +222,7 @@ def test_local_and_broadcast_addresses_are_notes(kind: RouteType, dev: str) -> N
 
 
 @pytest.mark.parametrize(("length", "is_named"), [(12, True), (16, False), (24, True), (32, True)])
-def test_a_local_address_in_a_range_of_pods_is_a_conflict(length: int, is_named: bool) -> None:
+def test_a_local_address_in_the_pods_range_conflicts(length: int, is_named: bool) -> None:
     """It is none if the CIDR is the node's own subnet, or if the config names the interfaces, as for nodes."""
     for overlap, is_said in ((None, is_named), (RouteOverlap([{"cidr": CIDR, "devs": ["eth0"]}]), False)):
         own = Address("eth0", PROBE, length)
@@ -240,7 +240,7 @@ def test_a_local_address_in_a_range_of_pods_is_a_conflict(length: int, is_named:
         ("cbr0 172.16.7.1", "172.16.7.0/24", False),
     ],
 )
-def test_a_container_bridge_in_a_range_of_nodes_is_a_conflict(own: str, taken: str, is_named: bool) -> None:
+def test_a_container_bridge_in_the_nodes_range_conflicts(own: str, taken: str, is_named: bool) -> None:
     dev, address = own.split()
     bridge = Route(IPv4Network(taken), (NextHop("cbr0"),), protocol=Protocol.KERNEL, scope=Scope.LINK)
     found = note(bridge, addresses=(Address(dev, IPv4Address(address), 24),))
@@ -717,7 +717,7 @@ PLAIN = [by_eth0(f"20.{high}.{low}.0/24") for high in range(8) for low in range(
 
 
 @pytest.mark.kernel
-def test_only_routes_that_may_decide_are_read_from_a_large_table() -> None:
+def test_only_relevant_routes_of_a_large_table_are_read() -> None:
     kernel = on_linux()
     build_node(kernel)
     kernel.add([*PLAIN, by_eth0("172.16.5.0/24"), by_ib0("20.1.0.0/25")])

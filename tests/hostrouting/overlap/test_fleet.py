@@ -108,7 +108,7 @@ def test_a_dask_cluster_gives_the_same_report(report: FleetReport, snapshots: li
 # --- broken snapshots ---------------------------------------------------------------------------------------------
 
 
-def test_a_broken_file_is_a_row_and_the_work_goes_on(tmp_path: Path, snapshots: list[Path]) -> None:
+def test_a_broken_file_is_only_a_row(tmp_path: Path, snapshots: list[Path]) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "empty.json").touch()
     (tmp_path / "list.json").write_text("[1]")
@@ -196,7 +196,7 @@ def test_hostile_files_do_not_affect_other_verdicts(tmp_path: Path, snapshots: l
         assert tuple(name for name in hosts if name not in hostile) == group.hosts
 
 
-def test_a_file_above_the_limit_is_a_row_unless_the_limit_is_raised(tmp_path: Path) -> None:
+def test_a_file_above_the_limit_is_only_a_row(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_text(json.dumps(document("fixed") | {"host": "vast"}) + " " * (1 << 20))
     (large,) = judge([tmp_path / "large.json"], CONFIG_, max_mib=1).groups
     assert (large.hosts, large.report.reason_kind) == (("large",), UnknownReason.NO_SNAPSHOT)

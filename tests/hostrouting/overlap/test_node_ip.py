@@ -45,7 +45,7 @@ FITS: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = {
 
 
 @pytest.mark.parametrize(("given", "told"), FITS.values(), ids=FITS)
-def test_an_address_that_does_not_fit_is_a_note_and_a_risk(
+def test_a_wrong_node_address_is_a_note_and_a_risk(
     given: dict[str, Any], told: list[tuple[str, tuple[str, ...]]], host: Host
 ) -> None:
     config = Config.from_mapping(given)

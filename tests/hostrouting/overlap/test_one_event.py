@@ -107,7 +107,7 @@ def test_a_late_address_shadows() -> None:
     assert late.restored_by == ()
 
 
-def test_a_late_address_is_in_the_network_of_other_infiniband_interfaces() -> None:
+def test_a_late_address_is_in_the_other_interfaces_network() -> None:
     kernel = two_nics()
     for dev in ("ib0", "ib1"):
         kernel.add_link(dev, hardware=Hardware.INFINIBAND)

@@ -127,7 +127,7 @@ def test_its_words_are_those_of_the_code(words: list[str], values: type) -> None
     assert words == list(map(str, values))  # type: ignore[call-overload]
 
 
-def test_its_keys_are_those_of_a_report_in_the_same_order(report: OverlapReport) -> None:
+def test_it_has_a_reports_keys_in_the_same_order(report: OverlapReport) -> None:
     document = report.to_json()
     assert list(document) == SCHEMA["required"]
     assert list(document["findings"][0]) == SCHEMA["$defs"]["finding"]["required"]

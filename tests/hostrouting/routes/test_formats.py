@@ -107,7 +107,7 @@ def test_drop_ins_for_networkd_by_interface() -> None:
         """)
 
 
-def test_a_route_of_several_hops_is_in_the_first_interfaces_drop_in() -> None:
+def test_several_hops_are_in_the_first_interfaces_drop_in() -> None:
     hops = (NextHop("eth0", IPv6Address("fe80::1"), weight=2), NextHop("eth1", SECOND_GATEWAY))
     text = as_networkd([route(hops[0]), route(*hops)])
     assert text.startswith("# eth0: ")
@@ -150,16 +150,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("write", "refused", "why"), REFUSED)
-def test_a_route_that_a_format_can_not_express_is_an_error(
-    write: Callable[[Sequence[Route]], str], refused: Route, why: str
-) -> None:
+def test_an_inexpressible_route_is_an_error(write: Callable[[Sequence[Route]], str], refused: Route, why: str) -> None:
     with pytest.raises(RouteError, match=why) as raised:
         write([route(to="10.9.0.0/16"), refused])
     assert str(raised.value).startswith(f"can't write {refused} for ")
     assert "10.9.0.0" not in str(raised.value)
 
 
-def test_every_route_that_a_format_can_not_express_is_named() -> None:
+def test_every_inexpressible_route_is_named() -> None:
     with pytest.raises(RouteError) as raised:
         as_netplan([refused for write, refused, _ in REFUSED if write is as_netplan])
     assert len(raised.value.message.splitlines()) == 3

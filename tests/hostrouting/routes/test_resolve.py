@@ -133,7 +133,7 @@ def test_devices_and_gateways_that_may_still_appear_are_named(
 
 
 @pytest.mark.parametrize("kind", ["bridge", "bond", "openvswitch", None, "vrf"])
-def test_a_bridge_port_is_refused_at_once_and_names_its_master(kind: str | None) -> None:
+def test_a_bridge_port_is_refused_with_its_master(kind: str | None) -> None:
     """An interface in a VRF may have routes."""
     links = [attrs.evolve(ETH1, master="br0"), Link(9, "br0", kind=kind)]
     route = StaticRoute(TO, "onlink", "eth1")
@@ -155,7 +155,7 @@ def test_routes_to_gateways_of_other_routes_come_first() -> None:
     assert [str(route.destination) for route in routes] == ["10.9.0.1/32", "172.16.1.0/24"]
 
 
-def test_an_onlink_route_without_a_device_uses_the_default_routes_devices() -> None:
+def test_an_onlink_route_uses_the_default_routes_devices() -> None:
     wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.0/24", "onlink")]
     assert resolve(wanted, LINKS, ADDRESSES, [DEFAULT], None)[1]
     assert not resolve([attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DEFAULT], None)[1]

@@ -31,7 +31,7 @@ def kernel() -> FakeKernel:
     return kernel
 
 
-def test_a_missing_route_is_not_said_to_be_in_the_table(kernel: FakeKernel) -> None:
+def test_a_missing_route_is_reported_as_missing(kernel: FakeKernel) -> None:
     with pytest.raises(RouteError, match="isn't in the table any more"):
         verify_routes([WANTED], kernel)
 

@@ -173,7 +173,7 @@ class CountingBackend(Wrapper):
         return super()._write(name, routes)
 
 
-def test_table_main_is_read_once_before_a_write_and_once_after(units: FakeSystemd, layout: Layout) -> None:
+def test_table_main_is_read_once_before_and_after_writing(units: FakeSystemd, layout: Layout) -> None:
     """The waits read links, default routes and the surroundings of the gateways that the config names."""
     backend = CountingBackend(shadowed_kernel())
     named = waiting(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
@@ -184,7 +184,7 @@ def test_table_main_is_read_once_before_a_write_and_once_after(units: FakeSystem
     assert set(backend.before) == {"links", "default_routes", "lookup", "our_routes", "table 254"}
 
 
-def test_it_does_not_wait_for_a_gateway_hidden_by_a_longer_prefix(kernel: FakeKernel, host: Host) -> None:
+def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host: Host) -> None:
     """The kernel checks a gateway against the routes of scope link, wherever a packet to it would go."""
     kernel.add_link("ib9")
     kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])

@@ -144,7 +144,7 @@ def test_an_expired_trial_is_ended(world: World) -> None:
     assert world.units.restarts == ["hostrouting-trial.service"]
 
 
-def test_during_a_trial_it_leaves_the_routes_alone_and_says_so(world: World) -> None:
+def test_it_leaves_the_routes_of_a_trial_alone(world: World) -> None:
     trial = world.layout.trial
     world.at(5, lambda: trial.write_text(json.dumps(times_of(600))))
     world.at(5, world.lose)
@@ -250,7 +250,7 @@ def test_an_obstacle_to_one_route_does_not_keep_others_lost(world: World) -> Non
     assert "ib9" in problem.message
 
 
-def test_a_foreign_route_in_our_place_is_kept_and_reported_once(world: World) -> None:
+def test_a_foreign_route_in_our_place_is_kept(world: World) -> None:
     theirs = Route(IPv4Network("172.16.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
     world.kernel.add([theirs])
     world.config = config(SHADOWED, "172.16.2.0/24")
@@ -358,7 +358,7 @@ def test_it_is_idle_once_another_program_adds_the_refused_route(world: World) ->
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
-def test_a_kernel_that_loses_writes_is_not_written_to_for_ever(world: World) -> None:
+def test_a_kernel_that_loses_writes_is_spared(world: World) -> None:
     class Lying(RecordingBackend):
         def __init__(self, inner: FakeKernel) -> None:
             super().__init__(inner)
@@ -410,7 +410,7 @@ def test_repeated_removals_of_many_routes_are_reported_once(world: World) -> Non
     assert len(world.ours()) == 100
 
 
-def test_it_backs_off_from_a_fight_and_recovers_after_a_calm_time(world: World) -> None:
+def test_it_backs_off_from_a_fight_and_recovers(world: World) -> None:
     def take() -> None:
         world.kernel.delete(world.ours())
         if world.clock.monotonic() < 1000:
@@ -502,7 +502,7 @@ def test_an_unknown_verdict_repeats_no_failure(world: World) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
-def test_a_flood_of_changes_causes_few_looks_and_the_end_is_seen(world: World, seconds: float) -> None:
+def test_a_flood_of_changes_causes_few_looks(world: World, seconds: float) -> None:
     noise = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
 
     def change(number: int) -> None:
@@ -552,7 +552,7 @@ def test_a_status_is_never_longer_than_systemd_reads(world: World) -> None:
 # --- failures of the watcher ---------------------------------------------------------------------------------------
 
 
-def test_a_broken_config_is_reported_once_and_the_last_one_stays(world: World) -> None:
+def test_a_broken_config_leaves_the_last_in_force(world: World) -> None:
     world.at(5, lambda: setattr(world, "config", ConfigError([("hostRouting", "is bad")])))
     world.at(10, world.lose)
     world.at(200, lambda: setattr(world, "config", KEEPING))
