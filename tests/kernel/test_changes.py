@@ -65,17 +65,17 @@ def test_only_the_first_call_returns_at_once(node: NamespaceKernel) -> None:
 
 
 CHANGES = {
-    "a route comes": "route add 172.17.0.0/16 via 10.1.0.1 dev eth0",
-    "a route goes": "route del 172.16.0.0/16 via 10.1.0.1 dev eth0",
+    "a route is added": "route add 172.17.0.0/16 via 10.1.0.1 dev eth0",
+    "a route is deleted": "route del 172.16.0.0/16 via 10.1.0.1 dev eth0",
     "a route in another table": "route add unreachable 172.17.0.0/16 table 1000",
-    "a link comes": "link add ib0",
+    "a link is added": "link add ib0",
     "a link goes down": "link down spare",
-    "a link goes": "link del spare",
-    "a cable comes out": "cable out spare",
-    "an address comes": "addr add 10.5.0.4/32 dev spare noprefixroute",
-    "an address goes": "addr del 10.1.0.4/24 dev eth0",
-    "a rule comes": "rule add 200 lookup 100",
-    "a rule goes": "rule del 100 lookup 100",
+    "a link is deleted": "link del spare",
+    "a lost carrier": "cable out spare",
+    "an address is added": "addr add 10.5.0.4/32 dev spare noprefixroute",
+    "an address is deleted": "addr del 10.1.0.4/24 dev eth0",
+    "a rule is added": "rule add 200 lookup 100",
+    "a rule is deleted": "rule del 100 lookup 100",
 }
 
 

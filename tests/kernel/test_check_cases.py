@@ -93,27 +93,29 @@ MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.
 
 CASES = {
     # rules
-    "a rule for the source that connections get": Case(
+    "a rule for the source of connections": Case(
         f"{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
     ),
-    "one for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100", seen={"eth0"}),
-    "one for another source, and datagrams go wrong": Case(
+    "a rule for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100", seen={"eth0"}),
+    "a rule for another source, and datagrams fail": Case(
         f"{AWAY}\nroute add 10.5.0.0/16 dev ib0\nrule add from 10.2.0.4 lookup 100", overlap("ib0"), {"ib0"}
     ),
-    "one for the source and a part of the CIDR": Case(
+    "a rule for the source and a part of the CIDR": Case(
         f"{AWAY}\nrule add from 10.1.0.4 to 10.5.9.0/24 lookup 100", overlap("ib0", "10.5.9.0", "10.1.0.4")
     ),
-    "one for the source and another CIDR": Case(f"{AWAY}\nrule add from 10.1.0.4 to 10.9.0.0/16 lookup 100"),
-    "one for the source and a protocol of no socket": Case(f"{AWAY}\nrule add from 10.1.0.4 ipproto icmp lookup 100"),
-    "one for the source of a longer route": Case(
+    "a rule for the source and another CIDR": Case(f"{AWAY}\nrule add from 10.1.0.4 to 10.9.0.0/16 lookup 100"),
+    "a rule for the source and a protocol of no socket": Case(
+        f"{AWAY}\nrule add from 10.1.0.4 ipproto icmp lookup 100"
+    ),
+    "a rule for the source of a longer route": Case(
         f"{AWAY}\naddr add 10.1.0.9/24 dev eth0\nroute add 10.5.9.0/24 via 10.1.0.1 src 10.1.0.9\n"
         "rule add from 10.1.0.9 lookup 100",
         overlap("ib0", "10.5.9.0", "10.1.0.9"),
     ),
-    "one that connections don't meet, and datagrams do": Case(
+    "a rule that datagrams meet and connections don't": Case(
         f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", overlap("ib0"), {"ib0"}
     ),
-    "what TCP's first lookup fails as is told once": Case(
+    "a failure of TCP's first lookup is reported once": Case(
         "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\nrule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole",
         SHUT,
     ),
@@ -127,37 +129,37 @@ CASES = {
         "route replace default dev secondary\nroute add unreachable default table 100\nrule add from 10.3.0.4 lookup 100",
         (("BLACKHOLE", "", "10.5.0.0", "10.3.0.4"),),
     ),
-    "what is discarded by a rule with realms is a CNI's": Case(
+    "a discard by a rule with realms is a CNI's": Case(
         "route add blackhole 10.5.4.0/24 table 100 proto bird\nrule add pref 5 lookup 100 realms 5/6"
     ),
-    "TCP and datagrams are discarded otherwise": Case(
+    "TCP and datagrams are discarded differently": Case(
         "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", SHUT, {None}
     ),
-    "three rules that aren't the kernel's own": Case(
+    "three rules that aren't the default ones": Case(
         "route add 10.5.1.0/24 via 10.1.0.1\nroute add 10.5.0.0/16 dev ib0 table 100\n"
         "rule add pref 20 lookup 100 protocol kernel\nrule del pref 32767",
         overlap("ib0"),
     ),
     "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", overlap("ib0"), {"eth0", "ib0"}),
     "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", overlap("ib0"), {"eth0", "ib0"}),
-    "one for TCP from a source": Case(
+    "a rule for TCP from a source": Case(
         f"{AWAY}\nrule add from 10.1.0.4 ipproto tcp lookup 100", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
     ),
-    "one for UDP from a source": Case(
+    "a rule for UDP from a source": Case(
         f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
     ),
-    "one for TCP, which only chooses the source": Case(
+    "a rule for TCP, which only chooses the source": Case(
         f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100"
     ),
-    "one for ports": Case(f"{AWAY}\nrule add ipproto tcp dport 443 lookup 100"),
-    "one for tunnels, and nothing else leads to the default route": Case(
+    "a rule for ports": Case(f"{AWAY}\nrule add ipproto tcp dport 443 lookup 100"),
+    "a rule for tunnels, and no other rule leads to the default route": Case(
         f"rule add pref 100 tun_id 5 lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
     ),
-    "one for tunnels that leads away": Case(f"{AWAY}\nrule add pref 100 tun_id 5 lookup 100", seen={"eth0"}),
-    "one for all but tunnels that leads away": Case(
+    "a rule for tunnels that redirects": Case(f"{AWAY}\nrule add pref 100 tun_id 5 lookup 100", seen={"eth0"}),
+    "a rule for all but tunnels that redirects": Case(
         f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", overlap("ib0"), {"ib0"}
     ),
-    "one for tunnels that leads away, and so does main": Case(
+    "a rule for tunnels that redirects, as main does": Case(
         "route add 10.5.0.0/24 dev ib0\nroute add default dev p1 table 100\nrule add pref 100 tun_id 5 lookup 100",
         overlap("ib0"),
         {"ib0"},
@@ -165,7 +167,7 @@ CASES = {
     "a connection that is discarded": Case(
         "rule add from 10.1.0.4 to 10.5.0.0/24 blackhole", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
     ),
-    "a connection that a rule calls unreachable": Case(
+    "a connection that an unreachable rule discards": Case(
         "rule add from 10.1.0.4 unreachable", (("NO-ROUTE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
     ),
     "a connection that is prohibited": Case(
@@ -175,7 +177,7 @@ CASES = {
         "rule add pref 10 to 10.5.0.0/25 unreachable\nrule add pref 11 to 10.5.0.128/25 blackhole",
         (("NO-ROUTE", "", "10.5.0.0", ""), ("BLACKHOLE", "", "10.5.0.128", "")),
     ),
-    "results of prefixes up to a length are passed over": Case(
+    "results of prefixes up to a length are suppressed": Case(
         "route add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 via 10.1.0.1 table 100\n"
         "rule add pref 100 lookup main suppress_prefixlength 24\nrule add pref 200 lookup 100",
         seen={"eth0"},
@@ -186,17 +188,17 @@ CASES = {
         overlap("ib0"),
         {"ib0"},
     ),
-    "a renamed loopback, and nothing else leads to the default route": Case(
+    "a renamed loopback, and no other rule leads to the default route": Case(
         f"{RENAMED_LOOPBACK}\nrule add pref 100 iif lo lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
     ),
-    "results over a group of interfaces are passed over": Case(f"{GROUP}\n{BEHIND.format(group=5)}", seen={"eth0"}),
-    "results over a group of interfaces are passed over, and the next rule leads away": Case(
+    "results over an interface group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=5)}", seen={"eth0"}),
+    "results over an interface group are suppressed, and the next rule redirects": Case(
         "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 dev p1 table 100\n"
         f"{BEHIND.format(group=5)}",
         overlap("p1"),
         cidr="10.5.0.0/24",
     ),
-    "results over another group are passed over": Case(
+    "results over another group are suppressed": Case(
         f"{GROUP}\n{BEHIND.format(group=0)}", overlap("ib0"), {"ib0"}, cidr="10.5.0.0/24"
     ),
     # rules for ports
@@ -245,21 +247,21 @@ CASES = {
         seen={"lo"},
         notes="BROADCAST LOCAL",
     ),
-    "own and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
-    "table local says that a network isn't local": Case(
+    "local and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
+    "table local throws for a network": Case(
         "rule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
         overlap("lo", "10.5.1.0"),
     ),
-    "table local calls what is local unreachable": Case(
+    "table local discards local addresses": Case(
         "rule add pref 50 lookup 7\nrule del pref 0\nroute add unreachable 10.5.1.0/24 table local\n"
         "route add local 10.5.1.0/24 dev lo table main",
         overlap("lo", "10.5.1.0"),
     ),
     "a local route of main": Case("route add local 10.5.5.0/24 dev lo table main", overlap("lo", "10.5.5.0")),
-    "a local route of main beside rules": Case(
+    "a local route of main, with rules": Case(
         "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main", overlap("lo", "10.5.5.0")
     ),
-    "a rule came and went": Case(
+    "a rule was added and deleted": Case(
         f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}",
         overlap("lo"),
         {"lo"},
@@ -269,15 +271,15 @@ CASES = {
     "no rule ever came": Case(
         LOCAL_AROUND, (*overlap("lo"), *overlap("ib0", "10.5.2.0")), by_ip="check-failed", cidr="10.5.0.0/22"
     ),
-    "only one trie or two tell what discards": Case(
+    "a discard that differs between one trie and two": Case(
         "route add unreachable 10.5.0.0/16 table local\nroute add blackhole 10.5.1.0/24", SHUT, by_ip="check-failed"
     ),
-    "routes of main discard before table default is asked": Case(
+    "routes of main discard before table default is used": Case(
         "route add blackhole 10.5.0.0/24\nroute add unreachable 10.5.1.0/24\nroute add throw 10.5.2.0/24\n"
         "route add 10.5.0.0/16 via 10.1.0.1 table default",
         SHUT,
     ),
-    "a route of main discards, and table default has others": Case(
+    "a route of main discards, and table default has other routes": Case(
         "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default", SHUT
     ),
     # routes of other types
@@ -291,18 +293,18 @@ CASES = {
         {"eth0", "ib0"},
     ),
     "a broadcast route of table main": Case("route add broadcast 10.5.0.0/16 dev eth0 table main", SHUT, {None}),
-    "a broadcast route that no connection takes": Case(
+    "a broadcast route, which no connection uses": Case(
         f"{AWAY}\nroute add broadcast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
         (*SHUT, *overlap("ib0", source="10.1.0.4")),
         {None, "ib0"},
     ),
     "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", SHUT, {None, "eth0"}),
-    "a multicast route that no connection takes": Case(
+    "a multicast route, which no connection uses": Case(
         f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
         {"eth0", "ib0"},
     ),
-    "a multicast route that TCP doesn't take": Case(
+    "a multicast route, which TCP doesn't use": Case(
         f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100",
         overlap("ib0"),
         {"eth0", "ib0"},
@@ -335,20 +337,20 @@ CASES = {
         overlap("eth0,ib0"),
         {"eth0", "ib0"},
     ),
-    "packets that a tunnel is given addresses for": Case(
+    "packets encapsulated by a tunnel with addresses": Case(
         "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", overlap("ib0"), {"ib0"}
     ),
-    "packets that are wrapped in IPv6": Case(
+    "packets encapsulated in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0",
         seen={"ib0"},
         unknown="check-failed",
     ),
-    "packets of a hop that are wrapped in IPv6": Case(
+    "packets of one hop encapsulated in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0",
         seen={"eth0", "ib0"},
         unknown="check-failed",
     ),
-    "packets of a nexthop object that are wrapped in IPv6": Case(
+    "packets of a nexthop object encapsulated in IPv6": Case(
         f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\nroute add 10.5.0.0/24 nhid 5",
         seen={"ib0"},
         unknown="check-failed",
@@ -385,32 +387,32 @@ CASES = {
         default="",
     ),
     # sources that only the kernel knows
-    "a route's src has left the host": Case(
+    "a route's src was deleted": Case(
         "addr add 10.1.0.7/32 dev eth0\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 src 10.1.0.7 table 100\n"
         "rule add to 10.5.0.0/16 lookup 100\naddr del 10.1.0.7/32 dev eth0",
         (("NO-ROUTE", "", "10.5.0.0", "10.1.0.7"),),
         {None, "eth0"},
     ),
-    "the src of a longer route by the default interface was local by a route": Case(
+    "a longer route's src was local through a route": Case(
         WAS_LOCAL.format("10.5.7.0/24"),
         (("NO-ROUTE", "", "10.5.7.0", "10.7.7.7"),),
         {None, "eth0"},
         address="10.5.7.9",
     ),
-    "the default route's src was local by a route": Case(
+    "the default route's src was local through a route": Case(
         WAS_LOCAL.format("default"), (("NO-ROUTE", "", "10.5.0.0", "10.7.7.7"),), {None, "eth0"}, default=""
     ),
-    "the default route's src is local by a route": Case(
+    "the default route's src is local through a route": Case(
         WAS_LOCAL.format("default").rpartition("\n")[0], seen={"eth0"}, default=""
     ),
-    "a source of this host, and a rule that only TCP comes by": Case(
+    "a local source, and a rule that only TCP meets": Case(
         "route add 10.5.0.0/24 dev ib0 src 10.2.0.4\nroute add unreachable 10.5.0.0/16 table 100\n"
         "rule add not to 10.5.0.0/24 ipproto tcp lookup 100",
         (*SHUT, *overlap("ib0")),
         {None, "ib0"},
         cidr="10.5.0.0/24",
     ),
-    "the first interface registered has not the lowest index": Case(
+    "the first registered interface hasn't the lowest index": Case(
         f"{BY_TUN0}\n{BY_IB0}\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
         {"ib0", "tun0"},
@@ -418,7 +420,7 @@ CASES = {
         node=UNORDERED,
         default="",
     ),
-    "an interface was in another namespace": Case(
+    "an interface from another namespace": Case(
         f"{BY_TUN0}\n{BY_IB0}\nrule add from 10.9.0.1 lookup 100",
         overlap("ib0", source="10.9.0.1"),
         {"ib0", "tun0"},
@@ -427,14 +429,14 @@ CASES = {
         shell=MOVED,
         default="",
     ),
-    "a rule takes what comes from an own address before table local is asked": Case(
+    "a rule before table local for a local source": Case(
         f"addr add 10.5.0.9/32 dev ib0\nrule add pref 500 lookup local\nrule del pref 0\n{AWAY}\n"
         "rule add pref 100 from 10.5.0.9 lookup 100",
         overlap("ib0", "10.5.0.9", "10.5.0.9"),
         {"ib0", "lo"},
         notes="LOCAL",
     ),
-    "route_localnet lets an address of scope host be chosen": Case(
+    "route_localnet allows an address of scope host as the source": Case(
         "addr add 10.1.0.4/32 dev eth0 scope host\naddr add 10.1.7.5/24 dev eth0\n"
         f"route add default dev eth0 scope link\n{BY_IB0}\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
@@ -444,7 +446,7 @@ CASES = {
         default="",
         sysctl=("conf/all/route_localnet",),
     ),
-    "an IPv6 gateway is taken for four bytes of IPv4": Case(
+    "an IPv6 gateway is mistaken for four bytes of IPv4": Case(
         "addr add 32.1.13.4/16 dev eth0\naddr add 2001:db8::4/64 dev eth0 nodad\n"
         f"route add 0.0.0.0/0 via inet6 2001:db8::1 dev eth0 onlink\n{BY_IB0}\nrule add from 32.1.13.4 lookup 100",
         overlap("ib0", source="32.1.13.4"),
@@ -485,7 +487,7 @@ CASES = {
         cidr="10.5.5.128/25",
         address="10.5.5.255",
     ),
-    "connections to a broadcast address leave elsewhere": Case(
+    "connections to a broadcast address use another interface": Case(
         f"addr add 10.5.5.1/24 dev eth0 brd +\nrule add pref 10 lookup local\nrule add pref 5 from 10.5.5.1 lookup 100\n"
         f"{BY_IB0}\nrule del pref 0",
         overlap("ib0", "10.5.5.128", "10.5.5.1"),
@@ -505,8 +507,8 @@ CASES = {
     "an interface that took a node's CIDR": Case(
         CALICO, overlap("cali1", "10.5.7.0"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}
     ),
-    "an interface of many that may carry a CIDR": Case(CALICO, cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "cal*"]}),
-    "the same where pods may": Case(CALICO),
+    "one of several allowed interfaces": Case(CALICO, cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "cal*"]}),
+    "the same in the pods' range": Case(CALICO),
     "wg0": Case(f"{veths('wg0').replace('p0', 'q0')}\nroute add 10.5.0.0/16 dev wg0", overlap("wg0"), {"wg0"}),
 }
 

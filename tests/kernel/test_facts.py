@@ -38,7 +38,7 @@ def make_kernel(request: pytest.FixtureRequest) -> MakeKernel:
 
 
 LOOKUPS = {
-    "the first rule with an answer wins, however short its prefix": """
+    "the first rule with an answer wins, even with a short prefix": """
         route add 172.16.5.1/32 via 10.1.0.1 dev eth0
         route add 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100
         rule add 100 lookup 100
@@ -46,7 +46,7 @@ LOOKUPS = {
         rule del 100 lookup 100
         get 172.16.5.1 -> 172.16.5.1 via 10.1.0.1 dev eth0 proto hostrouting
     """,
-    "local and main are one trie until the first rule was added, even one that is gone": """
+    "local and main are one trie until the first rule was added, even if it is gone": """
         route add 127.5.0.0/16 via 10.1.0.1 dev eth0
         get 127.5.0.1 -> 127.5.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
         rule add 100 lookup 100
@@ -54,7 +54,7 @@ LOOKUPS = {
         rule del 100 lookup 100
         get 127.5.0.1 -> local 127.0.0.0/8 dev lo table local proto kernel scope host src 127.0.0.1
     """,
-    "an own address and a broadcast address win as local both ways": """
+    "local and broadcast addresses win as local in both cases": """
         route add 10.1.0.4/32 via 10.2.0.1 dev ib0
         route add 10.1.0.255/32 via 10.2.0.1 dev ib0
         get 10.1.0.4 -> local 10.1.0.4 dev eth0 proto kernel scope host src 10.1.0.4
@@ -69,7 +69,7 @@ LOOKUPS = {
         get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 900
         get 172.17.1.1 -> 172.0.0.0/8 via 10.2.0.1 dev ib0 proto hostrouting
     """,
-    "the lowest metric wins, in whatever order they came": """
+    "the lowest metric wins, in any order of additions": """
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 20
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0 metric 10
         get 172.16.1.1 -> 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting metric 10
@@ -91,13 +91,13 @@ LOOKUPS = {
         route add default via 10.1.0.1 dev eth0
         get 172.16.1.1 -> default via 10.1.0.1 dev eth0 proto hostrouting
     """,
-    "the table default is asked last": """
+    "table default is used last": """
         route add default via 10.2.0.1 dev ib0 table default
         get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table default proto hostrouting
         route add default via 10.1.0.1 dev eth0
         get 8.8.8.8 -> default via 10.1.0.1 dev eth0 proto hostrouting
     """,
-    "suppress_prefixlength 0 passes over the default route only": """
+    "suppress_prefixlength 0 suppresses the default route only": """
         route add default via 10.1.0.1 dev eth0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev ib0 table 100
@@ -106,7 +106,7 @@ LOOKUPS = {
         get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table 100 proto hostrouting
         get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
     """,
-    "goto skips what lies between": """
+    "goto skips the rules in between": """
         route add default via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev ib0 table 100
         rule add 200 lookup 100
@@ -197,7 +197,7 @@ WRITES = {
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0 tos 0x10
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0 table 100
     """,
-    "replace takes the place of the first with that key": """
+    "replace replaces the first route with that key": """
         route replace 172.16.0.0/16 via 10.1.0.1 dev eth0 mtu 1400
         route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
         has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
@@ -206,21 +206,21 @@ WRITES = {
         has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
         has 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 5
     """,
-    "replace takes even the place of a connected route": """
+    "replace replaces even a connected route": """
         route replace 10.2.0.0/24 via 10.1.0.1 dev eth0
         has 10.2.0.0/24 via 10.1.0.1 dev eth0 proto hostrouting
     """,
-    "replace takes the place of a multipath route as a whole": """
+    "replace replaces a multipath route as a whole": """
         route add 172.16.0.0/16 nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.2.0.1 dev ib0
         has 172.16.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.2.0.1 dev ib0 weight 1
         route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
         has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
     """,
-    "delete what isn't there": """
+    "delete a missing route": """
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0 -> ESRCH
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0 table 77 -> ESRCH
     """,
-    "delete exactly what is meant": """
+    "delete the exact route": """
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0 -> ESRCH
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 6 -> ESRCH
@@ -235,7 +235,7 @@ WRITES = {
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5 scope link
         lacks 172.16.0.0/16
     """,
-    "delete a route on the link": """
+    "delete a link route": """
         route add 172.16.0.0/16 dev eth0
         route del 172.16.0.0/16 dev eth0
         lacks 172.16.0.0/16
@@ -246,7 +246,7 @@ WRITES = {
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0
         lacks 172.16.0.0/16
     """,
-    "gateways that can't be reached": """
+    "unreachable gateways": """
         route add 172.16.0.0/16 via 10.9.0.1 -> ENETUNREACH
         route add 172.16.0.0/16 via 10.9.0.1 dev eth0 -> ENETUNREACH
         route add 172.16.0.0/16 via 10.2.0.1 dev eth0 -> ENETUNREACH
@@ -264,7 +264,7 @@ WRITES = {
         route add 172.16.0.0/16 via 10.1.0.255 dev eth0 onlink -> EINVAL
         route add 172.16.0.0/16 via 10.1.0.4 dev eth0 onlink -> EINVAL
     """,
-    "a gateway that is an own address": """
+    "a gateway that is a local address": """
         route add 172.16.0.0/16 via 10.1.0.4
         route add 172.17.0.0/16 via 127.0.0.1
     """,
@@ -284,19 +284,19 @@ WRITES = {
         route add prohibit 10.1.0.1/32 scope link
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 -> EACCES
     """,
-    "a gateway behind a route on the link needs that to be of scope link": """
+    "a gateway behind a link route needs scope link": """
         route add 192.0.2.1/32 dev eth0 scope universe
         route add 172.16.0.0/16 via 192.0.2.1 dev eth0 -> ENETUNREACH
         route del 192.0.2.1/32 dev eth0
         route add 192.0.2.1/32 dev eth0
         route add 172.16.0.0/16 via 192.0.2.1 dev eth0
     """,
-    "onlink takes any gateway": """
+    "onlink accepts any gateway": """
         route add 172.16.0.0/16 via 192.0.2.1 dev eth0 onlink
         has 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting onlink
         route add 172.17.0.0/16 via 192.0.2.1 onlink -> ENODEV
     """,
-    "IPv6 gateways that are none": """
+    "invalid IPv6 gateways": """
         route add 172.16.0.0/16 via inet6 ::1 dev eth0 -> EINVAL
         route add 172.16.0.0/16 via inet6 ::1 dev eth0 onlink -> EINVAL
         route add 172.16.0.0/16 via inet6 ::1 -> EINVAL
@@ -315,20 +315,20 @@ WRITES = {
         route add 172.16.0.0/16 -> ENODEV
         route add 172.16.0.0/16 via 0.0.0.0 -> ENODEV
     """,
-    "what the kernel calls invalid": """
+    "routes that the kernel calls invalid": """
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 src 10.9.9.9 -> EINVAL
         route add blackhole 172.16.0.0/16 via 10.1.0.1 -> EINVAL
         route add blackhole 172.16.0.0/16 dev eth0 -> EINVAL
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 scope host -> EINVAL
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 scope nowhere -> EINVAL
     """,
-    "the source of a discarding route isn't looked at": "route add blackhole 172.16.0.0/16 src 10.9.9.9",
-    "a cable that is out doesn't matter": """
+    "the source of a discarding route is ignored": "route add blackhole 172.16.0.0/16 src 10.9.9.9",
+    "a lost carrier doesn't matter": """
         cable out ib0
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
     """,
-    "gateways are looked at only when a route is added": """
+    "gateways are checked only when a route is added": """
         route add 192.0.2.1/32 dev eth0
         route add 172.16.0.0/16 via 192.0.2.1 dev eth0
         route del 192.0.2.1/32 dev eth0
@@ -338,7 +338,7 @@ WRITES = {
 }
 
 LIFE = {
-    "what an address brings": """
+    "the routes of an address": """
         addr add 10.5.0.4/24 dev eth0
         has local 10.5.0.4 dev eth0 table local proto kernel scope host src 10.5.0.4
         has 10.5.0.0/24 dev eth0 proto kernel scope link src 10.5.0.4
@@ -357,7 +357,7 @@ LIFE = {
         addr add 10.5.0.4/24 dev eth0 -> EEXIST
         addr del 10.5.0.9/24 dev eth0 -> EADDRNOTAVAIL
     """,
-    "the address 0.0.0.0 is dropped in silence": """
+    "the address 0.0.0.0 is silently dropped": """
         addr add 0.0.0.0/24 dev eth0
         addr add 0.0.0.0/24 dev eth0
         lacks 0.0.0.0/32
@@ -369,7 +369,7 @@ LIFE = {
         has local 0.0.0.5 dev eth0 table local proto kernel scope host src 0.0.0.5
         addr del 0.0.0.5/24 dev eth0
     """,
-    "a far end of 0.0.0.0 brings no route, and the subnet isn't the address's own": """
+    "a peer of 0.0.0.0 brings no route, and the subnet isn't the address's": """
         addr add 10.5.0.4/24 dev eth0 peer 0.0.0.0
         has local 10.5.0.4 dev eth0 table local proto kernel scope host src 10.5.0.4
         lacks 10.5.0.0/24
@@ -383,7 +383,7 @@ LIFE = {
         addr add 10.1.0.5/24 dev ib0
         get 10.1.0.9 -> 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.4
     """,
-    "one address of several goes: routes through its subnet stay": """
+    "one of several addresses is deleted: routes through its subnet stay": """
         addr add 10.5.0.4/24 dev eth0
         route add 172.16.0.0/16 via 10.5.0.1 dev eth0
         route add 172.17.0.0/16 via 10.1.0.1 dev eth0 src 10.5.0.4
@@ -394,7 +394,7 @@ LIFE = {
         lacks 172.17.0.0/16
         has 172.16.0.0/16 via 10.5.0.1 dev eth0 proto hostrouting
     """,
-    "the primary goes and takes its secondaries along": """
+    "the primary is deleted with its secondaries": """
         addr add 10.1.0.5/24 dev eth0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0
         addr del 10.1.0.4/24 dev eth0
@@ -402,7 +402,7 @@ LIFE = {
         lacks 10.1.0.5/32
         lacks 172.16.0.0/16
     """,
-    "the last address goes and takes all routes of the link along": """
+    "the last address is deleted with all routes of the link": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.17.0.0/16 dev ib0 table 100
         route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
@@ -438,7 +438,7 @@ LIFE = {
         lacks 172.16.0.0/16
         has 172.18.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 1 nexthop via 10.2.0.1 dev ib0 weight 1
     """,
-    "a cable comes out: the route stays chosen": """
+    "a lost carrier: the route still wins": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10
         cable out ib0

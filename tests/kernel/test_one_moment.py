@@ -60,7 +60,7 @@ class Churn:
 
 CHURNS = {
     # Each comes and goes, but there is always one.
-    "one of two shadows is there": Churn(
+    "one of two shadows exists": Churn(
         # To read all these takes as long as a change.
         "rule add to 10.5.0.0/16 pref 10 lookup 200\n"
         + "".join(f"route add 10.5.{n // 200 + 1}.{n % 200} via 10.1.0.1\n" for n in range(200))
@@ -76,7 +76,7 @@ CHURNS = {
         "overlap",
         ("10.5.0.9",),
     ),
-    "two rules by turns": Churn(
+    "two alternating rules": Churn(
         "route add 10.5.0.9/32 dev ib0 table 100\nrule add pref 50 lookup 100",
         (
             *("rule add to 10.5.0.9 pref 60 lookup 100", "rule del pref 50"),
@@ -85,7 +85,7 @@ CHURNS = {
         "overlap",
         ("10.5.0.9",),
     ),
-    "an address comes and goes": Churn(
+    "an address is added and deleted": Churn(
         "addr add 10.5.0.4/24 dev eth0",
         ("addr del 10.5.0.4/24 dev eth0", "addr add 10.5.0.4/24 dev eth0"),
         "ok",

@@ -148,7 +148,7 @@ CASES = {
         is_contested=True,
         fixed=entries_by("eth1", *PODS_FIXED),
     ),
-    "the default is the storage's alone": UplinkCase(
+    "only the storage network has a default": UplinkCase(
         BY_ETH1,
         (SERVICES_BY_ETH1, PODS_BY_IB0),
         uplinks=("eth0",),
@@ -162,7 +162,7 @@ CASES = {
         by=("eth0",),
         left=frozenset({"10.97.0.0/16", "10.98.0.0/15", "10.100.0.0/14", "10.104.0.0/13", PODS}),
     ),
-    "a bond that comes late": UplinkCase(BY_ETH0, uplinks=("bond*", "team0"), unknown="no-uplink"),
+    "a late bond": UplinkCase(BY_ETH0, uplinks=("bond*", "team0"), unknown="no-uplink"),
     "the uplink is down": UplinkCase(
         f"{NODE_WINS}\nlink set eth0 down",
         (("OVERLAP", "eth1", "10.1.0.0", ""), SERVICES_BY_ETH1, PODS_BY_IB0),

@@ -264,16 +264,16 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
     "success by the gate's status": (has("SuccessExitStatus=133 255"), "gate-disobeyed", MACHINE, SHOW),
     "no time for the gate": (has("TimeoutStartSec=2s"), "gate-disobeyed", MACHINE, SHOW),
-    "a folder that goes with it": (has("RuntimeDirectory=aks-flex-node"), "gate-disobeyed", MACHINE, SHOW),
-    "all starts have one name": (has("Environment=A=1 INVOCATION_ID=0123"), "gate-disobeyed", MACHINE, SHOW),
-    "a start has no name": (has("UnsetEnvironment=INVOCATION_ID"), "gate-disobeyed", MACHINE, SHOW),
+    "a folder that is removed with it": (has("RuntimeDirectory=aks-flex-node"), "gate-disobeyed", MACHINE, SHOW),
+    "all starts with one name": (has("Environment=A=1 INVOCATION_ID=0123"), "gate-disobeyed", MACHINE, SHOW),
+    "a start without a name": (has("UnsetEnvironment=INVOCATION_ID"), "gate-disobeyed", MACHINE, SHOW),
     "a mount over a script": (has(f"BindPaths=/bin/true:/{CHECK}:rbind"), "own-files", MACHINE, TAKE_AWAY),
     "over a program": (has("BindReadOnlyPaths=/bin/true:/usr/bin/timeout"), "own-files", MACHINE, TAKE_AWAY),
     "over the kernel's arguments": (has("BindReadOnlyPaths=/x:/proc/cmdline"), "own-files", MACHINE, TAKE_AWAY),
     "over libraries": (has("TemporaryFileSystem=/usr/lib"), "own-files", MACHINE, TAKE_AWAY),
     "over the lock": (has("TemporaryFileSystem=/run:ro"), "own-files", MACHINE, TAKE_AWAY),
-    "a root of its own": (has("RootDirectory=/var/lib/machines"), "own-files", MACHINE, TAKE_AWAY),
-    "a network of its own": (has("PrivateNetwork=yes"), "own-network", MACHINE, TAKE_AWAY),
+    "a separate root": (has("RootDirectory=/var/lib/machines"), "own-files", MACHINE, TAKE_AWAY),
+    "a separate network": (has("PrivateNetwork=yes"), "own-network", MACHINE, TAKE_AWAY),
     "override not read yet": (has("ExecStartPre=", name="zzz", reload=False), "not-reloaded", MACHINE, RELOAD),
     "override for all services": (writes(f"{UNITS}/service.d/zzz.conf", OVERRIDE), "not-reloaded", MACHINE, RELOAD),
     "masked and not read yet": (links(f"{UNITS}/{MACHINE}.d/{GATE}", "/dev/null"), "not-reloaded", MACHINE, RELOAD),
@@ -299,9 +299,9 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         *("no-restart", MACHINE, "StartLimitIntervalSec=0"),
     ),
     "requires a oneshot": (unit_has(f"Requires=a.service {ONESHOT}"), "tied", MACHINE, UNTIE),
-    "is part of a oneshot": (unit_has(f"PartOf={ONESHOT}"), "tied", MACHINE, UNTIE),
-    "is stopped with a oneshot": (unit_has(f"StopPropagatedFrom={OTHER_ONESHOT}"), "tied", MACHINE, UNTIE),
-    "is stopped by a oneshot's start": (unit_has(f"Conflicts={ONESHOT}"), "tied", MACHINE, UNTIE),
+    "part of a oneshot": (unit_has(f"PartOf={ONESHOT}"), "tied", MACHINE, UNTIE),
+    "stopped with a oneshot": (unit_has(f"StopPropagatedFrom={OTHER_ONESHOT}"), "tied", MACHINE, UNTIE),
+    "stopped by a oneshot's start": (unit_has(f"Conflicts={ONESHOT}"), "tied", MACHINE, UNTIE),
     "oneshot overridden": (
         lambda n: n.units.properties.update({ONESHOT: {"DropInPaths": "/x.conf"}}),
         *("overridden", ONESHOT, f"systemctl cat {ONESHOT}"),
@@ -329,7 +329,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         writes(f"{UNITS}/aks-flex-node-agent.service", "[Service]\nExecStart=/usr/local/bin/aks-flex-node agent\n"),
         *("another-agent", "aks-flex-node-agent.service", "leave hostRouting out"),
     ),
-    "a gate of before": (
+    "an old gate": (
         writes(f"{UNITS}/kubelet.service.d/10-hostrouting.conf", "[Service]\nExecStartPre=/gone\n"),
         *("stale-gate", "kubelet.service.d/10-hostrouting.conf", "rm /etc"),
     ),
@@ -523,7 +523,7 @@ QUIET = {
     **{python: install_by(python) for python in ("/opt/venv/bin/python", "/usr/bin/python3")},
     "masked drop-ins": mask_another_drop_in,
     "the watcher runs": flush_beside_the_watcher,
-    "others are managed": manage_others,
+    "other interfaces are managed": manage_others,
 }
 
 

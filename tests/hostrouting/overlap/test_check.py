@@ -401,7 +401,7 @@ NODES = {
         ("10.244.0.0/16",),
         ("CNI-DISCARD 63 of 10.244.1.0-10.244.1.63", "LOCAL tunl0 10.244.1.1", "CONTAINER tunl0 10.244.2.0/26"),
     ),
-    "a discarded block with a pod inside, and one without": Node(
+    "discarded blocks with and without a pod inside": Node(
         """
         link add veth1
         route add unreachable 10.244.1.0/24 proto static
@@ -446,7 +446,7 @@ NODES = {
             "BROADCAST cni0 10.244.0.255",
         ),
     ),
-    "a pool of Docker's": Node(
+    "a Docker pool": Node(
         "link add docker0\naddr add 172.17.0.1/16 dev docker0",
         ("172.17.0.0/16",),
         (
@@ -467,13 +467,13 @@ NODES = {
             "fix 10.2.0.128/25",
         ),
     ),
-    "a second NIC that is allowed": Node(
+    "an allowed second NIC": Node(
         "",
         ("10.2.0.0/24",),
         ("ALLOWED eth1 254 of 10.2.0.0-10.2.0.254", "LOCAL eth1 10.2.0.4", "BROADCAST eth1 10.2.0.255"),
         {"allowedDevs": ["eth[1-9]"]},
     ),
-    "a VPN that takes the default route by rule": Node(
+    "a VPN that redirects the default route by a rule": Node(
         """
         link add vpn0
         addr add 10.99.0.2/32 dev vpn0
@@ -495,7 +495,7 @@ NODES = {
         ("10.96.0.0/16",),
         ("OVERLAP tailscale0 10.96.0.0/20", "RULE", "unfixable 10.96.0.0/20: tailscale0 belongs to a VPN"),
     ),
-    "Tailscale that is allowed": Node(
+    "allowed Tailscale": Node(
         TAILSCALE, ("10.96.0.0/16",), ("ALLOWED tailscale0 10.96.0.0/20", "RULE"), {"allowedDevs": ["tailscale*"]}
     ),
     "kube-proxy with IPVS": Node(
@@ -503,7 +503,7 @@ NODES = {
         ("10.96.0.0/16",),
         ("LOCAL kube-ipvs0 10.96.0.1 10.96.0.10",),
     ),
-    "a network that is all this host's own": Node(
+    "a network that is entirely local": Node(
         "route add local 10.96.0.0/16 dev lo table local proto boot scope host",
         ("10.96.0.0/16", "10.96.3.0/24"),
         ("OVERLAP lo 10.96.0.0/16", "OVERLAP lo 10.96.3.0/24", "fix 10.96.0.0/17", "fix 10.96.128.0/17"),
@@ -672,7 +672,7 @@ CHANGES: dict[str, Callable[[Kernel], object]] = {
     "an entry of table local": lambda kernel: kernel.add(
         [Route(IPv4Network("10.8.0.4/32"), (NextHop("lo"),), RouteType.LOCAL, Table.LOCAL, scope=Scope.HOST)]
     ),
-    "a shadow that came and went": _come_and_go,
+    "a shadow that was added and deleted": _come_and_go,
 }
 
 

@@ -37,7 +37,7 @@ FITS: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = {
     "all fits": (document("10.1.0.4", "10.96.0.10"), []),
     "nothing is given": ({"hostRouting": SECTION}, []),
     "on no interface": (document("10.1.0.5"), [("node.kubelet.nodeIP", ())]),
-    "on another than the uplink": (document("172.16.0.10"), [("node.kubelet.nodeIP", ("ib0",))]),
+    "on another interface than the uplink": (document("172.16.0.10"), [("node.kubelet.nodeIP", ("ib0",))]),
     "on a named uplink": (document("172.16.0.10", uplinks=["eth0", "ib0"]), []),
     "DNS isn't expected": (document(dns="172.20.0.10"), [("networking.dnsServiceIP", ())]),
     "neither fits": (document("10.1.0.5", "10.1.0.5"), [("node.kubelet.nodeIP", ()), ("networking.dnsServiceIP", ())]),

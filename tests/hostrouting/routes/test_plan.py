@@ -30,7 +30,7 @@ HALVES = tuple(attrs.evolve(WANTED, destination=half) for half in AROUND.destina
 BOTH = attrs.evolve(WANTED, hops=(NextHop("eth0", GATEWAY, weight=2), NextHop("eth1", OTHER)))
 PLANS: dict[str, tuple[list[Route], list[Route], RoutePlan]] = {
     "a free destination": ([WANTED], [], RoutePlan(add=(WANTED,))),
-    "ours, whatever the kernel says of its state": ([WANTED], [IN_PART], RoutePlan(unchanged=(IN_PART,))),
+    "our route in any state": ([WANTED], [IN_PART], RoutePlan(unchanged=(IN_PART,))),
     "another metric": ([WANTED], [OLD], RoutePlan(add=(WANTED,), remove=(OLD,))),
     "our routes are unwanted": ([], [OLD, WANTED], RoutePlan(remove=(OLD, WANTED))),
     # No config can ask for one, so another program uses our number; removing it would cut the host off.
@@ -42,7 +42,7 @@ PLANS: dict[str, tuple[list[Route], list[Route], RoutePlan]] = {
         for there in [foreign(protocol=protocol, mtu=1400)]
     },
     "the halves of a connected route": ([*HALVES], [AROUND], RoutePlan(add=HALVES)),
-    "others of another key": ([WANTED], [foreign(metric=9), foreign(tos=8), foreign(AROUND)], RoutePlan(add=(WANTED,))),
+    "other routes with another key": ([WANTED], [foreign(metric=9), foreign(tos=8), foreign(AROUND)], RoutePlan(add=(WANTED,))),
     "hops in another order": ([BOTH], [foreign(BOTH, hops=BOTH.hops[::-1])], RoutePlan(foreign=(foreign(BOTH, hops=BOTH.hops[::-1]),))),
     "several hops, ours": ([BOTH], [BOTH], RoutePlan(unchanged=(BOTH,))),
 }  # fmt: skip

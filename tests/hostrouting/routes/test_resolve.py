@@ -82,11 +82,11 @@ RESOLVED = {
         [default(NextHop("eth0", GATEWAY, is_linkdown=True), NextHop("eth1", SECOND, is_dead=True))],
         whole(BY_ETH0),
     ),
-    "a dead default isn't taken": (StaticRoute(TO), [DEAD, default(BY_ETH1, metric=200)], whole(BY_ETH1)),
+    "a dead default isn't used": (StaticRoute(TO), [DEAD, default(BY_ETH1, metric=200)], whole(BY_ETH1)),
     "all is named": (StaticRoute(TO, SECOND, "eth1"), [], whole(BY_ETH1)),
     "onlink is named": (StaticRoute(TO, "onlink", "eth1"), [], whole(NextHop("eth1"), scope=Scope.LINK)),
     "a gateway is named": (StaticRoute(TO, PEER), [DEFAULT], whole(NextHop("eth0", PEER), **INHERITED)),
-    "the default's own is named": (StaticRoute(TO, "169.254.1.1"), [default(ONLINK)], whole(ONLINK)),
+    "the default's own interface is named": (StaticRoute(TO, "169.254.1.1"), [default(ONLINK)], whole(ONLINK)),
 }
 
 
@@ -111,13 +111,13 @@ MISSING = {
     "a device": (StaticRoute(TO, "onlink", "ib9"), [], "device ib9 (there is no such interface)"),
     "a device that is down": (StaticRoute(TO, "onlink", "down0"), [], "device down0 (it is down)"),
     "a gateway": (StaticRoute(TO, NO_PEER, "eth1"), [], "gateway 10.9.0.1 (no route of scope link reaches it on eth1)"),
-    "a gateway elsewhere": (StaticRoute(TO, GATEWAY, "eth1"), [], "gateway 10.1.0.1 (no route of scope link reaches it on eth1)"),
+    "a gateway on another interface": (StaticRoute(TO, GATEWAY, "eth1"), [], "gateway 10.1.0.1 (no route of scope link reaches it on eth1)"),
     # The kernel looks a gateway up among routes of scope link or nearer (fib_check_nh_v4_gw).
     "a gateway behind another": (
         StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (BY_ETH1,), protocol=4)], "gateway 10.9.0.1"
     ),
     # Otherwise this run would succeed and the next run, and the next boot, would fail.
-    "a gateway behind what this run removes": (
+    "a gateway behind a removed route": (
         StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (NextHop("eth1"),))], "gateway 10.9.0.1"
     ),
 }  # fmt: skip

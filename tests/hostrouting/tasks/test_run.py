@@ -96,7 +96,7 @@ def waiting(*routes: dict[str, Any], cidrs: Collection[str] = (), mode: str = "W
         pytest.param(waiting(BY_ETH1, cidrs=["10.96.0.0/12"]), {}, id="nothing comes"),
         pytest.param(waiting(BY_ETH1, ROUTE | {"metric": 5}), {29.0: add_eth1}, id="the device comes"),
         pytest.param(waiting(BY_ETH1, cidrs=["10.96.0.0/12"]), {29.0: add_eth1}, id="its routes are in"),
-        pytest.param(waiting(cidrs=["10.96.0.0/12"], mode="STRICT"), {}, id="the check waits"),
+        pytest.param(waiting(cidrs=["10.96.0.0/12"], mode="STRICT"), {}, id="a check that waits"),
     ],
 )
 def test_a_run_waits_once(wanted: Config, changes: dict[float, Callable[[FakeKernel], None]], layout: Layout) -> None:
