@@ -140,7 +140,7 @@ class Pyroute2Backend(WholeTables):
         there = list(self.routes()) if routes else []
 
         def delete(route: Route, by: Any) -> None:
-            # The kernel matches more loosely: an unnamed attribute matches any value, but a missing gateway only none.
+            # The kernel matches more loosely: an unnamed attribute matches any value, except for a missing gateway.
             entry = next((entry for entry in there if _is_meant(entry, route)), None)
             _write(_DEL_ROUTE, _DELETE, route, by, is_there=entry is not None)
             if entry is not None:

@@ -74,7 +74,7 @@ def give_address() -> None:
 
 
 class Agent(RecordingObserver):
-    """A DHCP client that gives the address as soon as a check waits."""
+    """An agent that gives the address as soon as a check waits."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         super().progress(path, message, fraction)

@@ -145,7 +145,7 @@ def test_a_config_reads_back_as_itself(config: Config) -> None:
 
 @attrs.frozen
 class Probe:
-    """A wish for the load balancer's probe; no device: remove it."""
+    """A request for the load balancer's probe; no device: remove it."""
 
     device: str | None
     consumer: str
@@ -266,7 +266,7 @@ def carry_out(host: Host, asked: Config | Probe) -> Changes:
 
 
 def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
-    """Carry a wish out, note the installed parts, and return the consumer, if it is named again."""
+    """Carry a request out, note the installed parts, and return the consumer, if it is named again."""
     carry_out(host, asked)
     if isinstance(asked, Config):
         wanted = {

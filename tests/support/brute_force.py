@@ -566,9 +566,7 @@ def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set
 def _wrong_foresight(
     report: OverlapReport, judge: Judge, cidr: IPv4Network, there: dict[IPv4Address, Sort]
 ) -> Iterator[str]:
-    """Check the anticipated routes of table main: each takes addresses that table main, and every other table, has
-    lost.
-    """
+    """Check the notes on foreseen prefixes: each names the fine addresses for which main has no longer prefix."""
     notes = [note for note in report.notes if note.kind == "FORESEEN" and note.cidr == cidr]
     for prefix in judge.foreseen:
         truth = {

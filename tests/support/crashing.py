@@ -55,7 +55,7 @@ NEW = config("172.16.2.0/24", "WARN", KUBELET, is_watched=True)
 
 @attrs.frozen
 class Probe:
-    """A wish for the load balancer's probe, next to what is installed; no device: remove it."""
+    """A request for the load balancer's probe, next to what is installed; no device: remove it."""
 
     device: str | None
     consumer: str = KUBELET
@@ -109,9 +109,7 @@ def fault_at(step: int, layout: Layout, fault: str) -> None:
 
 
 def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return what is violated of the promises that hold at every moment: whole files, and no gate without its
-    scripts.
-    """
+    """Return violations of what holds at every moment: whole files, and no gate without its scripts."""
     now = {name: value for name, value in tree(layout).items() if ".hostrouting-" not in name}
     found = [
         f"{name} is neither old nor new"

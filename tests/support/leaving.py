@@ -47,9 +47,7 @@ class Leaving:
         self._wires.close()
 
     def by_tcp(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface by which a connection's first packet leaves; None: the socket fails, or no packet
-        leaves.
-        """
+        """Return the interface by which a connection's first packet leaves; None: none leaves, or the socket fails."""
 
         def connect() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
@@ -60,9 +58,7 @@ class Leaving:
         return self._seen(connect, address)
 
     def by_connected_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface by which a connected socket's datagram leaves; None: the socket fails, or no packet
-        leaves.
-        """
+        """Return the interface by which a connected socket's datagram leaves; None: none, or the socket fails."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -72,9 +68,7 @@ class Leaving:
         return self._seen(send, address)
 
     def by_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface by which an unconnected socket's datagram leaves; None: the socket fails, or no packet
-        leaves.
-        """
+        """Return the interface by which an unconnected socket's datagram leaves; None: none, or the socket fails."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

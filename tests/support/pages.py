@@ -175,9 +175,7 @@ class Node:
     # --- commands ------------------------------------------------------------------------------------------------
 
     def _line(self, line: str) -> str:
-        """Return what a command line prints: commands with ``&&``, ``|``, ``>``, which is all that the pages need of a
-        shell.
-        """
+        """Return what a command line prints; ``&&``, ``|`` and ``>`` are all that the pages need of a shell."""
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>;")
         lexer.whitespace_split = True
         said: list[str] = []

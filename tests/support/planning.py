@@ -19,7 +19,7 @@ def plan_boot(config: Config, host: Host) -> Changes:
 
 
 def wanted_probe(device: str | None, consumer: str, layout: Layout) -> Wanted:
-    """Return the wish for the load balancer's probe; no device: remove it."""
+    """Return the request for the load balancer's probe; no device: remove it."""
     parts = () if device is None else (probe_part(device, consumer, layout),)
     return Wanted((PROBE,), parts, consumer)
 

@@ -93,9 +93,7 @@ class World:
             inside(_await_addresses)
 
     def set_checksum_offload(self, on: bool) -> None:
-        """Let balancer and pod leave checksums to the receiver, or compute them; the node's ends always compute
-        them.
-        """
+        """Make balancer and pod leave checksums to the receiver, or compute them, as the node's ends always do."""
         for inside in (self.balancer.run, self.pod.run):
             inside(lambda: _set_checksum_offload(on, "eth0"))
 

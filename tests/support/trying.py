@@ -1,6 +1,4 @@
-"""A systemd in memory that can end a trial: it changes a kernel in memory as the trial's script would change a real
-one.
-"""
+"""A systemd in memory that can end a trial: it does to a kernel in memory what the script does to a real one."""
 
 from __future__ import annotations
 
