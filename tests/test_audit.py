@@ -121,7 +121,7 @@ def test_the_table_has_a_line_for_each_figure(figures: Figures) -> None:
         assert any(line.startswith(words) and line.removeprefix(words).split() == numbers for line in lines)
 
 
-def test_the_page_in_docs_has_its_figures_and_every_feature(tmp_path: Path) -> None:
+def test_the_page_in_docs_has_every_feature(tmp_path: Path) -> None:
     figures = Figures.from_json(json.loads((DOCS / "audit.json").read_text()))
     write_docs(figures, tmp_path)
     for name in ("audit.md", "audit.json"):

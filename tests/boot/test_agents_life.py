@@ -104,7 +104,7 @@ def agent(node: Machine) -> Agent:
     return Agent(node)
 
 
-def test_the_agents_starts_are_all_checked_and_none_is_missed(node: Machine, agent: Agent) -> None:
+def test_all_starts_of_the_agent_are_checked(node: Machine, agent: Agent) -> None:
     before = files(node)
     for machines in (("kube1", "kube2"), ("kube1", "kube2")):
         live(node, agent, *machines)

@@ -118,7 +118,7 @@ def test_routes_installed_at_boot_let_a_strict_node_start(node: Machine, add: An
     assert "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting" in node.run("ip", "route").stdout
 
 
-def test_warn_lets_a_shadowed_payload_run_and_marks_the_overlap(node: Machine) -> None:
+def test_warn_lets_a_shadowed_payload_run(node: Machine) -> None:
     payload = installed(node, mode="WARN")
     node.boot()
     payload.wait_until_it_ran()
@@ -212,7 +212,7 @@ def break_syntax(node: Machine) -> None:
         node.write(f"{UNITS}/{name}.service", "[Service]\nType=nonsense\nExecStart\n")
 
 
-def test_broken_oneshots_hold_shadowed_nodes_and_let_healthy_ones_start(node: Machine) -> None:
+def test_broken_oneshots_hold_only_shadowed_nodes(node: Machine) -> None:
     payload = installed(node)
     for break_units in (break_masked, break_missing, break_syntax):
         break_units(node)
@@ -454,7 +454,7 @@ def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine, k
         assert marker(node) == {"ok": ""}
 
 
-def test_a_removal_during_a_start_admits_it_and_leaves_nothing(node: Machine) -> None:
+def test_a_removal_during_a_start_admits_it(node: Machine) -> None:
     payload = installed(node, BY_A_LATE_DEVICE)
     node.boot(wait=False)
     node.wait_for(payload.unit, "activating/condition")

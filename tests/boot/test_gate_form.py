@@ -138,9 +138,7 @@ CHANGES = [
 
 
 @pytest.mark.each_release
-def test_changes_of_other_programs_lines_neither_open_nor_close_it(
-    node: Machine, trying: Payload, by_turns: Any
-) -> None:
+def test_other_programs_lines_neither_open_nor_close_it(node: Machine, trying: Payload, by_turns: Any) -> None:
     own = f"{UNITS}/kubelet.service"
     text = node.read(own)
     for name, before, after in by_turns(CHANGES):

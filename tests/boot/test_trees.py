@@ -129,7 +129,7 @@ def test_concurrent_builders_make_one_tree(cache: Path, suite: str) -> None:
     assert sorted(path.name for path in cache.iterdir()) == sorted(["lock", found[0].parent.name])
 
 
-def test_failed_attempts_leave_nothing_and_killed_ones_are_cleaned_up(cache: Path) -> None:
+def test_failed_and_killed_attempts_leave_nothing(cache: Path) -> None:
     leave_behind(cache)
 
     def fail(_suite: str, target: Path, _lock: int) -> None:

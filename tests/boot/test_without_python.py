@@ -72,7 +72,7 @@ def whole(node: Machine) -> str:
     return node.run_offline("sh", "-euc", script).stdout
 
 
-def test_an_ignition_document_alone_holds_the_node_and_is_removable(node: Machine) -> None:
+def test_an_ignition_document_alone_holds_the_node(node: Machine) -> None:
     payload = add_nested_machine(node)
     without_python(node)
     before = whole(node)

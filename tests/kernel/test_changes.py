@@ -88,7 +88,7 @@ def test_it_returns_on(node: NamespaceKernel, change: str) -> None:
     assert is_quiet(node)
 
 
-def test_it_returns_when_a_nexthop_objects_removal_silently_removes_routes(node: NamespaceKernel) -> None:
+def test_it_returns_on_routes_removed_with_a_nexthop_object(node: NamespaceKernel) -> None:
     subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
     play(node, "route add 172.17.0.0/16 nhid 7")
     node.wait_for_change(CancelScope())

@@ -216,7 +216,7 @@ def test_on_linux_the_fix_fixes_just_what_it_names(question: Question, root: Pat
     fix(Patient(kernel, question, root), few=True)
 
 
-def test_an_entry_never_covers_addresses_that_an_earlier_rule_decides(tmp_path: Path) -> None:
+def test_an_entry_never_covers_an_earlier_rules_addresses(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     play(
@@ -230,7 +230,7 @@ def test_an_entry_never_covers_addresses_that_an_earlier_rule_decides(tmp_path: 
     fix(Patient(kernel, Question(World((), ()), (IPv4Network("10.9.0.0/24"),)), tmp_path), few=not IS_NIGHTLY)
 
 
-def test_an_entry_never_covers_a_local_address_that_main_decides(tmp_path: Path) -> None:
+def test_an_entry_never_covers_a_local_address_of_main(tmp_path: Path) -> None:
     kernel = FakeKernel()
     build_node(kernel)
     cidr, own = IPv4Network("10.9.0.0/24"), IPv4Network("10.9.0.70/32")
@@ -344,7 +344,7 @@ def test_a_throw_route_for_one_address_is_unfixable(tmp_path: Path) -> None:
 
 
 @pytest.mark.kernel
-def test_no_refused_entry_is_proposed_with_a_rule_for_vrfs(kernel: NamespaceKernel) -> None:
+def test_no_refused_entry_is_proposed_with_vrfs(kernel: NamespaceKernel) -> None:
     """The rule stays when the last VRF is gone, and then changes nothing."""
     run_ip(f"{NODE}\naddr add 10.5.0.1/24 dev ib0\n{DEFAULT}\nrule add pref 1000 l3mdev")
     run_ip("rule add pref 20 not to 10.5.0.0/16 unreachable")
@@ -384,7 +384,7 @@ def test_a_fix_is_as_short_as_the_kernel_allows(
 
 
 @pytest.mark.kernel
-def test_rules_for_every_possible_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> None:
+def test_rules_for_any_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> None:
     """An interface without an address uses the address of the first registered interface, an order that no dump shows."""
     run_ip(f"""{veths("z0 90", "a0 60", "up0 70")}
         addr add 10.9.0.4/24 dev z0

@@ -161,7 +161,9 @@ def test_a_default_route_without_a_gateway(node: NamespaceKernel, tmp_path: Path
         assert hears(servers)
 
 
-def test_a_default_route_with_an_ipv6_gateway_of_rfc_8950(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    """RFC 8950 allows one."""
+
     def without_waiting_for_duplicates() -> None:
         for name in ("accept_dad", "dad_transmits"):
             Path(f"/proc/sys/net/ipv6/conf/default/{name}").write_text("0")

@@ -80,7 +80,7 @@ sys.exit(hostrouting.cli.demo.main())
 
 
 @pytest.mark.kernel
-def test_the_demo_needs_no_root_if_user_namespaces_are_allowed() -> None:
+def test_the_demo_needs_no_root() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         for package in ("hostrouting", "phases"):
@@ -98,7 +98,7 @@ def test_the_demo_needs_no_root_if_user_namespaces_are_allowed() -> None:
 
 
 @pytest.mark.kernel
-def test_without_namespaces_the_demo_says_so_and_runs_in_memory() -> None:
+def test_without_namespaces_the_demo_runs_in_memory() -> None:
     """It runs in its own user namespace: the limit counts there and below."""
     program = f"{NO_NAMESPACES} {sys.executable} -m hostrouting demo"
     done = subprocess.run(

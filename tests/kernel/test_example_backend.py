@@ -87,9 +87,7 @@ def test_it_reports_changes(kernel: NamespaceKernel, backend: Callable[[], Route
 
 
 @BACKENDS
-def test_its_failures_carry_the_route_the_errno_and_the_reason(
-    kernel: NamespaceKernel, backend: Callable[[], RouteBackend]
-) -> None:
+def test_its_failures_have_route_errno_and_reason(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
     build_node(kernel)
     far = Route(IPv4Network("10.9.0.0/16"), (NextHop("eth0", IPv4Address("10.99.0.1")),))
     (failure,) = backend().add([far, WANTED])

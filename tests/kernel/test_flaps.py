@@ -26,7 +26,7 @@ HALVES = [Route(half, (NextHop("eth0"),), protocol=Protocol.STATIC) for half in 
 
 @pytest.mark.kernel
 @pytest.mark.parametrize(("routes", "verdict"), [([], "overlap"), (HALVES, "ok")])
-def test_a_flap_of_one_of_two_nics_in_a_subnet(kernel: NamespaceKernel, routes: list[Route], verdict: str) -> None:
+def test_a_flap_of_two_nics_in_a_subnet(kernel: NamespaceKernel, routes: list[Route], verdict: str) -> None:
     for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.1.0.5/24")):
         kernel.add_link(dev)
         kernel.add_address(dev, address)

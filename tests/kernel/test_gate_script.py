@@ -224,7 +224,7 @@ def test_a_step_ends_despite_a_childs_open_output(sandbox: Sandbox) -> None:
     assert (done.returncode, done.stderr) == (0, "begun\n")
 
 
-def test_a_hold_with_changing_failures_reports_only_now_and_then(sandbox: Sandbox) -> None:
+def test_a_hold_with_changing_failures_reports_rarely(sandbox: Sandbox) -> None:
     body = "[ $(wc -l </run/looks) -lt 5 ] || exit 0; echo >>/run/looks; wc -l </run/looks >&2; exit 1"
     prepare = f"{installed(f'{CHECK} required', check_route_overlap=body)}\n: >/run/looks"
     done = run(sandbox, prepare, "hold", text=gate(TELLS_MAX=2))
@@ -273,7 +273,7 @@ BREAK_GLASS = {
 
 
 @pytest.mark.parametrize("why", BREAK_GLASS)
-def test_break_glass_admits_with_a_loud_line_and_the_marker(sandbox: Sandbox, why: str) -> None:
+def test_break_glass_admits_loudly(sandbox: Sandbox, why: str) -> None:
     steps = f"{ROUTES} required\n{CHECK} required"
     prepare = installed(steps, static_routes=FAIL, check_route_overlap='echo "$1 $2" >/run/marker; exit 1')
     done = run(sandbox, f"{prepare}\n{BREAK_GLASS[why]}")
@@ -286,7 +286,7 @@ def test_break_glass_admits_with_a_loud_line_and_the_marker(sandbox: Sandbox, wh
 
 
 @pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
-def test_in_the_consumers_own_network_namespace_the_gate_does_nothing(sandbox: Sandbox, how: str, code: int) -> None:
+def test_the_gate_does_nothing_in_the_consumers_network(sandbox: Sandbox, how: str, code: int) -> None:
     # A process of its own: its parent is PID 1 here, which has the host's namespace.
     inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
     words = "this unit has a network namespace of its own; the host is not seen from there"

@@ -41,21 +41,21 @@ def run(tmp_path: Path, python: Path, words: str, **more: Any) -> subprocess.Com
     )  # fmt: skip
 
 
-def test_a_package_that_only_the_environment_finds_is_never_rendered(tmp_path: Path, bare: Path) -> None:
+def test_a_package_by_pythonpath_is_never_rendered(tmp_path: Path, bare: Path) -> None:
     done = run(tmp_path, bare, "apply")
     assert done.returncode == 0, done.stderr
     assert f"{bare} -I finds no hostrouting" in done.stderr
     assert "readonly PYTHON=''\n" in done.stdout
 
 
-def test_a_package_that_every_environment_finds_is_rendered(tmp_path: Path) -> None:
+def test_a_package_of_every_environment_is_rendered(tmp_path: Path) -> None:
     done = run(tmp_path, Path(sys.executable), "apply")
     assert done.returncode == 0, done.stderr
     assert "finds no hostrouting" not in done.stderr
     assert f"readonly PYTHON={sys.executable}\n" in done.stdout
 
 
-def test_a_watcher_that_only_the_environment_finds_is_not_installed(tmp_path: Path, bare: Path) -> None:
+def test_a_watcher_by_pythonpath_is_not_installed(tmp_path: Path, bare: Path) -> None:
     done = run(tmp_path, bare, "apply --output json", watch={"enabled": True})
     assert done.returncode == 1
     document = json.loads(done.stdout)

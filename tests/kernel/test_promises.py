@@ -204,7 +204,7 @@ def test_a_route_inherits_its_next_hop_and_wins(install: Installer) -> None:
     assert answer.route == route_of(install.kernel)
 
 
-def test_a_second_run_makes_no_write_and_touches_no_file(install: Installer) -> None:
+def test_a_second_run_makes_no_write(install: Installer) -> None:
     install("172.16.1.0/24", "172.16.2.0/24")
     before, files = table(install.kernel), times(install.root)
     with heard(install.kernel) as events:
@@ -425,7 +425,7 @@ def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
     assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
 
 
-def test_routes_are_rolled_back_after_the_route_to_their_gateway(node: Kernel, layout: Layout) -> None:
+def test_a_rollback_restores_the_route_to_a_gateway_first(node: Kernel, layout: Layout) -> None:
     """In a dump the route behind the gateway comes first, while its gateway would be unreachable."""
     on_link = {"destination": "192.168.5.0/24", "gateway": "onlink", "dev": "eth1"}
     behind = {"destination": "172.16.1.0/24", "gateway": "192.168.5.1", "dev": "eth1"}

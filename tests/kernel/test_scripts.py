@@ -163,7 +163,7 @@ def test_the_next_hop_of_any_default_route_is_inherited(
     assert installed(sandbox, routes_script()) == ["nothing to change"]
 
 
-def test_a_named_dev_inherits_its_hop_of_a_multipath_default(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
+def test_a_named_dev_inherits_its_own_hop(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     build_node(kernel, default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY, weight=5)))
     installed(sandbox, routes_script({"destination": str(DESTINATION), "dev": "eth1"}))
     assert route_of(kernel).hops == (NextHop("eth1", SECOND_GATEWAY),)
@@ -337,7 +337,7 @@ def test_a_wait_holds_no_lock(kernel: NamespaceKernel, sandbox: Sandbox) -> None
     assert (process.returncode, error, len(out.splitlines())) == (0, "", 49)
 
 
-def test_a_script_replaced_while_it_waited_lets_its_successor_write(kernel: NamespaceKernel, plain: Sandbox) -> None:
+def test_a_replaced_waiting_script_writes_nothing(kernel: NamespaceKernel, plain: Sandbox) -> None:
     build_links(kernel)
     process = plain.start(routes_script(wait=60))
     read_line(process)
@@ -447,7 +447,7 @@ def test_a_check_that_could_not_run_leaves_a_marker(plain: Sandbox, mode: str) -
     assert markers(plain) == {"route-overlap.detected": "check-failed: it took more than 18 s\n"}
 
 
-def test_a_check_replaced_while_it_waited_lets_its_successor_run(kernel: NamespaceKernel, plain: Sandbox) -> None:
+def test_a_replaced_waiting_check_judges_nothing(kernel: NamespaceKernel, plain: Sandbox) -> None:
     build_links(kernel)
     process = plain.start(check_script("10.96.0.0/12", wait=60))
     read_line(process)

@@ -372,7 +372,7 @@ def test_checking_rare_hosts(question: Question, awk: str, roots: Callable[[], P
 
 
 @pytest.mark.parametrize("awk", awks_for("checking routes by nexthop objects"))
-def test_checking_routes_by_nexthop_objects_with_shown_and_hidden_hops(awk: str, roots: Callable[[], Path]) -> None:
+def test_checking_routes_by_nexthop_objects(awk: str, roots: Callable[[], Path]) -> None:
     question = HIDDEN_HOPS
     overlap = {"expectedCidrs": [str(cidr) for cidr in question.cidrs]}
     config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
@@ -397,9 +397,7 @@ ip route add 172.16.2.0/24 nhid 2 proto 217
 @pytest.mark.parametrize(
     ("default", "awk"), [(default, awk) for default in (1, 3) for awk in awks_for(f"default by object {default}")]
 )
-def test_installing_with_nexthop_objects_whose_hops_are_shown_or_hidden(
-    default: int, awk: str, roots: Callable[[], Path]
-) -> None:
+def test_installing_with_nexthop_objects(default: int, awk: str, roots: Callable[[], Path]) -> None:
     """They are the default route, an existing route, the route to a gateway, and two of ours."""
     entries = [{"destination": text} for text in ("172.16.3.0/24", "10.0.9.0/24", "172.16.1.0/24")]
     entries += [{"destination": "172.16.4.0/24", "gateway": "192.0.2.1", "dev": "v1"}]

@@ -43,9 +43,7 @@ def ours(kernel: NamespaceKernel) -> set[str]:
     return {str(route) for route in kernel.routes(Table.MAIN) if route.is_ours}
 
 
-def test_our_routes_are_exactly_as_before_and_all_others_untouched(
-    node: NamespaceKernel, sandbox: Sandbox, trial: Path
-) -> None:
+def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     """They are a link route and one whose gateway is behind it, several hops, a metric, a source, an MTU."""
     ip("route", "add", "192.0.2.0/24", "dev", "eth0", "proto", "217")
     ip("route", "add", "172.16.1.0/24", "via", "192.0.2.1", "dev", "eth0", "proto", "217", "mtu", "1400")

@@ -180,9 +180,7 @@ def case(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> UplinkCase:
     return found
 
 
-def test_the_uplinks_are_expected_live_in_snapshots_and_at_boot(
-    case: UplinkCase, kernel: NamespaceKernel, tmp_path: Path
-) -> None:
+def test_the_uplinks_are_expected_everywhere(case: UplinkCase, kernel: NamespaceKernel, tmp_path: Path) -> None:
     reports = all_say(case, tmp_path)
     assert len(reports) == (0 if case.unknown else 3)
     for report in reports:

@@ -174,7 +174,7 @@ def test_a_flood_takes_few_checks_and_little_memory(watch: Callable[..., Watcher
     assert watcher.end()[0] == 0
 
 
-def test_updates_and_gate_changes_reach_the_metrics_without_an_event(watch: Callable[..., Watcher]) -> None:
+def test_updates_reach_the_metrics_without_an_event(watch: Callable[..., Watcher]) -> None:
     """The kernel announces neither, and otherwise a minute would pass."""
     watcher = watch()
     watcher.hear("READY=1")
@@ -188,7 +188,7 @@ def test_updates_and_gate_changes_reach_the_metrics_without_an_event(watch: Call
     watcher.wait_until(lambda: watcher.metric("hostrouting_gate_off") == 1, "the metrics tell of the gate")
 
 
-def test_hostile_names_and_a_config_that_stops_being_a_file(watch: Callable[..., Watcher]) -> None:
+def test_hostile_names_and_a_vanished_config_are_survived(watch: Callable[..., Watcher]) -> None:
     for number, name in enumerate(HOSTILE_NAMES):
         device = os.fsdecode(name)
         ip("link", "add", "name", device, "type", "veth", "peer", "name", f"far{number}")

@@ -167,7 +167,7 @@ def is_plain_by_eth0(route: Route) -> bool:
 
 
 @pytest.mark.kernel
-def test_routes_read_by_their_next_hops_are_all_the_routes(node: NamespaceKernel) -> None:
+def test_reading_by_next_hops_finds_all_routes(node: NamespaceKernel) -> None:
     node.add(many(1200) + mixed(1200))
     by_way = node.routes_by_attributes(Table.MAIN)
     assert len(by_way) < 1500
@@ -538,7 +538,7 @@ class Changing(NetlinkBackend):
 
 
 @pytest.mark.kernel
-def test_a_table_that_changes_during_the_read_is_read_again(node: NamespaceKernel) -> None:
+def test_a_changing_table_is_read_again(node: NamespaceKernel) -> None:
     node.add(many(2000))
     late = IPv4Network("250.0.0.0/24")
     changes: tuple[Callable[[], object], ...] = (
@@ -558,7 +558,7 @@ def test_a_table_that_changes_during_the_read_is_read_again(node: NamespaceKerne
 
 
 @pytest.mark.kernel
-def test_a_table_that_changes_all_the_time_is_still_read(node: NamespaceKernel) -> None:
+def test_an_ever_changing_table_is_still_read(node: NamespaceKernel) -> None:
     node.add(many(1000))
     one, other = many(1, (NextHop("ib0"),))[0], many(1)[0]
 

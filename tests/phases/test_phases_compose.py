@@ -190,7 +190,7 @@ def test_failures_during_an_outer_cancel_become_notes() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("k"), SystemExit(3), Cancelled("of its own")])
-def test_a_base_exception_cancels_the_others_and_is_raised_unchanged(error: BaseException) -> None:
+def test_a_base_exception_cancels_the_others(error: BaseException) -> None:
     blocking = Blocking("blocking")
     with pytest.raises(type(error)) as caught:
         run(Parallel(blocking, After(blocking.started, Raising("raise", error))))

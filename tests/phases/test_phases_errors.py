@@ -38,7 +38,7 @@ def test_tracebacks_and_help_name_the_public_module() -> None:
     assert {getattr(phases, name).__module__ for name in phases.__all__} == {"phases"}
 
 
-def test_the_same_exception_raised_in_another_task_is_noted_again() -> None:
+def test_an_exception_is_noted_in_each_task() -> None:
     error = ValueError("no")
     for name in ("first", "second"):
         with pytest.raises(ValueError, match="no"):

@@ -47,7 +47,7 @@ def wins(kernel: FakeKernel, route: Route, address: IPv4Address) -> bool:
 
 @given(st.lists(routes, max_size=8), st.lists(rules, max_size=1), cables, cables)
 @example([Route(IPv4Network("172.16.0.0/16"), (NextHop("ib0"),))], [], set(), set())
-def test_routes_that_win_by_the_tables_win_in_the_kernel(
+def test_the_kernel_confirms_the_winning_routes(
     table: list[Route], own_rules: list[Rule], unplugged: set[str], down: set[str]
 ) -> None:
     kernel = FakeKernel()

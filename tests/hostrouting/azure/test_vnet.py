@@ -248,7 +248,7 @@ pods = st.builds(Pod, st.integers(1, 99), st.integers(100, 103), st.booleans(), 
 
 
 @given(st.lists(pods, max_size=6, unique_by=lambda pod: pod.number), st.randoms())
-def test_leftovers_of_gone_pods_are_removed_and_live_pods_kept(them: list[Pod], shuffle: random.Random) -> None:
+def test_only_leftovers_of_gone_pods_are_removed(them: list[Pod], shuffle: random.Random) -> None:
     """The order doesn't matter, even if several pods had one address; and the rest is planned in the same way again."""
     names = {pod: f"azv{pod.number}" for pod in them}
     ends = [at(f"a2:00:00:00:00:{pod.number:02x}", names[pod]) for pod in them if pod.is_alive]
@@ -466,7 +466,7 @@ def test_a_leftover_that_was_not_removed_is_an_error(host: Host, node: FakeBridg
     assert (done.state.rules, len(done.state.neighbours)) == (LEFT, 1)
 
 
-def test_without_a_config_and_in_an_image_nothing_is_done(tmp_path: Path, host: Host, node: FakeBridgeNode) -> None:
+def test_nothing_is_done_without_a_config_or_in_an_image(tmp_path: Path, host: Host, node: FakeBridgeNode) -> None:
     assert phases.run(RemoveStaleAzureVnet(HostNetworking(), host=host, node=node)) == AzureVnetReport()
     (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
     with pytest.raises(AzureVnetError, match="has no kernel to ask"):

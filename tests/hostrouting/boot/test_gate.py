@@ -29,7 +29,7 @@ HELD = {
 }
 
 
-def test_the_drop_ins_order_the_oneshots_and_unconfine_the_gate() -> None:
+def test_the_drop_ins_order_oneshots_and_unconfine_the_gate() -> None:
     oneshots = "static-routes.service check-route-overlap.service"
     first, last = (text.splitlines()[2:] for text in DROP_INS)
     assert first == [
@@ -45,7 +45,7 @@ def test_all_lines_of_the_drop_ins_differ() -> None:
     assert len({line.partition("=")[2].lstrip("-+") for line in lines}) == len(lines) == 4
 
 
-def test_the_list_names_the_installed_steps_with_forgiven_ones_last() -> None:
+def test_the_list_has_forgiven_steps_last() -> None:
     folder = "/etc/aks-flex-node"
     assert list_text(gated(static_routes=True, check_route_overlap=True), {"static-routes": b"one"}) == (
         f"{folder}/static-routes.sh required 7692c3ad3540bb80\n{folder}/check-route-overlap.sh required -\nend\n"

@@ -213,7 +213,7 @@ def test_docker_is_advised_to_move_and_gets_no_routes(run: Run, kernel: FakeKern
     assert json.loads(run("fix", write(expecting("172.17.0.0/16")))[1]) == expecting("172.17.0.0/16")
 
 
-def test_without_a_default_route_it_is_2_and_prints_nothing(run: Run, kernel: FakeKernel, write: Any) -> None:
+def test_without_a_default_route_fix_is_2(run: Run, kernel: FakeKernel, write: Any) -> None:
     lose_default_route(kernel)
     code, out, err = run("fix", write(expecting(EXPECTED)))
     assert (code, out) == (2, "")

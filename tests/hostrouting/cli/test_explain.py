@@ -101,7 +101,7 @@ def test_without_a_default_route_lookups_are_still_shown(
     assert [line.split()[1:3] for line in page if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
 
 
-def test_a_lookup_that_only_chooses_the_source_goes_wrong_nowhere(
+def test_a_lookup_for_the_source_is_no_failure(
     host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """TCP gets eth0's source from table 7 and, looked up again from it, leaves by eth0: nothing is sent by eth1."""

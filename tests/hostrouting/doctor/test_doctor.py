@@ -135,7 +135,7 @@ def everything(node: Node) -> object:
 
 
 @pytest.mark.parametrize("given", [None, config()], ids=["installed", "config"])
-def test_a_healthy_host_has_no_finding_and_nothing_is_changed(node: Node, given: Config | None) -> None:
+def test_a_healthy_host_has_no_finding(node: Node, given: Config | None) -> None:
     before = everything(node)
     report = examine(given, host=node.host)
     assert report.findings == ()

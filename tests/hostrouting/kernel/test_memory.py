@@ -112,7 +112,7 @@ def test_rules_for_an_unmarked_packet(kernel: FakeKernel, rule: Rule, expected: 
     )
 
 
-def test_a_rule_without_a_selector_or_inverted_counts_as_existing(kernel: FakeKernel) -> None:
+def test_a_weaker_or_inverted_rule_counts_as_existing(kernel: FakeKernel) -> None:
     kernel.add_rule(Rule(10, table=100, source=IPv4Network("10.0.0.0/8")))
     for same in (Rule(10, table=100), Rule(10, table=100, is_inverted=True)):
         with pytest.raises(RouteError) as caught:

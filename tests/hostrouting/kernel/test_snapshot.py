@@ -41,7 +41,7 @@ def problems(document: Any) -> dict[str, str]:
 # --- ip's output ---------------------------------------------------------------------------------------------------
 
 
-def test_names_are_read_like_numbers_and_missing_fields_have_defaults() -> None:
+def test_names_are_read_like_numbers() -> None:
     in_words = {"type": "broadcast", "dst": "10.1.0.255", "dev": "eth0", "table": "local", "protocol": "kernel"}
     in_numbers = {"type": "3", "dst": "10.1.0.255", "dev": "eth0", "table": "255", "protocol": "2", "scope": 253}
     default = {"dst": "default", "gateway": "10.1.0.1", "dev": "eth0", "flags": []}

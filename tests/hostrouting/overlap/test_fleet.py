@@ -121,7 +121,7 @@ def test_a_broken_file_is_only_a_row(tmp_path: Path, snapshots: list[Path]) -> N
     assert broken.report.reason == f"no-snapshot: {tmp_path / 'missing.json'}: there is no such file"
 
 
-def test_an_unnamed_snapshot_gets_its_files_name_or_its_number(tmp_path: Path) -> None:
+def test_an_unnamed_snapshot_gets_a_name(tmp_path: Path) -> None:
     unnamed = {key: value for key, value in document("fixed").items() if key != "host"}
     (tmp_path / "rack-7.json").write_text(json.dumps(unnamed))
     (group,) = judge([tmp_path / "rack-7.json", unnamed], CONFIG_).groups

@@ -199,7 +199,7 @@ def test_an_interface_may_have_the_name_of_a_manager() -> None:
     assert found[NETWORK_MANAGER, "flap"].outlook is Outlook.LASTING
 
 
-def test_events_never_change_the_verdict_and_are_reported_on_request() -> None:
+def test_events_never_change_the_verdict() -> None:
     host = Host.recorded(recorded(two_nics()))
     report = check(config(mode="STRICT"), host=host, one_event=True)
     assert report.verdict is Verdict.OK

@@ -125,7 +125,7 @@ def test_several_hops_are_in_the_first_interfaces_drop_in() -> None:
         """)
 
 
-def test_comments_name_the_file_and_the_command_to_load_it() -> None:
+def test_comments_name_the_file_and_its_command() -> None:
     assert '"File exists"' in as_ip([route()])
     netplan, networkd = as_netplan([route()]), as_networkd([route()])
     assert "/etc/netplan/90-hostrouting.yaml, mode 600" in netplan

@@ -100,7 +100,7 @@ def test_any_difference_in_our_route_replaces_it(changes: dict[str, Any]) -> Non
     assert plan_routes([WANTED], [there]) == RoutePlan(replace=(Replacement(there, WANTED),))
 
 
-def test_the_first_of_several_routes_with_the_same_key_counts() -> None:
+def test_the_first_route_with_a_key_counts() -> None:
     ours, theirs = attrs.evolve(WANTED, mtu=9000), foreign(hops=(NextHop("ib0", OTHER),))
     assert plan_routes([WANTED], [ours, theirs]).replace == (Replacement(ours, WANTED),)
     with pytest.raises(RouteError):

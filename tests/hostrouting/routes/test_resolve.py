@@ -45,7 +45,7 @@ def whole(*hops: NextHop, **more: Any) -> Route:
     return Route(IPv4Network(TO), hops, **more)
 
 
-def test_the_default_route_is_mains_unicast_one_of_lowest_metric() -> None:
+def test_the_lowest_unicast_default_of_main_counts() -> None:
     better = default(NextHop("eth1", IPv4Address("10.2.0.1")), metric=50)
     others = [
         default(NextHop("ib0"), table=100),

@@ -183,7 +183,7 @@ def test_a_started_oneshot_is_reported(host: Host, units: Moody) -> None:
     assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
 
 
-def test_removed_links_and_markers_are_reported_and_kept_ones_not(host: Host) -> None:
+def test_only_removed_links_and_markers_are_reported(host: Host) -> None:
     link = host.layout.units / "systemd-nspawn@kube1.service.requires/static-routes.service"
     link.parent.mkdir(parents=True)
     link.symlink_to("../static-routes.service")

@@ -73,9 +73,7 @@ def test_it_is_installed_enabled_and_started(host: Host, layout: Layout, units: 
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == gate
 
 
-def test_a_second_run_changes_nothing_but_starts_a_stopped_watcher(
-    host: Host, layout: Layout, units: FakeSystemd
-) -> None:
+def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, units: FakeSystemd) -> None:
     apply(host, WATCHED)
     before = tree(layout)
     apply(host, WATCHED)
