@@ -87,7 +87,7 @@ class _Reporter:
 
     def tell(self, call: Callable[[Observer], None]) -> None:
         self._calls.append(call)
-        # Again after each release: a call may have come between the last look and that.
+        # Try again after each release: another thread may have added a call before it.
         while self._calls and self._lock.acquire(blocking=False):
             try:
                 self._tell_all()

@@ -17,8 +17,8 @@ from hostrouting.model.errors import FileError
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
     """Make the gate run other scripts, all at the same moment.
 
-    A rename changes one file, but scripts and list are several. So the list names copies of the scripts until all are
-    in place: the gate never runs old and new ones together, not even after a crash.
+    A rename changes one file, but there are several scripts and a list. So the list names copies of the scripts until
+    all are in place: the gate never runs old and new ones together, not even after a crash.
 
     Args:
         layout: where the host's files are.

@@ -110,7 +110,7 @@ class FakeSystemd:
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Return a unit's properties: settings as of the last reload, ``LoadState``, and those in ``properties``.
 
-        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived like systemd does.
+        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as in systemd.
         """
         loaded = self._loaded.get(unit) or {}
         properties = {

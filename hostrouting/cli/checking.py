@@ -58,7 +58,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     document, config = read_with_cidrs(options, host) if _is_asked(options, host) else (None, _installed(host))
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
-    # A snapshot's host may be another one than CONFIG's.
+    # A snapshot's host may not be CONFIG's.
     result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
     if options.output == "nagios":
         code, line = nagios(result)

@@ -213,5 +213,5 @@ def _notes_on_host(state: State) -> Iterable[Note]:
     loopback = loopback_of(state.links)
     others = [str(rule.preference) for rule in state.rules if is_about_other_packets(rule, loopback)]
     if others:
-        text = f"policy rules on marks, users, interfaces, ports or more weren't judged: preference {', '.join(others)}"
+        text = f"policy rules on marks, users, interfaces, ports etc. weren't judged: preference {', '.join(others)}"
         yield Note(NoteKind.RULE, text)

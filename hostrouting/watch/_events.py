@@ -1,4 +1,4 @@
-"""Pure: a watcher's events: the differences between two looks at a host, each reported once.
+"""Pure: a watcher's events: the differences between two checks of a host, each reported once.
 
 The IDs are for ``journalctl MESSAGE_ID=…`` and for catalogs; docs/reference/watch.md lists them. They never change.
 """

@@ -66,7 +66,7 @@ class Drift(StrEnum):
     """Kinds of drift of a route, as named in the metrics."""
 
     MISSING = "missing"
-    """No earlier look has seen the route: it was missing at the first one, or is new in the config."""
+    """The route was never seen before: it was missing at the first check, or is new in the config."""
     LOST = "lost"
     DEFAULT_CHANGED = "default-changed"
     UNWANTED = "unwanted"
@@ -74,7 +74,7 @@ class Drift(StrEnum):
 
 @attrs.frozen
 class Repair:
-    """The state of our routes after a look, and the repairs.
+    """The state of our routes after a check, and the repairs.
 
     Args:
         kept: how many of our routes are in the table now.
@@ -97,11 +97,11 @@ def _no_failures() -> defaultdict[Hashable, Failures]:
 
 @attrs.define
 class Reconciler:
-    """A reconciler that keeps our routes in the table, and remembers their state from one look to the next.
+    """A reconciler that keeps our routes in the table, and remembers their state from one check to the next.
 
     Args:
-        kept: our routes that were in the table after the last look, by their keys.
-        seen: the keys of the routes that were in the table after any look.
+        kept: our routes that were in the table after the last check, by their keys.
+        seen: the keys of the routes that were in the table after any check.
         refusals: why the last try to write a route failed, in words, by the routes' keys.
         losses: how often each route was removed, by its key.
         tries: how often each route was written without being as wanted afterwards, by its key.
@@ -146,7 +146,7 @@ class Reconciler:
     def _carry_out(self, plan: RoutePlan, host: Host, scope: CancelScope) -> Repair:
         now = scope.clock.monotonic()
         wanted, changes = _writes(plan), _changes(plan)
-        # A route that must change although it is as the last look left it follows the default route.
+        # A route that must change although it is as the last check left it follows the default route.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested: dict[Failures, list[Route]] = {}
         for key, route in wanted.items():

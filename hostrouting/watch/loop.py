@@ -1,7 +1,7 @@
-"""After boot: whenever something changes, and now and then without an event, look, fix, and report news.
+"""After boot: whenever something changes, and now and then without an event, check, fix, and report news.
 
-The steps of a look: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (differences
-from the last look). Nothing in it stops a running machine, and no error in it ends the watcher.
+The steps of a round: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (differences
+from the last round). Nothing in it stops a running machine, and no error in it ends the watcher.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from phases import Cancelled, CancelScope, TimedOut
 # Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. This
 # is also the longest time between two messages to the unit's watchdog, a third of its WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst is over after this long without a change; during an endless one we look now and then, ever more rarely.
+# A burst is over after this long without a change; during an endless one we check now and then, ever more rarely.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
 # Not zero: a cancelled scope isn't polled at all, and wouldn't report changes that are there already.
@@ -57,11 +57,11 @@ class WatchHostRouting:
     """Keep the static routes and the verdict correct until the scope ends.
 
     Args:
-        read: returns the config; called at each look, so that a new config takes effect at once.
+        read: returns the config; called in each round, so that a new config takes effect at once.
         host: the host to watch.
         say: gets each event, once.
         tell: gets each message for systemd, sd_notify(3).
-        files: files whose change is a reason to look, such as the manifest.
+        files: files whose change is a reason to check, such as the manifest.
     """
 
     name = "watch"
@@ -109,7 +109,7 @@ class WatchHostRouting:
 
 @attrs.define
 class _Watch:
-    """A running watcher, and its memory from one look to the next.
+    """A running watcher, and its memory from one round to the next.
 
     Args:
         task: what to watch, and where to report.
@@ -117,11 +117,11 @@ class _Watch:
         config: the last config that could be read.
         reconciler: for our routes.
         report: the last check's report; if it couldn't judge anything, with the failures known before.
-        said: the problems at the last look, in words.
+        said: the problems in the last round, in words.
         problems: the problems since.
-        counted: the looks, and the fixed routes by their drift, for the metrics.
+        counted: the rounds, and the fixed routes by their drift, for the metrics.
         seen: the state of the task's files when they were last checked.
-        burst_seconds: how long a burst of changes delays a look.
+        burst_seconds: how long a burst of changes delays a round.
     """
 
     task: WatchHostRouting
@@ -135,7 +135,7 @@ class _Watch:
     seen: tuple[tuple[int, ...] | None, ...] = ()
     burst_seconds: float = _BURST_SECONDS
 
-    # --- a look ----------------------------------------------------------------------------------------------------
+    # --- a round ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Fix, check, write, and report news."""
@@ -180,7 +180,7 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # The lock under which remove deletes the check and its markers, perhaps during our look.
+            # The lock under which remove deletes the check and its markers, perhaps during our round.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -210,7 +210,7 @@ class _Watch:
             for path in filter(None, (layout.marker_ok, layout.marker_detected, layout.report, self._textfile())):
                 remove_litter(path)
 
-    # --- when to look ----------------------------------------------------------------------------------------------
+    # --- when to check ---------------------------------------------------------------------------------------------
 
     def await_reason(self) -> None:
         """Wait for a change or the slow timer, and then for the end of a burst of changes."""

@@ -74,14 +74,14 @@ def _send(address: str, datagram: bytes) -> bool:
 def metrics_text(
     gate: tuple[Metric, ...], report: OverlapReport, repair: Repair, counted: Counter[str], time: float
 ) -> str:
-    """Return the textfile after a look; docs/reference/watch.md lists the metrics.
+    """Return the textfile after a round; docs/reference/watch.md lists the metrics.
 
     Args:
         gate: the gate's metrics.
         report: the check's report.
         repair: the state of our routes.
-        counted: since the watcher's start: ``looks``, and the fixed routes by their drift.
-        time: the time of the look, in seconds since 1970.
+        counted: since the watcher's start: the number of rounds as ``looks``, and the fixed routes by their drift.
+        time: the time of the round, in seconds since 1970.
     """
     problem = int(bool(repair.problems))
     return exposition(
@@ -90,7 +90,7 @@ def metrics_text(
         Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
         Metric("routes_contested", "gauge", "Lost routes that are removed again and again.", {"": len(repair.waiting)}),
         Metric("problem", "gauge", "1 if not all static routes can be kept as wanted.", {"": problem}),
-        Metric("checks_total", "counter", "Looks since the start of the watcher.", {"": counted["looks"]}),
+        Metric("checks_total", "counter", "Checks since the start of the watcher.", {"": counted["looks"]}),
         Metric(
             "routes_repaired_total",
             "counter",

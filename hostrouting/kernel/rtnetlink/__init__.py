@@ -1,1 +1,1 @@
-"""rtnetlink(7) by hand: sockets to query and sockets to listen, and a file for each family of messages."""
+"""rtnetlink(7) by hand: sockets for queries and for events, and a file for each family of messages."""
