@@ -12,20 +12,20 @@ an ExpectedCidr, and an OverlapMode).
 
 Tasks, which change things; ``phases.run`` runs them:
 
-        Configure                 all of the next three, in one step
-        ConfigureStaticRoutes     the routes, all of them or none, and at every boot
-        ConfigureWatch            the watcher, which keeps everything correct
-        CheckRouteOverlap         the check, now and at every start of the node
-        RemoveHostRouting         removes everything
+    Configure                 all of the next three, in one step
+    ConfigureStaticRoutes     the routes, all of them or none, and at every boot
+    ConfigureWatch            the watcher, which keeps everything correct
+    CheckRouteOverlap         the check, now and at every start of the node
+    RemoveHostRouting         removes everything
 
 Functions, which change nothing; each has a command of the same name, except that the command for ``examine`` is doctor:
 
-        check      check that every expected CIDR leaves through the node's uplinks
-        plan       show what Configure would change, and whether the next start would be admitted
-        explain    explain where traffic to an address goes
-        snapshot   record a host
-        judge      check many snapshots, and group the hosts by what is wrong
-        examine    check whether the gate holds on this host, and what may break it
+    check      check that every expected CIDR leaves through the node's uplinks
+    plan       show what Configure would change, and whether the next start would be admitted
+    explain    explain where traffic to an address goes
+    snapshot   record a host
+    judge      check many snapshots, and group the hosts by what is wrong
+    examine    check whether the gate holds on this host, and what may break it
 
 The host they work on: Host, made of routes, units and a Layout of files; ``Host.image``, and ``Host.recorded`` for a
 Snapshot.

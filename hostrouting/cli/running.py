@@ -75,8 +75,7 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 
     An ignored signal stays ignored: nohup(1) ignores SIGHUP, and a shell ignores SIGINT for background jobs. A second
     SIGINT or SIGTERM ends the process at once, and changes not undone by then stay. It only counts half a second after
-    the
-    first: timeout(1) sends each signal twice, and a shell and a terminal may both send the same Ctrl-C.
+    the first: timeout(1) sends each signal twice, and a shell and a terminal may both send the same Ctrl-C.
     """
     asked_at: list[float] = []
 

@@ -14,8 +14,8 @@
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are passed over without a carrier (a sysctl),
      "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    what configures interfaces
      "isTorn": true,                   the host changed while it was read
-          "isMerged": true,                whether tables local and main are one, as they are until the first custom
-          rule, "sources": [{...}, ...]}         routes, each with its connections' sources if no other list shows them
+     "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
+     "sources": [{...}, ...]}         routes, each with its connections' sources if no other list shows them
 
 Only links, addresses, rules and routes are required. The last two come from the kernel, not from ip. We write only the
 keys that our values come from.

@@ -480,7 +480,7 @@ def test_a_requirement_is_found_with_its_cost_and_file(node: Node) -> None:
     node.units.properties[MACHINE] = {"Requires": "static-routes.service"}
     (finding,) = examine(host=node.host).findings
     assert (finding.kind, finding.subject, finding.severity) == ("tied", MACHINE, Severity.RISK)
-    for cost in ("stopping or restarting", "isn't tried again", "after hostrouting remove, a start is refused"):
+    for cost in ("stopping or restarting", "isn't retried", "after hostrouting remove, a start is refused"):
         assert cost in finding.message
     assert "/run/systemd /usr/lib/systemd -path '*.requires/static-routes.service'" in finding.hint
     phases.run(Configure(config(mode="STRICT"), host=node.host))
