@@ -476,7 +476,7 @@ def test_a_fault_while_writing_names_routes_of_unknown_state(
 
 @pytest.mark.kernel
 def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
-    for fault, reason in ((overrun, "got lost"), (broken, "Cannot allocate memory")):
+    for fault, reason in ((overrun, "was lost"), (broken, "Cannot allocate memory")):
         backend = FaultyBackend(fault, 1, for_ever=True)
         with pytest.raises(RouteError, match=f"can't list the routes: .*{reason}.*, 32 times over; try again later"):
             backend.routes()
