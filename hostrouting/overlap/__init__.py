@@ -1,5 +1,6 @@
-"""The check of expected CIDRs: read -> judge -> fix.
+"""Check the expected CIDRs: read the host, judge it and propose a fix.
 
-``check`` runs it and ``findings`` are its result, for people in ``wording``, for other programs in ``markers`` and
-``metrics``. ``explanation`` follows one address through rules and tables; ``fleet`` checks many snapshots.
+``check`` runs the check and ``findings`` defines its result. ``wording`` formats the result for people; ``markers`` and
+``metrics`` write it for other programs. ``explanation`` follows one address through rules and tables. ``fleet`` checks
+many snapshots.
 """

@@ -1,4 +1,4 @@
-"""Pure: classify the kernel's answers: as expected, a failure, or worth a note."""
+"""Pure: classify the kernel's answers as expected, as failures, or as worth a note."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 
 Classifications = Mapping[int, tuple["Classification", ...]]
 
-# Calico's blackhole for its own block has protocol 80, BIRD's has 12.
+# The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
 
 class Classification(NamedTuple):
-    """Meaning of an answer.
+    """The meaning of an answer from the kernel.
 
     Args:
-        kind: the kind of the failure or note; None: as expected.
-        answer: the kernel's answer.
-        devs: the interfaces to name: those that it leaves through, or only the exempted ones among them.
-        route: the entry that wins or discards; None if there is none.
-        is_lost: for a local or broadcast address, whether it hides an address of the cluster.
+        kind: the kind of the failure or note, or None if the answer is as expected.
+        probe: the probe with the kernel's answer.
+        devs: the interfaces to report: all that packets leave through, or only the exempted ones.
+        route: the entry that wins or discards packets, or None if there is none.
+        is_lost: whether this local or broadcast address hides an address of the cluster.
     """
 
     kind: FindingKind | NoteKind | None
@@ -40,24 +40,27 @@ class Classification(NamedTuple):
 
     @property
     def discarded_by(self) -> RouteType | None:
-        """The type of the entry that discards; for a connection, broadcast and multicast entries discard too."""
+        """Return the type of the entry that discards packets.
+
+        Connections are also discarded by broadcast and multicast entries.
+        """
         if self.kind is FindingKind.BLACKHOLE and self.probe.lookup.route is not None:
             return self.probe.lookup.route.type
         return self.probe.lookup.discarded_by
 
     @property
     def is_failure(self) -> bool:
-        """Return whether it is a failure rather than a note."""
+        """Return whether this is a failure rather than a note."""
         return isinstance(self.kind, FindingKind)
 
     @property
     def is_sent_to_many(self) -> bool:
-        """Return whether it leaves as expected through a multicast entry, to which TCP doesn't connect."""
+        """Return whether packets leave as expected through a multicast entry, which TCP doesn't connect to."""
         return self.kind is None and self.route is not None and self.route.type is RouteType.MULTICAST
 
     @property
     def is_local(self) -> bool:
-        """Return whether it is a local or a broadcast address, which no route changes."""
+        """Return whether the address is local or broadcast, which no route changes."""
         return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
 
     @property
@@ -72,20 +75,20 @@ def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, C
     """Classify the kernel's answers for each expected CIDR.
 
     Args:
-        overlap: the CIDRs, and the interfaces that may carry them too.
-        state: the host.
+        overlap: the expected CIDRs, and other interfaces that may carry their traffic.
+        state: the state of the host.
 
     Returns:
-        For each CIDR and probe the classification of the first answer, and then those of other failing answers and
-        local addresses that the first doesn't already cover. CIDRs that expect the same interfaces share their
-        classifications.
+        The classifications for each CIDR and probe. The first one belongs to the first answer. The others belong to
+        failing answers and local addresses that the first one doesn't cover. CIDRs that expect the same interfaces
+        share their classifications.
     """
     classifiers = {expected.devs: _Classifier(overlap, state, expected) for expected in overlap.expected_cidrs}
     return {expected: classifiers[expected.devs] for expected in overlap.expected_cidrs}
 
 
 def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Classification]:
-    """Classify each answer to a probe for the first expected CIDR that it fails for, or else for any."""
+    """Classify each answer to a probe for the first expected CIDR that it fails, or for any CIDR if it fails none."""
     probes = state.probes[probed]
     by_cidr = [_Classifier(overlap, state, expected).each(probes) for expected in overlap.expected_cidrs]
     of_each = zip(*by_cidr, strict=True)
@@ -100,24 +103,30 @@ def _rank(classification: Classification) -> tuple[bool, bool]:
 
 
 def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
-    """Return whether packets use a lookup: TCP's first one only chooses the source if a second follows."""
+    """Return whether packets use a lookup.
+
+    If TCP makes a second lookup, the first one only chooses the source.
+    """
     is_first_of_tcp = probe.is_tcp and probe.source is None
     return not (is_first_of_tcp and any(each.is_tcp and each.source is not None for each in probes))
 
 
 def _refuses_tcp(probes: Sequence[Probe]) -> bool:
-    """Return whether TCP, which repeats its lookup once it has a source, ends at a multicast entry."""
+    """Return whether the last TCP lookup ends at a multicast entry.
+
+    TCP repeats its lookup once it has a source.
+    """
     of_tcp = [probe for probe in probes if probe.is_tcp] or probes
     last = [probe for probe in of_tcp if probe.source is not None] or of_tcp
     return any(each.lookup.route is not None and each.lookup.route.type is RouteType.MULTICAST for each in last)
 
 
 class _Classifier(dict[int, "tuple[Classification, ...]"]):
-    """The classifications of the lookups that are asked for; each CIDR may expect other interfaces."""
+    """The classifications for one choice of expected interfaces, computed on demand."""
 
     def __init__(self, overlap: RouteOverlap, state: State, expected: ExpectedCidr) -> None:
         self._state, self._expected, self._uplinks = state, expected, state.uplinks
-        # A CIDR that names interfaces accepts only these.
+        # If a CIDR names interfaces, it accepts only those.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
         container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
@@ -129,7 +138,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
 
     def _classifications(self, probes: Sequence[Probe]) -> Iterator[Classification]:
         judged = (probe for probe in probes if sends(probe, probes))
-        # Default routes that take turns: any may carry the first packet, so a failing one comes first.
+        # If default routes take turns, any of them may carry the first packet, so a failing one comes first.
         first, *others = sorted(self.each(tuple(judged)), key=_rank)
         unconnected = {each.group for each in (first, *others) if each.probe.source is None}
         yield first
@@ -148,7 +157,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         classifications = list(map(self._classify, probes))
         if classifications[0].is_local:
             return classifications
-        # Unconnected datagrams go elsewhere, and TCP doesn't connect at all (tcp_v4_connect).
+        # Unconnected datagrams take another path, and TCP doesn't connect at all (tcp_v4_connect).
         return [
             classification._replace(kind=FindingKind.BLACKHOLE, devs=())
             if classification.kind is NoteKind.BROADCAST or (classification.is_sent_to_many and _refuses_tcp(probes))
@@ -161,7 +170,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if route is None:
             return self._discarded(probe)
         is_local = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_beyond_routes(probe, route)
-        # Packets that another local entry takes never leave this host either, whatever its device.
+        # Packets that match another local entry never leave this host either, whatever device the entry names.
         devs = ("lo",) if route.type is RouteType.LOCAL and not is_local else route.devs
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._uplinks))
         if is_local:
@@ -178,10 +187,10 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         return Classification(FindingKind.OVERLAP, probe, devs, route)
 
     def _is_beyond_routes(self, probe: Probe, route: Route) -> bool:
-        """Return whether an entry is table local's and for one address: no route can take precedence.
+        """Return whether an entry is in table local and for one address, so that no route can take precedence.
 
-        As long as local and main are one trie (fib_trie_unmerge), the kernel reports main for the entries of both, and
-        a longer one of main wins over a short one of local.
+        As long as local and main share one trie (fib_trie_unmerge), the kernel reports main for the entries of both,
+        and a longer entry of main wins over a shorter one of local.
         """
         if route.destination.prefixlen < 32:
             return False
@@ -199,9 +208,10 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         return Classification(FindingKind.BLACKHOLE, probe, (), route)
 
     def _is_of_cni(self, discard: Route) -> bool:
-        """Return whether the blackhole is a CNI's own block, with the routes to its pods inside it in the same table.
+        """Return whether a CNI made this blackhole for its own block.
 
-        A discarded default route is never an allocator's block.
+        Either the protocol shows this, or the same table has routes to pods inside the block. A discarded default route
+        is never such a block.
         """
         block = numbers(discard.destination)
         if discard.destination.prefixlen == 0:
@@ -213,7 +223,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
 
     @cached_property
     def _pods(self) -> list[tuple[int, int, int]]:
-        """Return table and destination of each route to a container's interface, sorted."""
+        """Return the table and destination of each route to a container interface, sorted."""
         return sorted(
             (route.table, *numbers(route.destination))
             for route in self._state.routes

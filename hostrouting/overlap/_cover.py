@@ -1,13 +1,13 @@
-"""Pure: cover addresses with the fewest prefixes, where the longest prefix around an address wins.
+"""Pure: cover addresses with the fewest prefixes, where the longest prefix that contains an address wins.
 
-So a prefix may cover the addresses of a longer one, and may contain other prefixes::
+A prefix may therefore cover the addresses of a longer one, and may contain other prefixes::
 
     172.16.0.0/16    dev ib0     to be covered by prefixes longer than /16
     172.16.1.0/24    dev eth0    unchanged by prefixes shorter than /24
     172.16.2.0/24    dev ib1     to be covered by prefixes longer than /24
     fewest                       172.16.0.0/17 172.16.128.0/17, and inside the first 172.16.2.0/25 172.16.2.128/25
 
-A prefix of the binary trie costs as much as its halves, or, if it is taken, one more than its halves below it cost.
+A prefix that isn't chosen costs as much as its two halves. A chosen one costs one more than its halves inside it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import NamedTuple
 from hostrouting.model.prefixes import Prefix
 from hostrouting.overlap._coverage import Interval
 
-# The cost of leaving out an address that could be covered: higher than any number of prefixes.
+# The cost of leaving a target uncovered, which is higher than any number of prefixes.
 _TOO_MUCH = 1 << 40
 
 
 class Segment(NamedTuple):
-    """Consecutive addresses, and their constraints on the prefixes that cover them.
+    """A range of consecutive addresses, and the constraints on prefixes that cover it.
 
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        is_target: whether a prefix longer than ``above`` must cover it, if one can.
-        above: prefixes up to this length may cover it too, without effect; -1: there are none.
-        most: the longest prefix that may cover it; -1: none may.
+        is_target: whether a prefix longer than ``above`` must cover it, if possible.
+        above: the length up to which prefixes have no effect on it, or -1 if every prefix has an effect.
+        most: the length of the longest prefix that may cover it, or -1 if none may.
     """
 
     first: int
@@ -47,22 +47,22 @@ class Segment(NamedTuple):
 def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) -> list[IPv4Network]:
     """Cover the targets with as few prefixes as possible.
 
-    Among equally short lists, return the one that covers the fewest other addresses. Addresses that any prefix may
-    cover, such as local and broadcast ones, don't count.
+    If several lists are equally short, return the one that covers the fewest other addresses. Addresses that any prefix
+    may cover, such as local and broadcast ones, don't count.
 
     Args:
-        segments: in address order; addresses outside of all segments must not be covered.
-        taken: prefixes that must not be used.
+        segments: the segments in address order. Addresses outside them must not be covered.
+        taken: the prefixes that must not be used.
 
     Returns:
-        The prefixes in address order, each before those inside it.
+        The prefixes in address order. Each one precedes the prefixes inside it.
     """
     firsts, lasts = [segment.first for segment in segments], [segment.last for segment in segments]
     mosts = [segment.most for segment in segments]
-    # For a segment that is no target: any prefix around satisfies it (-2), and no prefix inside helps it (32).
+    # A segment that isn't a target is satisfied with any prefix around it (-2), and no prefix inside it helps (32).
     aboves = [segment.above if segment.is_target else -2 for segment in segments]
     lowest = [segment.above if segment.is_target else 32 for segment in segments]
-    # For each segment, the number of segments up to it that leave a gap after their predecessor.
+    # The number of gaps between segments before each segment.
     gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
 
     def part(first: int, length: int) -> slice:
@@ -73,17 +73,17 @@ def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) 
 
     @cache
     def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
-        """Return the cost of a prefix's targets, and the prefixes to take for them.
+        """Return the cost of covering the targets in a prefix, and the prefixes that cover them.
 
         Args:
-            first: the prefix's first address.
-            length: the prefix's length.
-            around: the length of the innermost prefix taken around it; -1: none.
+            first: the first address of the prefix.
+            length: the length of the prefix.
+            around: the length of the innermost chosen prefix that covers it, or -1 if there is none.
         """
         if is_served(first, length, around):
             return 0, ()
         inner = part(first, length)
-        # Prefixes shorter than the smallest one around the segments have all segments in one half.
+        # Any prefix larger than the smallest one that contains all segments has them all in one half.
         begin, end = max(first, firsts[inner.start]), min(first + _size(length) - 1, lasts[inner.stop - 1])
         length = 32 - (begin ^ end).bit_length()
         first = begin >> (32 - length) << (32 - length)
@@ -91,7 +91,8 @@ def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) 
         most = min(mosts[inner])
         is_usable = is_covered and min(lowest[inner]) < length <= most and (first, length) not in taken
         halves = (first, first + _size(length + 1))
-        # At equal cost the smaller prefix wins, which is in a half; addresses that cost nothing are included.
+        # If the cost is equal, the smaller prefix wins, which lies in one half. Addresses that cost nothing are
+        # included.
         if (
             is_usable
             and max(aboves[inner]) < length
@@ -120,7 +121,7 @@ def _size(length: int) -> int:
 
 
 class AdjacentIntervals:
-    """Local and broadcast addresses, which are noted: they count as part of the failures next to them.
+    """The local and broadcast addresses, which count as part of the failures next to them.
 
     Args:
         intervals: the intervals of these addresses.
@@ -131,7 +132,7 @@ class AdjacentIntervals:
         self._by_last = {interval.last: interval for interval in self._by_first.values()}
 
     def around(self, failing: Iterable[Interval]) -> list[IPv4Network]:
-        """Return the location of a failure as a few prefixes."""
+        """Return a few prefixes that show where a failure is."""
         segments: dict[int, Segment] = {}
         for interval in failing:
             segments[interval.first] = Segment(interval.first, interval.last, is_target=True)
@@ -140,7 +141,7 @@ class AdjacentIntervals:
         return fewest_prefixes([segments[first] for first in sorted(segments)])
 
     def _adjacent(self, interval: Interval) -> Iterator[Interval]:
-        """Yield the intervals directly before and directly after an interval, without a gap."""
+        """Yield the intervals that adjoin an interval on either side without a gap."""
         first, last = interval.first, interval.last
         while before := self._by_last.get(first - 1):
             yield before

@@ -1,8 +1,8 @@
-"""Pure: the ranges of the expected CIDRs inside which the kernel's answer can't change.
+"""Pure: split the expected CIDRs into ranges in which the kernel's answer can't change.
 
-Routes and rules match prefixes, so an answer changes only at the borders of prefixes. Prefixes are nested or disjoint:
-all addresses with the same innermost prefix have the same answer, in however many segments they are, and one lookup
-finds it::
+Routes and rules match prefixes, so the answer changes only at the borders of prefixes. Prefixes are either nested or
+disjoint. All addresses with the same innermost prefix therefore have the same answer, even if they form several ranges,
+and one lookup is enough::
 
     172.16.0.0/16     |--------------------------------|      expected
     172.16.0.0/16     |--------------------------------|      dev ib0
@@ -10,7 +10,8 @@ finds it::
     172.16.3.10/32                      |                     local ib0
     intervals             |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
-Most routes of a large FIB leave through the uplinks. Where no other route reaches, they change nothing and cut nothing.
+Most routes in a large FIB leave through the uplinks. Where there are no other routes, they don't change the answer, and
+the CIDRs aren't split at their borders.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from hostrouting.model.rules import Rule, RuleAction
 
 
 class Interval(NamedTuple):
-    """Consecutive addresses with the same answer.
+    """A range of consecutive addresses with the same answer.
 
     Args:
         first: the first address, as a number.
-        last: the last one.
-        probe: the address to look up, as an integer; intervals with the same probe have the same answer.
+        last: the last address, as a number.
+        probed: the address to look up, as a number. Intervals that share it have the same answer.
     """
 
     first: int
@@ -44,21 +45,21 @@ class Interval(NamedTuple):
 
 
 def intervals_in(intervals: Sequence[Interval], prefix: Prefix) -> Sequence[Interval]:
-    """Return the intervals that overlap a prefix; the given ones are in address order."""
+    """Return the intervals that overlap a prefix, from a sequence in address order."""
     first, last = ends(prefix)
     start = bisect_left(intervals, first, key=attrgetter("last"))
     return intervals[start : bisect_right(intervals, last, key=attrgetter("first"))]
 
 
 class Coverage:
-    """CIDRs, and the places in them where something other than plain routes through the expected interfaces may decide.
+    """The expected CIDRs, and the parts of them in which more than plain routes through the uplinks may decide.
 
     Args:
         cidrs: the CIDRs; they may be nested.
         expected_devs: the uplinks.
         rules: the policy rules, in the order in which the kernel evaluates them.
-        besides: more prefixes to examine, as if another interface had them.
-        sources: the host's addresses; a route with another source may fail every connection.
+        besides: additional prefixes to examine, as if another interface had routes to them.
+        sources: the host's addresses. A route that names another source may break every connection.
     """
 
     def __init__(
@@ -71,19 +72,21 @@ class Coverage:
     ) -> None:
         self._cidrs, self._spans = cidrs, PrefixSet(cidrs)
         self._devs, self._sources = frozenset(expected_devs), frozenset(sources)
-        # Examined whatever routes there are.
+        # These are examined regardless of the routes.
         self._besides = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
         if not _has_floor(rules):
             self._besides.add((0, 0))
 
     def suspects(self, routes: Iterable[Route]) -> list[Prefix]:
-        """Return where something else may decide; elsewhere ``intervals`` needs no plain routes.
+        """Return the prefixes in which something other than plain routes may decide.
+
+        Outside these prefixes, ``intervals`` doesn't need the plain routes.
 
         Args:
             routes: the entries of every table; plain ones through the expected interfaces may be omitted.
 
         Returns:
-            Prefixes inside the CIDRs; they may be nested.
+            The prefixes, which are inside the CIDRs and may be nested.
         """
         others = (route for route in routes if route.tos == 0 and not self._is_plain(route))
         suspects = {*self._besides, *(numbers(route.destination) for route in others)}
@@ -91,12 +94,12 @@ class Coverage:
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
 
     def intervals(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Interval]:
-        """Split the CIDRs into ranges inside which the answer can't change.
+        """Split the CIDRs into ranges in which the answer can't change.
 
         Args:
             routes: the entries of every table.
-            borders: more prefixes to cut at, wherever something other than the expected interfaces may win. (Gateways
-                behind other interfaces are such borders too: no fix may cover them.)
+            borders: additional prefixes whose borders split ranges where another interface may win. Gateways behind
+                other interfaces are such borders too, because no fix may cover them.
 
         Returns:
             The intervals in address order, without 0/8, 127/8, 224/4 and 240/4.
@@ -113,7 +116,7 @@ class Coverage:
         return _lay([cut for cut in cuts if self._spans.covers(cut)])
 
     def _is_plain(self, route: Route) -> bool:
-        """Return whether a route does the expected thing wherever it wins."""
+        """Return whether a route sends packets as expected wherever it wins."""
         return (
             route.type is RouteType.UNICAST
             and bool(devs := route.devs)
@@ -124,11 +127,11 @@ class Coverage:
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:
-    """Return whether packets to an address that only plain routes reach always get to the default route.
+    """Return whether packets that only plain routes match always reach the default route.
 
-    Rules with a destination are left out: their prefixes are examined anyway. A rule with other selectors (source,
-    protocol, interface...) may apply to some packets only: nothing relies on it, and anything but a lookup may be
-    wrong.
+    Rules with a destination are skipped, because their prefixes are examined anyway. A rule with other selectors
+    (source, protocol, interface...) may apply to only some packets. It therefore doesn't count as the rule that leads
+    to main, and any action other than a table lookup may be wrong.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:
@@ -146,7 +149,7 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
 
 
 def _lay(cuts: Sequence[Prefix]) -> list[Interval]:
-    """Build the intervals: each address belongs to the innermost prefix around it."""
+    """Build the intervals, in which each address belongs to the innermost prefix that contains it."""
     reserved = PrefixSet(map(numbers, RESERVED))
     index = PrefixIndex(cuts)
     edges = sorted({edge for first, last in map(ends, cuts) for edge in (first, last + 1)})
@@ -160,7 +163,7 @@ def _lay(cuts: Sequence[Prefix]) -> list[Interval]:
 
 
 def networks_of(intervals: Iterable[Interval]) -> tuple[IPv4Network, ...]:
-    """Return the fewest CIDRs that cover intervals exactly; the intervals are in address order."""
+    """Return the fewest CIDRs that exactly cover intervals, which are in address order."""
     spans: list[tuple[int, int]] = []
     for interval in intervals:
         first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first

@@ -1,13 +1,14 @@
-"""Pure: failures -> the fewest static routes that fix them, and the failures that no route can fix.
+"""Pure: find the fewest static routes that fix the failures, and the failures that no route can fix.
 
-A route in table main fixes an address if it is longer than the one that wins there now, or as long if that one has a
-metric, and if no rule decides before main. Each failing interval needs such a route. Addresses that must not change may
-be covered by routes that are shorter than their entry in main, because those have no effect there::
+A route in table main fixes an address if no rule decides before main and if the route is longer than the one that wins
+now. If the winning route has a metric, a route of the same length is enough. Each failing interval needs such a route.
+Addresses that must not change may be covered by routes that are shorter than their entry in main, because those routes
+don't affect them::
 
     172.16.0.0/16  dev ib0       fails: /17 and longer fix it
-    172.16.3.7     dev ib0       fails, as a route to one address: nothing is longer than /32, so it stays
+    172.16.3.7     dev ib0       fails and stays, because no route is longer than /32
     172.16.3.10    local         no route changes it, so it may be covered
-    172.16.9.0/24  dev eth0      fine: what covers it must be shorter than /24
+    172.16.9.0/24  dev eth0      fine: a route that covers it must be shorter than /24
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from hostrouting.overlap.wording import decided_by
 from hostrouting.routes.plan import plan_routes
 from hostrouting.routes.resolve import resolve
 
-# Networks that another program owns: a route would be undone, or would break their purpose.
+# Networks that other programs own. A static route there would be removed, or would break the network.
 _OWNERS = (
     (("docker*", "br-*"), "Docker: move its address pools (bip, default-address-pools in daemon.json)"),
     (("podman*",), "Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)"),
@@ -54,34 +55,36 @@ _OWNERS = (
 )
 
 
-# If a rule passes over short routes, a large CIDR would need more routes than a node should have.
+# If a rule ignores short routes, a large CIDR would need more routes than a node should have.
 _ROUTES_MAX = 4096
 
 
 def _is_named_in_config(route: Route) -> bool:
-    """Return whether a static route can name the next hop of another route."""
+    """Return whether a static route in the config can name the next hop of a route."""
     is_plain = len(route.hops) == 1 and not isinstance(route.hops[0].gateway, IPv6Address)
     return is_plain and _is_nameable(route.hops[0].dev or "")
 
 
 def _is_nameable(dev: str) -> bool:
-    """Return whether a config can name an interface."""
+    """Return whether a config accepts the name of an interface."""
     try:
         parse_device(dev)
-    except ValueError:  # the kernel allows $(reboot)
+    except ValueError:  # the kernel allows a name such as $(reboot)
         return False
     return True
 
 
 @attrs.frozen
 class _Constraint:
-    """An answer's demand on the routes that cover its addresses.
+    """A constraint on the routes that may cover the addresses with a certain answer.
 
     Args:
-        above: it fails, and a route longer than this fixes it (-1: any does); None: otherwise.
-        obstacle: why it fails and no route can fix it; None: it doesn't fail, or a route can fix it.
-        most: longer routes would change it; -1: any route may cover it.
-        holder: instead of ``most``, the entry of table main that holds it; shorter routes change nothing.
+        above: the length that a route must exceed to fix the failure (-1 if any route fixes it), or None if there is no
+            failure or no route can fix it.
+        obstacle: the reason why no route can fix the failure, or None if there is no failure or a route can fix it.
+        most: the length of the longest route that may cover the addresses, or -1 if none may.
+        holder: the entry of table main that covers the addresses, if given instead of ``most``. Shorter routes don't
+            affect them.
     """
 
     above: int | None = None
@@ -90,12 +93,12 @@ class _Constraint:
     holder: Route | None = None
 
     def segment(self, interval: Interval) -> Segment:
-        """Return the demand for some of its addresses."""
+        """Return the constraint for one interval."""
         if self.above is not None:
             return Segment(interval.first, interval.last, is_target=True, above=self.above)
         most = self.most
         if self.holder is not None:
-            # A large table isn't cut at each of its entries.
+            # An interval may span several entries, because it isn't split at each entry of a large table.
             destination = self.holder.destination
             first, last = ends(numbers(destination))
             most = destination.prefixlen - 1 if first <= interval.first and interval.last <= last else -1
@@ -105,8 +108,8 @@ class _Constraint:
 def _length_to_exceed(found: Route) -> int:
     """Return the length that a new entry of table main must exceed to win over an existing one.
 
-    Our entries have no metric, so they win over one of the same length that has one. The kernel refuses a second
-    connected route.
+    Our entries have no metric, so they win over an entry of the same length that has one. Connected routes are an
+    exception, because the kernel refuses a second one.
     """
     is_outdone = found.table == Table.MAIN and found.metric > 0 and not found.is_connected
     return found.destination.prefixlen - is_outdone
@@ -116,10 +119,10 @@ class Fixes:
     """The fixes for the failures of a check.
 
     Args:
-        state: the host.
-        default: the state's default route; the entries inherit from it.
-        classifications: of each expected CIDR, by ``classify_probes``.
-        nameservers: the servers in resolv.conf.
+        state: the state of the host.
+        default: the default route of the state, from which the new entries inherit.
+        classifications: the classifications of each expected CIDR, from ``classify_probes``.
+        nameservers: the DNS servers in resolv.conf.
     """
 
     def __init__(
@@ -131,12 +134,13 @@ class Fixes:
     ) -> None:
         self._state, self._default, self._nameservers = state, default, tuple(nameservers)
         intervals, devs = state.intervals, state.uplinks
-        # If two uplinks are in one subnet, the default route's has it; one that takes no route has no subnet.
+        # If two uplinks share a subnet, it belongs to the one that the default route uses. An uplink that can't have
+        # routes has no subnet.
         usable = usable_devs(state.links, devs)
         self._local_subnets = local_subnets(state.addresses, usable) | local_subnets(state.addresses, default.devs)
         self._nested_subnets = PrefixIndex(self._local_subnets)
-        # For each probe the classification of its first lookup, a failure if there are several CIDRs; and the CIDR that
-        # expects interfaces other than those an entry would use.
+        # For each probe, the classification of its first lookup. A failure takes precedence if several CIDRs contain
+        # the probe. ``_elsewhere`` has the probes whose CIDR doesn't expect the interfaces that an entry would use.
         self._classifications: dict[int, Classification] = {}
         self._elsewhere: dict[int, tuple[ExpectedCidr, Sequence[str]]] = {}
         for expected, found in classifications.items():
@@ -152,15 +156,15 @@ class Fixes:
                     self._elsewhere[probed] = expected, by
         self._fib, self._intervals = state.fib, intervals
         self._look_up = in_turn(lambda addresses: map(self._fib.lookup, addresses), state.routes)
-        # The config doesn't say whether the cluster is reached through these instead.
+        # The config doesn't say whether these interfaces lead to the cluster instead.
         rivals = {hop.dev or "" for route in unicast_defaults(state.routes) for hop in route.hops} - {*devs}
         self._rivals = local_subnets(state.addresses, () if state.named is not None else tuple(rivals))
         self._nested_rivals = PrefixIndex(self._rivals)
-        # The gateways behind all other interfaces, each with a route through it.
+        # The gateways behind interfaces that aren't uplinks, each with a route through it.
         self._gateways = {
             (hop.gateway, hop.dev): route for route in state.routes for hop in route.hops if hop.dev not in devs
         }
-        # Destinations to which a static route would be refused.
+        # The destinations for which a static route would be refused.
         self._taken = {
             numbers(route.destination)
             for route in state.routes
@@ -175,7 +179,7 @@ class Fixes:
         }
 
     def with_fixes(self, findings: Iterable[Finding], fix: Fix) -> Iterator[Finding]:
-        """Yield the failures, each with the entries of the fix that fix a part of it."""
+        """Yield each failure with the entries that fix a part of it."""
         entries = {numbers(entry.destination): entry for entry in fix.routes}
         places = PrefixIndex(entries)
         for finding in findings:
@@ -184,7 +188,7 @@ class Fixes:
             yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(fixing)))
 
     def of_all(self) -> tuple[Fix, Fib]:
-        """Return the common fix, proven on the tables as they would be, and these tables."""
+        """Return the common fix, verified on the resulting tables, and those tables."""
         constraints = [(interval, self._constraints[interval.probed]) for interval in self._intervals]
         targets = [interval for interval, constraint in constraints if constraint.above is not None]
         found = fewest_prefixes([constraint.segment(interval) for interval, constraint in constraints], self._taken)
@@ -216,13 +220,14 @@ class Fixes:
     def _constraint(self, classification: Classification, size: int) -> _Constraint:
         address = classification.probe.lookup.address
         if classification.is_local:
-            # A longer route would change it only if table main is evaluated first and passes it on (suppressed, throw).
+            # A longer route would change it only if main is looked up first and the lookup continues (suppressed,
+            # throw).
             beaten = self._beaten(address)
             return _Constraint(most=beaten if isinstance(beaten, int) else 32)
         route = classification.route
         entry = route if route is not None and route.table == Table.MAIN else None
         if not classification.is_failure:
-            # If a rule decides before main, the proof would show that an entry doesn't win.
+            # If a rule decides before main, the verification shows that an entry doesn't win.
             return _Constraint(holder=entry)
         if reason := self._not_ours_to_fix(address, classification):
             return _Constraint(obstacle=Obstacle(reason))
@@ -258,7 +263,7 @@ class Fixes:
         return next(owned, "")
 
     def _above(self, address: IPv4Address, devs: Iterable[str]) -> int | Obstacle:
-        """Return the length that a route must exceed to fix an address; or why no route can."""
+        """Return the length that a route must exceed to fix an address, or the reason why no route can."""
         beaten = self._beaten(address)
         if isinstance(beaten, Obstacle):
             return beaten
@@ -277,17 +282,17 @@ class Fixes:
         return max(beaten, subnet[1] - 1)
 
     def _beaten(self, address: IPv4Address) -> int | Obstacle:
-        """Return the length that a new entry of table main must exceed; or why main isn't looked up."""
+        """Return the length that a new entry of table main must exceed, or the reason why main isn't looked up."""
         last: Rule | None = None
         bounds: list[int] = []
         dev = self._default.devs[0]
         for rule, found in self._fib.asked(Flow(address), own=dev):
             last = rule
-            # While local and main are one trie, looking up local is looking up main too.
+            # While local and main share one trie, a lookup in local also searches main.
             is_main = rule.table == Table.MAIN or (rule.table == Table.LOCAL and self._fib.is_merged)
             shortest = -1 if rule.suppress_prefix_length is None else rule.suppress_prefix_length
             if rule.action is RuleAction.TO_TABLE and is_main and not self._fib.suppresses(rule, 32, dev):
-                # A route too short for this rule may be long enough for the next one that looks up main.
+                # A route that is too short for this rule may be long enough for the next rule that looks up main.
                 bounds.append(max(-1 if found is None else _length_to_exceed(found), shortest))
         if bounds:
             return min(bounds)
@@ -300,13 +305,16 @@ class Fixes:
 
     @cached_property
     def _has_lost_source(self) -> bool:
-        """Return whether the default route has a src that isn't this host's; the kernel refuses routes with it."""
+        """Return whether the default route has a src that isn't an address of this host.
+
+        The kernel refuses new routes with such a src.
+        """
         source = self._default.source
         return source is not None and not self._fib.is_local(source)
 
     @cached_property
     def _lost_gateway(self) -> str:
-        """Return why the kernel would refuse entries via the default route's gateways; "" if it wouldn't."""
+        """Return why the kernel would refuse entries via the default route's gateways, or "" if it wouldn't."""
         default = self._default
         if self._has_lost_source and not _is_named_in_config(default):
             return f"the kernel would refuse entries with the src of {default}: it isn't an address of this host"
@@ -328,7 +336,7 @@ class Fixes:
         return ""
 
     def _subnet_of(self, prefix: Prefix) -> Prefix | None:
-        """Return the innermost subnet of the uplinks around a prefix."""
+        """Return the innermost subnet of an uplink that contains a prefix, or None if there is none."""
         return next(self._nested_subnets.around(prefix), None)
 
     # --- the entries -------------------------------------------------------------------------------------------
@@ -336,29 +344,29 @@ class Fixes:
     def _entry(self, network: IPv4Network) -> StaticRoute:
         subnet, default = self._subnet_of(numbers(network)), self._default
         if self._has_lost_source:
-            # An entry with gateway and device inherits nothing, so no src.
+            # An entry with a gateway and a device inherits nothing, not even the src.
             if subnet is not None:
                 return StaticRoute(network, ONLINK, self._local_subnets[subnet])
             (hop,) = default.hops
             return StaticRoute(network, hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK, hop.dev)
         if subnet is not None:
             return StaticRoute(network, ONLINK, self._local_subnets[subnet] if self._names_devs else None)
-        # Another default route may win.
+        # Another default route may win, so the entry names the interface.
         is_one = self._state.named is not None and len(default.devs) == 1 and _is_nameable(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     @property
     def _names_devs(self) -> bool:
-        """Return whether an entry for an uplink's link has to name the uplink."""
+        """Return whether an entry for a subnet of an uplink has to name the uplink."""
         return self._state.named is not None or len(self._default.devs) > 1
 
     def _tables_with(self, entries: Sequence[StaticRoute], fixed: Iterable[IPv4Address]) -> Fib | str:
-        """Return the tables as the planner would leave them; or why the entries don't work as intended."""
+        """Return the tables as the planner would leave them, or the reason why the entries don't work."""
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
         try:
             routes, missing = resolve(entries, state.links, state.addresses, main, state.named)
-            # Our existing entries stay: the new ones join them.
+            # Our existing entries stay, and the new ones are added to them.
             plan = plan_routes(routes, [route for route in main if not route.is_ours])
         except RouteError as error:
             return str(error)
@@ -372,7 +380,7 @@ class Fixes:
         return fib
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """Return the first address of each segment of an interval that an entry fixes, inside or around a prefix."""
+        """Return the first address of each interval that an entry fixes, where the entry overlaps a prefix."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = []
         for interval in intervals_in(self._intervals, inner):
@@ -382,12 +390,12 @@ class Fixes:
         return fixed
 
     def _fixing(self, entries: PrefixIndex, network: IPv4Network) -> list[Prefix]:
-        """Return the entries that fix something in a network."""
+        """Return the entries that fix a failure in a network."""
         prefix = numbers(network)
         return sorted(entry for entry in entries.meeting(prefix) if self._fixed_in(prefix, entry))
 
     def _consequences(self, entries: PrefixIndex) -> Iterator[str]:
-        """Yield what else a fix moves, besides the expected traffic."""
+        """Yield a line for each kind of other traffic that a fix moves to another interface."""
         state = self._state
         by = ",".join(self._default.devs)
         neighbours: dict[IPv4Network, list[str]] = {}

@@ -1,4 +1,7 @@
-"""Pure: classifications -> findings and notes. A CIDR's intervals with equal classifications are reported together."""
+"""Pure: turn classifications into findings and notes.
+
+Intervals of a CIDR with equal classifications are reported together.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 # Intervals that are reported together, each with the classification to report.
 _Group = list[tuple[Interval, Classification]]
 
-# A line is for people, so it is cut; the report's lists are complete.
+# Lines for people are shortened; the lists in the report are complete.
 _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
 
 # The singular and the plural.
@@ -38,15 +41,15 @@ _OTHERS = {
 def findings_and_notes(
     overlap: RouteOverlap, state: State, classifications: Mapping[ExpectedCidr, Classifications]
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    """Return the failures, and the notes.
+    """Return the failures and the notes of a check.
 
     Args:
         overlap: the expected CIDRs.
-        state: the host.
-        classifications: of each expected CIDR, by ``classify_probes``.
+        state: the state of the host.
+        classifications: the classifications of each expected CIDR, from ``classify_probes``.
 
     Returns:
-        The failures in the order of the config, and within a CIDR in address order; and the notes.
+        The failures, ordered as in the config and by address within a CIDR, and the notes.
     """
     foreseen = PrefixIndex(map(numbers, overlap.foreseen))
     findings: list[Finding] = []
@@ -119,7 +122,7 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, about: Sequence[I
         message = f"{part} is discarded by {classification.route}, a CNI's own block"
     else:
         message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
-        # A route to a single address leads to a local pod, and hides no other address.
+        # A route to a single address leads to a local pod and doesn't hide other addresses.
         hides_others = (each.route and each.route.destination.prefixlen < 32 for _, each in group)
         if kind is NoteKind.CONTAINER and own and any(hides_others):
             import json
@@ -133,11 +136,12 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, about: Sequence[I
 
 
 def _own_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
-    """Return this host's addresses on its uplinks, in a CIDR that may be the nodes', pods' or Services'.
+    """Return the addresses on this host's uplinks that are in a CIDR of nodes, pods or Services.
 
-    The config doesn't say which, and a subnet inside the CIDR doesn't either: nodes have theirs in the nodes' CIDR, and
-    by mistake in the pods'. Two facts show that it is the nodes': it is the subnet of the address
-    (``Address.network``), or the config names the interfaces that may carry it, and then no container's interface may.
+    The config doesn't say what a CIDR is for. A subnet inside the CIDR doesn't show it either, because a node may have
+    an address in the CIDR of the pods by mistake. Two facts show that the CIDR belongs to the nodes. Either it is the
+    subnet of the address (``Address.network``), or the config names the interfaces that may carry it, which rules out
+    container interfaces.
     """
     if expected.devs is not None:
         return []
@@ -167,7 +171,7 @@ def _behind(classification: Classification, expected: ExpectedCidr, state: State
 def _foreseen(
     cidr: IPv4Network, foreseen: PrefixIndex, state: State, classifications: Classifications
 ) -> Iterable[Note]:
-    """Yield notes on addresses that connected routes to the foreseen prefixes would shadow."""
+    """Yield a note for each prefix that may get a connected route which would shadow a part of the CIDR."""
     for prefix in map(IPv4Network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
         intervals = [
@@ -189,7 +193,7 @@ def _would_lose(classification: Classification, prefix: IPv4Network) -> bool:
 
 
 def _contested(state: State) -> Iterable[Note]:
-    """Yield a note on default routes through several interfaces, if the expected interface is in doubt."""
+    """Yield a note if default routes through several interfaces leave the expected interface in doubt."""
     if (default := state.default) is None or not (others := rival_defaults(state)):
         return
     found = sorted((default, *others), key=attrgetter("metric"))

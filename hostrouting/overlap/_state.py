@@ -1,9 +1,9 @@
-"""The state of a host at one moment, as far as a check needs it; of large tables only the relevant entries.
+"""The state of a host at one moment, limited to what a check needs.
 
-The lookups are those that a socket of this host makes, and all of them must succeed. An unconnected datagram uses the
-first lookup. A connecting socket repeats the lookup from the source that the first answer chose (ip_route_connect in
-include/net/route.h). That matters if a policy rule selects by source, or if an entry names a source that isn't this
-host's.
+Of large tables, only the relevant entries are read. The lookups are the ones that a socket on this host makes, and all
+of them must succeed. An unconnected datagram uses the first lookup. A connecting socket repeats the lookup with the
+source that the first answer chose (ip_route_connect in include/net/route.h). That matters if a policy rule selects by
+source, or if an entry names a source that isn't an address of this host.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 
 class ContestedDefaultError(RouteError):
-    """Default routes of one metric through several interfaces: the expected interface is unknown."""
+    """The error for default routes with the same metric but different interfaces, of which any may be expected."""
 
 
 class NoUplinkError(RouteError):
-    """No interface is there that the config names as an uplink."""
+    """The error for a host that has none of the uplinks in the config."""
 
 
 class _Tables(NamedTuple):
-    """Everything that is read before the kernel is queried; see ``State``."""
+    """Everything that is read before any lookup; see ``State``."""
 
     uplinks: tuple[str, ...]
     default: Route | None
@@ -64,8 +64,8 @@ class Probe(NamedTuple):
 
     Args:
         lookup: the answer.
-        source: the source of the lookup; None: the first lookup, which chooses one.
-        is_tcp: whether it is a TCP lookup rather than a UDP one.
+        source: the source of the lookup, or None for the first lookup, which chooses one.
+        is_tcp: whether the lookup is for TCP rather than UDP.
     """
 
     lookup: Lookup
@@ -73,22 +73,23 @@ class Probe(NamedTuple):
     is_tcp: bool = False
 
 
-# No code compares or prints one, and generating those methods takes as long as querying the kernel.
+# No code compares or prints a State, and generating the methods for that takes as long as querying the kernel.
 @attrs.frozen(eq=False, repr=False, slots=False)
 class State:
     """Everything that a judgement needs to know about the host.
 
     Args:
         uplinks: the interfaces through which the cluster may be reached, sorted.
-        default: the default route that counts, with only its live hops through uplinks; None: the uplinks have none,
-            which is allowed if the config names them.
-        named: the config's patterns for the uplinks: another default route may win over theirs; None: it names none.
+        default: the default route to compare with, reduced to its live hops through uplinks, or None if the uplinks
+            have none. This is allowed if the config names the uplinks.
+        named: the patterns for the uplinks in the config, or None if it names none. With named uplinks, a default route
+            through another interface may win.
         links: all interfaces.
         addresses: the host's addresses.
         rules: the policy rules, in the order in which the kernel evaluates them.
         routes: the entries of every table.
         intervals: the intervals of the expected CIDRs, in address order.
-        answers: the kernel's answers to each probe; the first is for unconnected UDP.
+        probes: the kernel's answers for each probed address. The first one is for unconnected UDP.
     """
 
     uplinks: tuple[str, ...]
@@ -103,17 +104,17 @@ class State:
 
     @property
     def next_hops(self) -> tuple[NextHop, ...]:
-        """Return the next hops of packets that nothing shadows; none if the uplinks have no default route."""
+        """Return the next hops of the default route, or none if the uplinks have no default route."""
         return () if self.default is None else self.default.hops
 
     @property
     def asks_local_first(self) -> bool:
-        """Return whether table local is looked up first, as by default."""
+        """Return whether table local is looked up first, which is the default."""
         return _asks_local_first(self.rules)
 
     @cached_property
     def fib(self) -> Fib:
-        """Return a model of the tables and rules, as far as they are known here."""
+        """Return a model of the tables and rules that were read."""
         from hostrouting.kernel.fib import Fib
 
         return Fib(self.rules, self.routes, self.addresses, links=self.links, lacks_unknown=True)
@@ -124,19 +125,19 @@ def _asks_local_first(rules: Sequence[Rule]) -> bool:
 
 
 def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> State | None:
-    """Read the tables and the kernel's answers that belong to them.
+    """Read the tables and the matching answers of the kernel.
 
     Args:
         config: the expected CIDRs and the uplinks.
-        backend: the kernel.
-        scope: cancels it between two reads.
+        backend: the kernel to query.
+        scope: the scope that can cancel the call between two reads.
 
     Returns:
-        The state; None if there is no default route and the config names no uplinks.
+        The state, or None if there is no default route and the config names no uplinks.
 
     Raises:
         ContestedDefaultError: the default route doesn't show which interface an expected CIDR should leave through.
-        NoUplinkError: none of the interfaces is there that the config names as uplinks.
+        NoUplinkError: none of the uplinks that the config names exists.
         RouteError: the kernel can't be queried, relevant routes changed during each read, or an encapsulation decides
             where packets leave.
     """
@@ -148,11 +149,11 @@ def read_host(config: Config, backend: RouteBackend, scope: CancelScope) -> Stat
 
 
 def read_once(config: Config, backend: RouteBackend, *, needs_uplinks: bool = True) -> State | None:
-    """Read tables and answers once, one after the other; see ``read_host``.
+    """Read the tables and then the answers once; see ``read_host``.
 
     Args:
         config: the expected CIDRs and the uplinks.
-        backend: the kernel.
+        backend: the kernel to query.
         needs_uplinks: whether to return None if there is no uplink to compare with.
     """
     tables = _read_tables(config, backend, needs_uplinks=needs_uplinks)
@@ -181,9 +182,9 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
             )
     tables = _Tables(devs, default, links, backend.addresses(), backend.rules())
     if any(rule.source is not None or rule.ip_protocol for rule in tables.rules):
-        # Only whole tables show where connections would go once everything is fixed.
+        # Only the complete tables show where connections would go after a fix.
         return tables._replace(routes=tuple(dict.fromkeys((*defaults, *backend.routes()))))
-    # Connected routes are what usually shadows; so one pass over a large table is mostly enough.
+    # Connected routes are the usual cause of shadowing, so one pass over a large table is usually enough.
     connected = [address.prefix for address in tables.addresses if address.dev not in devs]
     single = [(end, 32) for each in tables.addresses for end in (int(each.local), ends(each.prefix)[1])]
     foretold = _coverage(overlap, tables._replace(rules=KERNEL_RULES), (*connected, *single)).suspects(())
@@ -197,14 +198,14 @@ def _read_tables(config: Config, backend: RouteBackend, *, needs_uplinks: bool) 
 
 
 def is_contested(config: Config, defaults: Sequence[Route]) -> bool:
-    """Return whether default routes of one metric leave in doubt through which interface some CIDR is expected."""
+    """Return whether default routes with the same metric leave the expected interface of a CIDR in doubt."""
     is_open = any(each.devs is None for each in config.route_overlap.expected_cidrs)
     return config.uplinks is None and is_open and bool(contested_defaults(defaults))
 
 
 def _coverage(overlap: RouteOverlap, tables: _Tables, besides: Iterable[Prefix] = ()) -> Coverage:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
-    # Also examine where the uplinks' packets may go wrong, or where nothing takes the others.
+    # Also examine CIDRs that the uplinks may not carry, or all CIDRs if there is no default route.
     elsewhere = (
         each.cidr for each in overlap.expected_cidrs if tables.default is None or not each.allows_all(tables.uplinks)
     )
@@ -224,12 +225,12 @@ def _ask_about(config: Config, tables: _Tables, backend: RouteBackend) -> State:
 
 
 class Asked(Protocol):
-    """A kernel to query: a ``RouteBackend``, or a model of one."""
+    """A kernel to query, which is a ``RouteBackend`` or a model of one."""
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> Sequence[Lookup]:
-        """Look addresses up as ``RouteBackend.lookup`` does."""
+        """Look up addresses as ``RouteBackend.lookup`` does."""
 
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
@@ -243,21 +244,22 @@ def ask(
     """Make every lookup that a socket may make, except those whose answer is known.
 
     Args:
-        intervals: the addresses to send to.
-        rules: the host's rules. Without a rule for a source, a second lookup can only differ if the entry names a
-            source that isn't this host's; without a rule for a protocol, there is no lookup for TCP.
+        intervals: the intervals to probe.
+        rules: the rules of the host. If no rule selects by source, a second lookup can only differ if the entry names a
+            source that isn't an address of this host. If no rule selects by protocol, TCP needs no lookups of its own.
         routes: the entries of every table, in the kernel's order.
-        asked: the kernel.
+        asked: the kernel to query.
 
     Returns:
-        The answers for each probe: UDP's first, and within a protocol the one without a source first.
+        The answers for each probe. Those for UDP come first, and for each protocol the answer without a source comes
+        first.
 
     Raises:
         RouteError: the kernel can't be queried.
     """
     has_source = any(rule.source is not None for rule in rules)
     has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
-    # A rule for a source may take this host's own packets too, if it is evaluated first.
+    # A rule for a source may also apply to packets to this host's addresses, if it is evaluated first.
     is_local_safe = _asks_local_first(rules)
     look_up = in_turn(asked.lookup, routes)
     found: dict[int, list[Probe]] = {interval.probed: [] for interval in intervals}
@@ -283,7 +285,7 @@ def ask(
 def _by_source(
     groups: Iterable[tuple[Route, list[int]]], intervals: Sequence[Interval], asked: Asked, *, is_tcp: bool
 ) -> dict[IPv4Address, list[int]]:
-    """Return for each source the probes to look up from it, by entries with the probes that use them."""
+    """Return the probes to look up from each source, given groups of an entry and the probes that use it."""
     chosen: Mapping[Route, tuple[IPv4Address, ...]] = {}
     if unnamed := [group for group in groups if group[0].source is None]:
         ranges = {
@@ -302,7 +304,7 @@ def _by_source(
 
 
 def pending_devs(links: Sequence[Link], addresses: Sequence[Address], uplinks: Sequence[str]) -> tuple[str, ...]:
-    """Return the InfiniBand interfaces without an IPv4 address: their connected routes may still come."""
+    """Return the InfiniBand interfaces without an IPv4 address, which may still get connected routes."""
     with_address = {address.dev for address in addresses} | set(uplinks)
     return tuple(
         sorted(link.name for link in links if link.hardware == Hardware.INFINIBAND and link.name not in with_address)
@@ -310,12 +312,12 @@ def pending_devs(links: Sequence[Link], addresses: Sequence[Address], uplinks: S
 
 
 def named_uplinks(links: Sequence[Link], patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the interfaces that a config names as uplinks, sorted; never the loopback, which reaches nothing."""
+    """Return the interfaces that a config names as uplinks, sorted and without the loopback interface."""
     return tuple(sorted(link.name for link in links if link.name != LOOPBACK and is_like(link.name, patterns)))
 
 
 def usable_devs(links: Sequence[Link], devs: Sequence[str]) -> list[str]:
-    """Return those interfaces through which the kernel accepts and uses a route."""
+    """Return the given interfaces through which the kernel accepts and uses a route."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return [
         link.name
@@ -325,21 +327,24 @@ def usable_devs(links: Sequence[Link], devs: Sequence[str]) -> list[str]:
 
 
 def local_subnets(addresses: Iterable[Address], devs: Sequence[str]) -> dict[Prefix, str]:
-    """Return the subnets of some interfaces, each with the interface.
+    """Return the subnets of some interfaces, mapped to the interfaces.
 
     Args:
         addresses: the host's addresses.
         devs: the names of the interfaces.
 
     Returns:
-        The subnets, except those of a single address: no other host is in them.
+        The subnets, except those of a single address, which contain no other host.
     """
     own = (address for address in addresses if address.dev in devs and address.prefix_length < 32)
     return {address.prefix: address.dev for address in own}
 
 
 def rival_defaults(state: State) -> list[Route]:
-    """Return the live default routes through interfaces other than the default's; if uplinks are named, of uplinks."""
+    """Return the live default routes through interfaces that the chosen default route doesn't use.
+
+    If the config names uplinks, return only those that use an uplink.
+    """
     if state.default is None:
         return []
     known = set(state.default.devs)

@@ -1,4 +1,4 @@
-"""Ask the kernel about every expected CIDR, and judge the answers."""
+"""Query the kernel about every expected CIDR, and judge the answers."""
 
 from __future__ import annotations
 
@@ -61,18 +61,20 @@ def unjudged(
         overlap: the CIDRs to check.
         reason_kind: the kind of the reason.
         reason_detail: details of the reason.
-        host: the name of the host; None: this one's.
+        host: the name of the host, or None for this host.
     """
     report = without_findings(overlap, Verdict.UNKNOWN, host=host)
     return attrs.evolve(report, reason_kind=reason_kind, reason_detail=reason_detail)
 
 
 def nothing_expected(overlap: RouteOverlap, *, host: str | None = None) -> OverlapReport:
-    """Return the report of a check without CIDRs: it proves nothing and holds no node back.
+    """Return the report of a check that has no expected CIDRs.
+
+    Such a check proves nothing and never stops a node from starting.
 
     Args:
-        overlap: the check without expected CIDRs.
-        host: the name of the host; None: this one's.
+        overlap: the settings of the check, which have no expected CIDRs.
+        host: the name of the host, or None for this host.
     """
     how = "name the cluster's CIDRs with --cidr or as routeOverlap.expectedCidrs"
     return unjudged(overlap, UnknownReason.NOTHING_EXPECTED, how, host=host)
@@ -84,7 +86,7 @@ def without_findings(overlap: RouteOverlap, verdict: Verdict, *, host: str | Non
     Args:
         overlap: the CIDRs to check.
         verdict: the verdict to report.
-        host: the name of the host; None: this one's.
+        host: the name of the host, or None for this host.
     """
     return OverlapReport(
         verdict,
@@ -106,22 +108,22 @@ def check_overlap(
     given: NodeAddresses = NONE_GIVEN,
     needs_fix: bool = True,
 ) -> OverlapReport:
-    """Judge every expected CIDR by the kernel's own answers. The check changes and writes nothing.
+    """Judge every expected CIDR by the kernel's answers, without changing the host.
 
     Args:
         config: the expected CIDRs, how to judge them, and the uplinks.
-        backend: the kernel to ask.
-        scope: cancels it.
-        deadlines: how long to wait for a default route through an uplink and for InfiniBand's addresses; None:
-            don't wait.
+        backend: the kernel to query.
+        scope: the scope that can cancel the check.
+        deadlines: how long to wait for a default route through an uplink and for InfiniBand addresses, or None to check
+            at once.
         nameservers: the host's DNS servers; the fix names those that it moves to other interfaces.
-        host: the name of the snapshot's host; None: it is this one.
-        given: the addresses that the config's document gives other components; those that don't fit get a note.
-        needs_fix: whether the report needs a fix for its findings.
+        host: the name of the host in a snapshot, or None for this host.
+        given: the addresses that the document gives to other components. Each one that doesn't fit gets a note.
+        needs_fix: whether to compute a fix for the findings.
 
     Returns:
-        The report; its verdict is ``unknown``, with a reason, if there is no default route to compare with, or several
-        that the kernel alternates between, or no uplink, or the kernel can't be queried.
+        The report. Its verdict is ``unknown``, with a reason, if there is no default route to compare with, if the
+        kernel alternates between several, if no uplink exists, or if the kernel can't be queried.
     """
     overlap = config.route_overlap
     if not overlap.expected_cidrs:
@@ -155,7 +157,7 @@ def check_overlap(
     fixes = Fixes(state, state.default, classifications, nameservers)
     fix, tables = fixes.of_all()
     findings = tuple(fixes.with_fixes(findings, fix))
-    # Discarded packets get a source only once they are fixed, and may then match more rules.
+    # Packets that are discarded now get a source only after the fix, and may then match more rules.
     selects_more = any(rule.source is not None or rule.ip_protocol for rule in state.rules)
     if selects_more or any(len(probes) > 1 for probes in state.probes.values()):
         left = _left_of_connections(overlap, state, tables)
@@ -164,7 +166,10 @@ def check_overlap(
 
 
 def load_all() -> None:
-    """Load the modules that only a failing check needs: a running watcher can't once its package is upgraded."""
+    """Load the modules that only a failing check needs.
+
+    A running watcher can't load them after its package has been upgraded.
+    """
     from hostrouting.kernel import fib  # noqa: F401
     from hostrouting.overlap import _fix  # noqa: F401
 
@@ -179,8 +184,8 @@ def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """Return the uplinks that exist, sorted.
 
     Args:
-        config: the config; it may name the uplinks.
-        backend: the kernel to ask.
+        config: the config, which may name the uplinks.
+        backend: the kernel to query.
     """
     if config.uplinks is not None:
         return named_uplinks(backend.links(), config.uplinks)
@@ -189,11 +194,12 @@ def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
 
 
 def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
-    """Return the InfiniBand interfaces for whose addresses a check waits.
+    """Return the InfiniBand interfaces whose addresses a check waits for.
 
     Args:
-        config: how long the check waits. By the mode's default, it doesn't wait for interfaces that are down.
-        backend: the kernel to ask.
+        config: the config, which sets how long the check waits. By default, it doesn't wait for interfaces that are
+            down.
+        backend: the kernel to query.
     """
     overlap = config.route_overlap
     if not overlap.expected_cidrs or not overlap.address_seconds or is_contested(config, backend.default_routes()):
@@ -203,7 +209,7 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
 
 
 def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScope, deadlines: Deadlines) -> None:
-    """Wait for a default route (on an uplink), and then for InfiniBand's addresses, each until its deadline."""
+    """Wait for a default route on an uplink and then for InfiniBand addresses, each until its deadline."""
     on = "" if config.uplinks is None else f" on {','.join(config.uplinks)}"
 
     def find_default() -> str | None:
@@ -213,7 +219,7 @@ def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScop
         devs = awaited_devs(config, backend)
         return f"an address on {', '.join(devs)}" if devs else None
 
-    # Named uplinks are judged without a default route too.
+    # Named uplinks are judged even if there is no default route.
     if look_until(backend, scope, deadlines.network, find_default) is None or (
         config.uplinks is not None and uplink_devs(config, backend)
     ):
@@ -229,7 +235,7 @@ def _no_default_route(routes: Sequence[Route]) -> str:
 
 
 def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfixable]:
-    """Say for each failure that there is no default route for an entry to inherit from."""
+    """Yield an unfixable item for each failure, because entries have no default route to inherit from."""
     missing = f"missing is {missing_default_route(state.routes, state.named)}"
     down = sorted(link.name for link in state.links if link.name in state.uplinks and not link.is_up)
     if down:
@@ -240,10 +246,10 @@ def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfi
 
 
 def _left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
-    """Return the connections and TCP lookups that still fail once the first lookups are fixed, and their fixes.
+    """Return the connections and TCP lookups that still fail after the first lookups are fixed.
 
-    A fixed address has another first answer, so its connections have another source and may match other rules. Static
-    routes fix only the first lookup of a datagram.
+    The first answer for a fixed address changes, so its connections have another source and may match other rules.
+    Static routes fix only the first lookup of a datagram.
     """
     probes = ask(state.intervals, state.rules, fixed.routes, _Fixed(fixed, _known_sources(state)))
     after = attrs.evolve(state, routes=fixed.routes, probes=probes)
@@ -274,7 +280,7 @@ def _known_sources(state: State) -> dict[SourceKey, tuple[IPv4Address, ...]]:
 
 @attrs.frozen
 class _Fixed:
-    """The kernel with the fix: the tables as they would be, and the sources that were reported."""
+    """A model of the kernel after the fix, with the sources that the kernel has reported."""
 
     fib: Fib
     known: Mapping[SourceKey, tuple[IPv4Address, ...]]
@@ -293,7 +299,7 @@ class _Fixed:
         return {entry: self.known.get(source_key(entry)) or self._possible_sources(entry) for entry in entries}
 
     def _possible_sources(self, entry: Route) -> tuple[IPv4Address, ...]:
-        """Return all sources that an entry of the fix may give; the kernel can't be queried about it."""
+        """Return all sources that an entry of the fix may give, because the kernel can't be queried about it."""
         chosen = self.fib.sources()
         return chosen.doubtful(entry, ()) or chosen.of(entry)
 

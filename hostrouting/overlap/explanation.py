@@ -1,6 +1,6 @@
-"""The path of one address: each lookup that a socket makes for it, rule by rule and table by table.
+"""Explain each lookup that a socket makes for one address, rule by rule and table by table.
 
-The kernel decides the result; the model of its tables shows the path. Where the two differ, the kernel is right, and
+The kernel decides the result, and a model of its tables shows the path. Where the two differ, the kernel is right, and
 the explanation says so.
 """
 
@@ -32,8 +32,8 @@ class Step(JsonObject):
 
     Args:
         rule: the rule.
-        passed: why the next rule is evaluated, in words; None: this one decides.
-        route: the longest match in its table; None if there is none, or the rule doesn't look one up.
+        passed: why the kernel goes on to the next rule, or None if this rule decides.
+        route: the longest match in the rule's table, or None if there is none or the rule doesn't look up a table.
     """
 
     json_names = ("preference", "rule", "passed", "route")
@@ -44,21 +44,21 @@ class Step(JsonObject):
 
     @property
     def preference(self) -> int:
-        """The rule's preference."""
+        """Return the preference of the rule."""
         return self.rule.preference
 
 
 @attrs.frozen
 class ExplainedLookup:
-    """A lookup, from the first rule to its end.
+    """A lookup, with all rules that it reaches.
 
     Args:
         classification: what the kernel's answer means.
         steps: the rules up to the one that decides, according to the tables.
         sources: the sources that the kernel may choose if none was given.
-        is_modelled: whether the tables give the same result as the kernel.
-        sends: whether packets use the lookup; False: it only chooses the source of a connection, which is then looked
-            up again.
+        is_modelled: whether the model gives the same result as the kernel.
+        sends: whether packets use the lookup. If not, it only chooses the source of a connection, which then makes
+            another lookup.
     """
 
     classification: Classification
@@ -77,13 +77,14 @@ class ExplainedLookup:
 
 @attrs.frozen
 class Explanation:
-    """The path of an address.
+    """The path that packets to an address take.
 
     Args:
         address: the destination.
-        expected: the expected CIDRs around the address; none: it is judged as if it were one itself.
-        default_devs: the uplinks, sorted; empty if there is no default route and so nothing to compare with.
-        lookups: the lookups of a socket, in their order.
+        expected: the expected CIDRs that contain the address. If there are none, the address is judged as if it were
+            expected.
+        default_devs: the uplinks, sorted, or empty if there is no default route to compare with.
+        lookups: the lookups that a socket makes, in order.
         is_torn: whether the host changed during every read, so that the result may mix several moments.
     """
 
@@ -95,7 +96,7 @@ class Explanation:
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether every lookup is right; None: without a default route the expected interface is unknown."""
+        """Return whether every lookup is as expected, or None if there is no default route to compare with."""
         return (
             not any(each.sends and each.classification.is_failure for each in self.lookups)
             if self.default_devs
@@ -108,8 +109,8 @@ class Explanation:
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
-# One moment's facts for an explanation: state, all entries, whether local and main are one trie, and for each lookup
-# its classification and the sources that the kernel chooses.
+# The facts for an explanation: the state, all entries, whether local and main share one trie, and for each lookup its
+# classification and the sources that the kernel chooses.
 _Found = tuple[State, tuple[Route, ...], "bool | None", list[Classification], list[tuple[IPv4Address, ...]]]
 
 
@@ -117,13 +118,13 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
     """Follow an address through rules and tables.
 
     Args:
-        address: the destination; a unicast address.
-        config: the expectations.
-        backend: the kernel to ask.
-        scope: cancels the reading.
+        address: the destination, a unicast address.
+        config: the config with the expected CIDRs.
+        backend: the kernel to query.
+        scope: the scope that can cancel the reads.
 
     Returns:
-        The path.
+        The explanation.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -179,14 +180,14 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IPv4Address, .
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
     for rule, is_met, route in fib.come_by(flow):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
-            # For the kernel this rule decided; the tables that ip shows say otherwise.
+            # For the kernel, this rule decided. In the tables that ip shows, the entry belongs to another rule.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
         yield Step(rule, _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback), route)
 
 
 def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
-    """Return why a matching rule doesn't decide; None: it does."""
+    """Return why a matching rule doesn't decide, or None if it does."""
     if rule.action is RuleAction.NOP:
         return "it does nothing"
     if rule.action is RuleAction.GOTO:

@@ -1,4 +1,4 @@
-"""Pure: the result of a check: failures, notes and their fixes, as values that every output uses."""
+"""Pure: define the failures, notes and fixes that a check returns and every output uses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 
-# A line is for people, so it is cut; ``ranges`` is complete.
+# Lines for people are shortened; ``ranges`` is complete.
 _SHOWN_NETWORKS = 16
 
 
 class Verdict(StrEnum):
-    """Result of a check in a word. For ``unknown`` nothing could be judged; the report's ``reason`` says why."""
+    """The result of a check in one word. If it is ``unknown``, the ``reason`` in the report says why."""
 
     OK = "ok"
     OVERLAP = "overlap"
@@ -69,22 +69,22 @@ class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
-        kind: why it fails: ``OVERLAP`` leaves through another interface, ``NO-ROUTE`` has no route, ``BLACKHOLE`` is
-            discarded.
+        kind: why it fails: ``OVERLAP`` if packets leave through another interface, ``NO-ROUTE`` if there is no route,
+            or ``BLACKHOLE`` if packets are discarded.
         cidr: the expected CIDR, masked.
         probe: the first failing address.
-        devs: the interfaces that it leaves through, sorted; empty if it doesn't leave.
-        expected_devs: the uplinks, sorted; or the patterns that the config names for this CIDR.
-        source: the source from which connections fail, unlike the rest; None: it fails unconnected.
+        devs: the interfaces that packets leave through, sorted, or empty if they don't leave.
+        expected_devs: the uplinks, sorted, or the patterns that the config names for this CIDR.
+        source: the source from which connections fail, or null if unconnected packets fail.
         ranges: the failing part, as the fewest CIDRs.
-        route: the entry that wins at ``probe``, or discards it, as ``ip route show`` prints it; null if there is
-            none, or a policy rule decides.
-        fix: those entries of the whole fix that fix a part of it; together they fix everything that routes can fix.
-        shadowed: the failing part as fewer prefixes, including the noted local and broadcast addresses between them.
-            Not part of the JSON.
-        discarded_by: the types of the entries that discard it. Not part of the JSON.
-        behind: the interfaces that it would leave through next if the winning routes were removed, sorted: other
-            interfaces have routes to the same destinations. Not part of the JSON.
+        route: the entry that wins for ``probe`` or discards its packets, as ``ip route show`` prints it, or null if
+            there is none or a policy rule decides.
+        fix: the entries that fix a part of this failure. Together they fix everything that routes can fix.
+        shadowed: the failing part as fewer prefixes, which include the local and broadcast addresses between them. Not
+            part of the JSON.
+        discarded_by: the types of the entries that discard packets. Not part of the JSON.
+        behind: the interfaces that packets would leave through if the winning routes were removed, sorted. Not part of
+            the JSON.
     """
 
     json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
@@ -104,12 +104,12 @@ class Finding(JsonObject):
 
     @property
     def message(self) -> str:
-        """The finding as one line."""
+        """Return the finding as one line."""
         return f"{self.failure}; {self.cause}" if self.cause else self.failure
 
     @property
     def failure(self) -> str:
-        """The line without the cause."""
+        """Return the line without the cause."""
         subject, expected = f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})", ",".join(self.expected_devs)
         if self.kind is FindingKind.OVERLAP:
             text = f"{subject} routes via {','.join(self.devs) or 'no device'}, expected {expected}"
@@ -126,7 +126,7 @@ class Finding(JsonObject):
 
     @property
     def cause(self) -> str:
-        """The entry or policy rule that decides; empty if there is none."""
+        """Return the entry or policy rule that decides, or an empty string if there is none."""
         return "" if self.kind is FindingKind.NO_ROUTE else f"by {self.route or 'a policy rule'}"
 
 
@@ -135,11 +135,11 @@ class Note(JsonObject):
     """A fact worth knowing that isn't a failure.
 
     Args:
-        kind: the subject; docs/reference/report.md has a row for each.
+        kind: the subject of the note. docs/reference/report.md describes each one.
         message: one line of text.
-        cidr: the expected CIDR concerned, masked; null: all of them.
-        devs: the interfaces concerned, sorted.
-        ranges: the part of the CIDR concerned, as the fewest CIDRs.
+        cidr: the expected CIDR that the note is about, masked, or null if it is about all of them.
+        devs: the interfaces that the note is about, sorted.
+        ranges: the part of the CIDR that the note is about, as the fewest CIDRs.
     """
 
     kind: NoteKind
@@ -153,10 +153,11 @@ class Obstacle(NamedTuple):
     """A reason why no route in table main fixes certain addresses.
 
     Args:
-        reason: the reason, and the fix unless a policy rule is the reason.
-        preference: the preference of the policy rule that decides instead; None: no rule does.
-        table: the table that this rule names, where a route could send the addresses back; None: there is none.
-        next_hops: the default route's next hops, for such a route.
+        reason: the reason, together with the fix unless a policy rule is the reason.
+        preference: the preference of the policy rule that decides instead, or None if no rule does.
+        table: the table that this rule names, in which a route could fix the addresses, or None if there is no such
+            table.
+        next_hops: the next hops of the default route, which such a route would use.
     """
 
     reason: str
@@ -171,10 +172,10 @@ class Obstacle(NamedTuple):
         return cls(reason, rule.preference, rule.table if leads else None, next_hops if leads else ())
 
     def commands(self, cidr: str) -> tuple[str, ...]:
-        """Return commands; each of them alone lets a CIDR past the policy rule.
+        """Return commands, each of which lets a CIDR bypass the policy rule on its own.
 
         Args:
-            cidr: the CIDR, or a word that stands for it.
+            cidr: the CIDR, or a placeholder for it.
         """
         from shlex import quote
 
@@ -192,7 +193,7 @@ class Obstacle(NamedTuple):
         """Return the reason together with the fix.
 
         Args:
-            cidr: as for ``commands``.
+            cidr: the CIDR, or a placeholder for it.
         """
         if self.preference is None:
             return self.reason
@@ -202,14 +203,14 @@ class Obstacle(NamedTuple):
 
 @attrs.frozen
 class Unfixable(JsonObject):
-    """Failing addresses that no route in table main can fix, or none that we would propose.
+    """Failing addresses that can't be fixed with a route in table main that we would propose.
 
     Args:
         ranges: the failing addresses.
-        devs: the interfaces that they leave through, sorted.
+        devs: the interfaces that their packets leave through, sorted.
         obstacle: the reason.
-        about: the addresses as fewer prefixes, including the noted local and broadcast addresses between them; empty:
-            use ``ranges``.
+        about: the addresses as fewer prefixes, which include the local and broadcast addresses between them, or empty
+            to use ``ranges``.
     """
 
     json_names = ("ranges", "devs", "reason")
@@ -221,12 +222,15 @@ class Unfixable(JsonObject):
 
     @property
     def reason(self) -> str:
-        """Return the reason and how to fix it; if there are several prefixes, its commands say CIDR in their place."""
+        """Return the reason and the fix.
+
+        If there are several prefixes, the commands contain ``CIDR`` as a placeholder.
+        """
         return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The fewest prefixes to name; single addresses have no length."""
+        """Return the fewest prefixes to name, with single addresses written without a length."""
         return tuple(str(part).removesuffix("/32") for part in self.about or self.ranges)
 
 
@@ -235,9 +239,9 @@ class Fix(JsonObject):
     """The common fix for all failures of a check.
 
     Args:
-        routes: the fewest entries that cover what fails without touching anything that is fine.
-        unfixable: the failures that they don't fix.
-        consequences: what else they move to another interface, a line each.
+        routes: the fewest entries that cover the failing addresses without affecting any others.
+        unfixable: the failures that these entries don't fix.
+        consequences: other traffic that the entries move to another interface, one line each.
     """
 
     routes: tuple[StaticRoute, ...] = ()
@@ -246,7 +250,7 @@ class Fix(JsonObject):
 
 
 class Outlook(StrEnum):
-    """The course of the verdict after an event, compared with the current verdict."""
+    """The change of the verdict after an event."""
 
     SAME = "same"
     RESTORED = "restored"
@@ -256,19 +260,19 @@ class Outlook(StrEnum):
 
 @attrs.frozen
 class EventVerdict(JsonObject):
-    """The verdict after an event: before any other program reacts to it, and after the programs that will.
+    """The verdict right after an event, and the verdict once other programs have reacted to it.
 
     Args:
         event: the event.
-        outlook: ``same``: no change; ``restored``: another verdict until programs restore routes; ``lasting``: another
-            verdict that stays; ``untold``: it can't be predicted.
+        outlook: ``same`` if the verdict doesn't change, ``restored`` if it changes until programs restore routes,
+            ``lasting`` if it changes permanently, or ``untold`` if it can't be predicted.
         verdict: the result of a check right after the event.
-        findings: the failures then, without fixes.
-        reason: why the verdict is ``unknown``, or can't be predicted; null: it is known.
-        restored_by: the programs that restore routes afterwards, in their order; empty: none does until the interface
-            or the host is set up again.
-        lasting_verdict: the result of a check after that.
-        lasting_findings: the failures that remain then, without fixes.
+        findings: the failures right after the event, without fixes.
+        reason: why the verdict is ``unknown`` or can't be predicted, or null if it is known.
+        restored_by: the programs that restore routes afterwards, in order, or empty if none does until the interface or
+            the host is set up again.
+        lasting_verdict: the result of a check after these programs have restored routes.
+        lasting_findings: the failures that remain after that, without fixes.
     """
 
     event: HostEvent
@@ -292,19 +296,20 @@ class OverlapReport(JsonObject):
 
     Args:
         verdict: ``overlap`` if there are findings, ``unknown`` if nothing could be judged.
-        mode: how a failure affects the node: ``WARN`` reports it, ``STRICT`` holds the node back.
-        time: when the kernel was queried: RFC 3339, UTC, in seconds.
+        mode: how a failure affects the node: ``WARN`` only reports it, and ``STRICT`` stops the node from starting.
+        time: when the kernel was queried, in RFC 3339 format, in UTC and without fractions of a second.
         host: the name of the host.
-        default_devs: the uplinks, sorted: the default route's interfaces, or those that the config names; none if
-            nothing was judged.
-        findings: the failures in the order of the config, and within a CIDR in address order.
+        default_devs: the uplinks, sorted. These are the interfaces of the default route or those that the config names.
+            Empty if nothing was judged.
+        findings: the failures, ordered as in the config and by address within a CIDR.
         notes: facts worth knowing that aren't failures.
-        reason_kind: the kind of the reason for ``unknown``; None for the other verdicts.
+        reason_kind: the kind of the reason if the verdict is ``unknown``, otherwise None.
         reason_detail: details of the reason.
         cidrs: the CIDRs that were checked.
-        fix: the common fix for all failures; not part of the JSON, where each failure has its own.
-        changes: the changes made by the task that checked; not part of the JSON, which is the same everywhere.
-        events: the verdicts after each event that the host may meet; null: they weren't requested.
+        fix: the common fix for all failures. Not part of the JSON, in which each failure has its own fix.
+        changes: the changes made by the task that ran the check. Not part of the JSON, which is the same for every
+            task.
+        events: the verdict after each possible event, or null if predictions weren't requested.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -326,28 +331,28 @@ class OverlapReport(JsonObject):
 
     @property
     def is_one_event_away(self) -> bool | None:
-        """Return whether a single event leads an expected CIDR astray permanently; None: no events were requested."""
+        """Return whether a single event would break an expected CIDR for good, or None if no events were requested."""
         return None if self.events is None else any(each.is_risk for each in self.events)
 
     @property
     def reason(self) -> str | None:
-        """Return why nothing could be judged, in a line that begins with the kind; None if something was judged."""
+        """Return why nothing could be judged, in a line that begins with the kind, or None if there is a verdict."""
         if self.reason_kind is None:
             return None
         return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)
 
 
 class RouteOverlapError(HostRoutingError):
-    """STRICT mode found traffic that leaves through a wrong interface, or couldn't judge.
+    """The error of a check in STRICT mode that found failures or couldn't judge anything.
 
     Args:
         message: a line for each finding, or the reason why nothing could be judged.
         report: the result of the check.
-        warnings: other problems that keep the installation from working, a sentence each.
+        warnings: other problems that keep the installation from working, one sentence each.
         hint: what to do next.
 
-    The report's ``findings``, ``reason`` and ``fix`` are attributes of the error too; ``fix`` is None if nothing could
-    be judged.
+    The error also has the attributes ``findings``, ``reason`` and ``fix`` of the report. ``fix`` is None if nothing
+    could be judged.
     """
 
     def __init__(self, message: str, report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Many hosts from snapshots: each is judged by itself, and hosts with the same result form a group."""
+"""Judge many hosts from their snapshots, and group the hosts that have the same result."""
 
 from __future__ import annotations
 
@@ -32,32 +32,35 @@ if TYPE_CHECKING:
     SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
     # Each source with its number.
     _Sources = tuple[tuple[int, SnapshotSource], ...]
-    # The common result of a group's hosts; the first one's report, and all names.
+    # The result that all hosts of a group share, and for each group the report of its first host and the names of all
+    # hosts.
     _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None, bool | None]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
-# The number of snapshots that a worker gets at a time, and the limit of those under way.
+# The number of snapshots in a portion, and the maximum number of portions in progress.
 _AT_ONCE, _UNDER_WAY = 16, 64
 
-# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may take any amount.
+# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may take any amount of both.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
 # A host with 200 interfaces has 800 possible events.
 _TIMES_WITH_EVENTS = 10
 
-# A thread's stack (8 MiB), and the addresses that glibc reserves for its arena: twice 64 MiB until it is aligned.
+# The stack of a thread (8 MiB), and the address space that glibc reserves for its arena (twice 64 MiB until it is
+# aligned).
 _THREAD_BYTES = 136 << 20
 
 
 @attrs.frozen
 class GroupFailure(JsonObject):
-    """A failure that each host of a group has.
+    """A failure that all hosts of a group have.
 
     Args:
         kind: the kind of the failure.
         cidr: the expected CIDR.
-        devs: the interfaces that it leaves through, and those that would carry it without them, sorted; empty if it
-            doesn't leave. Which of eight similar interfaces wins differs from host to host.
+        devs: the interfaces that packets leave through, and those that would carry them otherwise, sorted, or empty if
+            packets don't leave. Both are listed because it differs from host to host which of eight similar interfaces
+            wins.
     """
 
     kind: FindingKind
@@ -67,14 +70,14 @@ class GroupFailure(JsonObject):
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts with the same verdict, the same failures and the same fix; or with a reason of the same kind.
+    """Hosts that share the same verdict, failures and fix, or the same kind of reason.
 
     Args:
         verdict: the verdict of each host.
         failures: the failures of each host.
         fix: the entries that fix everything that routes can fix.
-        hosts: their names, in the order of the snapshots.
-        report: the first host's report. Details such as addresses may differ on the others.
+        hosts: the names of the hosts, in the order of the snapshots.
+        report: the report of the first host. Details such as addresses may differ on the other hosts.
     """
 
     verdict: Verdict
@@ -89,8 +92,8 @@ class FleetReport(JsonObject):
     """The result of ``judge``.
 
     Args:
-        groups: fine groups first, then failing ones, then those that couldn't be judged; within these the largest
-            first.
+        groups: the groups without failures, then those with failures, then those that couldn't be judged. The largest
+            group of each kind comes first.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -107,7 +110,7 @@ class FleetReport(JsonObject):
 
     @property
     def one_event_away(self) -> int | None:
-        """Return how many hosts a single event leads astray permanently; None: no events were requested."""
+        """Return how many hosts a single event would break permanently, or None if no events were requested."""
         told = [group for group in self.groups if group.report.events is not None]
         return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
 
@@ -121,28 +124,28 @@ def judge(
     scope: CancelScope | None = None,
     one_event: bool = False,
 ) -> FleetReport:
-    """Judge the snapshots of many hosts, and group the hosts by their result.
+    """Judge the snapshots of many hosts, and group the hosts by result.
 
     Args:
-        snapshots: the output of ``hostrouting snapshot`` on each host: the path of a file, which the executor's workers
-            must be able to read too, the document itself, or a ``Snapshot``. A document without a host's name gets that
-            of its file, without ``.json``.
-        config: the expectations, the same for every host.
-        executor: runs the work, such as Dask's ``distributed.Client().get_executor()`` on a cluster; it isn't shut
-            down. None: a process on each core of this machine.
-        max_mib: larger files aren't read. For the processes of this machine it also limits the time and the memory that
-            each snapshot may take.
-        scope: cancels the work, and receives its progress.
-        one_event: also group hosts by whether a single event leads them astray permanently; takes several times as
-            long.
+        snapshots: the output of ``hostrouting snapshot`` from each host, as the path of a file, as a document, or as a
+            ``Snapshot``. The workers of an executor must be able to read the file. A document without a host name gets
+            the name of its file, without ``.json``.
+        config: the config with the expected CIDRs, which is the same for every host.
+        executor: the executor that runs the work, such as Dask's ``distributed.Client().get_executor()`` on a cluster.
+            It isn't shut down. If None, one process runs on each core of this machine.
+        max_mib: the maximum size of a file in MiB. For processes on this machine, it also limits the time and the
+            memory for each snapshot.
+        scope: the scope that can cancel the work, and that receives its progress.
+        one_event: whether to group hosts also by whether a single event would break them permanently, which takes
+            several times as long.
 
     Returns:
         The groups. A snapshot that can't be read is ``unknown``, with a reason that begins with ``no-snapshot``. The
-        reason begins with ``check-failed`` if judging it took too long or too much memory, or ended a process of this
+        reason begins with ``check-failed`` if judging it takes too much time or memory, or ends a process on this
         machine.
 
     Raises:
-        HostRoutingError: a worker of the executor died, for example for want of memory.
+        HostRoutingError: a worker of the executor died, for example for lack of memory.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     scope = CancelScope() if scope is None else scope
@@ -172,12 +175,12 @@ def judge(
 
 @contextmanager
 def _processes(count: int, work: _Work) -> Iterator[Executor]:
-    """Start workers. None outlives this block if it fails, or this process if it is killed."""
+    """Start workers, which end if this block fails or this process is killed."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import Pipe
 
     ended, lifeline = Pipe(duplex=False)
-    # A worker starts with the address space of this process, and has one more thread.
+    # A worker starts with the address space of this process and has one more thread.
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     bytes_max = pages * resource.getpagesize() + _THREAD_BYTES + (work.max_mib << 20) * _MEMORY_A_BYTE
     with (
@@ -193,7 +196,7 @@ def _processes(count: int, work: _Work) -> Iterator[Executor]:
 
 
 def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> None:
-    """Set up a worker: it ends with its parent process, dies of signals as usual, and has limited memory."""
+    """Set up a worker, which ends with its parent process, reacts to SIGTERM as usual, and has limited memory."""
 
     def await_end() -> None:
         ended.poll(None)
@@ -201,7 +204,7 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
 
     lifeline.close()
     threading.Thread(target=await_end, daemon=True).start()
-    # Ctrl-C reaches all processes of a terminal; the worker must not react to it by itself.
+    # Ctrl-C reaches all processes of a terminal, but only the parent process may react to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -211,18 +214,18 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
 
 @attrs.define(eq=False)
 class _Portion:
-    """Snapshots, and a worker's results for them once one has them."""
+    """Snapshots for a worker, and the future of their results."""
 
     snapshots: _Sources
     future: Future[_Groups] | None = None
 
     @property
     def is_judged(self) -> bool:
-        """Return whether a worker has finished with them."""
+        """Return whether a worker has judged these snapshots."""
         return self.future is not None and self.future.done() and self.future.exception() is None
 
     def hand_to(self, pool: Executor, work: _Work) -> Future[_Groups]:
-        """Give them to a worker, unless one has them."""
+        """Give these snapshots to a worker, unless one has judged them."""
         if self.future is None or not self.is_judged:
             self.future = pool.submit(work, self.snapshots)
         return self.future
@@ -231,14 +234,14 @@ class _Portion:
 def _results(
     pool: Executor, portions: Iterator[_Portion], begun: deque[_Portion], work: _Work, scope: CancelScope
 ) -> Iterator[_Groups]:
-    """Yield the workers' results in the order of the snapshots, so that any executor gives the same report.
+    """Yield the results of the workers in the order of the snapshots, so that every executor gives the same report.
 
     Args:
         pool: the workers.
-        portions: the portions to start; only as many are taken as may be under way.
-        begun: the portions whose results weren't yielded yet.
+        portions: the portions to start. No more are taken than may be in progress.
+        begun: the portions whose results haven't been yielded yet.
         work: the work to run.
-        scope: cancels the waits.
+        scope: the scope that can cancel the waits.
     """
     waiting = deque(portion.hand_to(pool, work) for portion in begun)
     while True:
@@ -259,7 +262,7 @@ def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
 
 
 def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield the results of the workers of a foreign executor."""
+    """Yield the results from the workers of the caller's executor."""
     begun: deque[_Portion] = deque()
     try:
         yield from _results(executor, portions, begun, work, scope)
@@ -272,11 +275,11 @@ def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, s
 
 
 def _results_here(portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield the results of processes of this machine; a snapshot that ends its process gets a row."""
+    """Yield the results from processes on this machine, with a report for each snapshot that ends its process."""
     begun: deque[_Portion] = deque()
     while True:
-        # The workers end here if this fails; before Python 3.12 the thread that notices it prints a traceback for each
-        # cancelled future.
+        # If this fails, the workers end here. Before Python 3.12, the thread that notices this prints a traceback for
+        # each cancelled future.
         with _processes(len(os.sched_getaffinity(0)), work) as pool:
             try:
                 yield from _results(pool, portions, begun, work, scope)
@@ -291,7 +294,7 @@ def _alone(portion: _Portion) -> Iterable[_Portion]:
 
 
 def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) -> None:
-    """Judge each snapshot that was under way when a process ended by itself, up to the one that ends another."""
+    """Judge the snapshots that were in progress when a process died, one by one, until one of them ends its process."""
     with _processes(1, work) as pool:
         for portion in begun:
             try:
@@ -304,18 +307,18 @@ def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) ->
 
 
 class _TooSlowError(Exception):
-    """A snapshot takes more processor time than allowed."""
+    """The error for a snapshot that takes more processor time than allowed."""
 
 
 @attrs.frozen
 class _Work:
-    """A worker's task: judge snapshots, and group them.
+    """The task of a worker, which is to judge snapshots and group them.
 
     Args:
-        config: the expectations.
-        max_mib: larger files aren't read.
-        seconds: the limit of processor time for each; 0: no limit.
-        one_event: whether to predict events too.
+        config: the config with the expected CIDRs.
+        max_mib: the maximum size of a file in MiB.
+        seconds: the maximum processor time for each snapshot, or 0 for no limit.
+        one_event: whether to predict events as well.
     """
 
     config: Config
@@ -338,7 +341,7 @@ class _Work:
             why = f"judging it takes more than {self.seconds:g} s of processor time"
         except MemoryError:
             why = "judging it takes more memory than a process may have"
-        # Its memory is free again here.
+        # The memory for judging it is free again here.
         return self.row(number, given, why)
 
     def _judge_unlimited(self, number: int, given: SnapshotSource) -> OverlapReport:
@@ -363,7 +366,7 @@ class _Work:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise ``_TooSlowError`` if the block takes more processor time than that; 0: no limit.
+    """Raise ``_TooSlowError`` if the block takes more than the given processor time, where 0 means no limit.
 
     Only the main thread of a process can be limited this way.
     """
@@ -375,7 +378,7 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGPROF, stop)
-    # Repeated, in case it is raised where Python drops it, such as in a finalizer.
+    # The signal repeats, in case Python drops the first exception, for example in a finalizer.
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
     try:
         yield
@@ -402,5 +405,5 @@ def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
     failures = (
         GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind)))) for each in report.findings
     )
-    # A host's connections from several sources fail alike.
+    # The connections of a host may fail in the same way from several sources.
     return tuple(dict.fromkeys(failures))

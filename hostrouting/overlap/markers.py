@@ -1,4 +1,4 @@
-"""The marker of a check, and its JSON report, for other programs."""
+"""Write the marker of a check and its JSON report for other programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReas
 
 
 def marker_text(report: OverlapReport) -> str:
-    """Return the marker's content: nothing, the failures, ``no-default-route``, or ``check-failed: REASON``."""
+    """Return the content of the marker: nothing, the failures, ``no-default-route``, or ``check-failed: REASON``."""
     if report.verdict is not Verdict.UNKNOWN:
         return "".join(f"{finding.message}\n" for finding in report.findings)
     if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
@@ -19,7 +19,7 @@ def marker_text(report: OverlapReport) -> str:
 
 
 def marked_verdict(layout: Layout) -> Verdict | None:
-    """Read the verdict from the marker; None if there is none.
+    """Return the verdict in the marker, or None if there is no marker.
 
     Raises:
         FileError: the marker can't be read.
@@ -36,7 +36,7 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     """Write exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report next to it.
 
     Args:
-        layout: where the host's files are.
+        layout: the paths of the host's files.
         report: the result of the check.
 
     Raises:
@@ -48,6 +48,6 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     if text:
         marker, other = other, marker
     write_if_changed(layout.report, to_json_text(report.to_json()))
-    # Remove the old marker first: a reader never sees both, and never takes a missing one for "ok".
+    # Remove the old marker first. A reader then never sees both, and never takes a missing marker for "ok".
     remove(other)
     write_if_changed(marker, text)

@@ -1,4 +1,7 @@
-"""The metrics of a check, in Prometheus' text exposition format 0.0.4; docs/reference/watch.md lists them."""
+"""Write the metrics of a check in the Prometheus text exposition format 0.0.4.
+
+docs/reference/watch.md lists the metrics.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ class Metric(NamedTuple):
     Args:
         name: the name without the common prefix.
         kind: ``gauge`` or ``counter``.
-        meaning: the help text, one sentence.
-        samples: the values by their labels; the labels need no escaping.
+        meaning: the help text, which is one sentence.
+        samples: the value for each set of labels. The labels need no escaping.
     """
 
     name: str
@@ -58,7 +61,7 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
     """Return the metrics of a host's gate.
 
     Args:
-        layout: where the host's files are.
+        layout: the paths of the host's files.
         mode: the check's mode.
 
     Raises:
@@ -73,7 +76,7 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
 
 
 def exposition(*metrics: Metric) -> str:
-    """Return metrics as text, without those that have no samples."""
+    """Return metrics as text, except those that have no samples."""
     lines: list[str] = []
     for name, kind, meaning, samples in metrics:
         if samples:

@@ -1,7 +1,7 @@
-"""The node and DNS addresses that a document has next to ``hostRouting``; they are used for a note only.
+"""Read the node and DNS addresses that a document has next to ``hostRouting``, which are only used for notes.
 
-Other components read these keys, and secrets are stored next to them. So no other key is read, a key of another shape
-is ignored, and these values never reach a config, a mapping, a file or a script.
+Other components use these keys, and secrets are stored next to them. Therefore no other key is read, a key with an
+unexpected type is ignored, and the values never reach a config, a mapping, a file or a script.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class NodeAddresses(NamedTuple):
     """Addresses that the document gives to other components.
 
     Args:
-        node_ip: the kubelet's address, ``node.kubelet.nodeIP``; None if the document has no readable one.
-        dns_service_ip: the address of the cluster's DNS, ``networking.dnsServiceIP``; None if there is no readable one.
+        node_ip: the kubelet's address, ``node.kubelet.nodeIP``; or None if the document has no valid one.
+        dns_service_ip: the address of the cluster's DNS, ``networking.dnsServiceIP``, or None if there is no valid one.
     """
 
     node_ip: IPv4Address | None = None
@@ -34,14 +34,14 @@ class NodeAddresses(NamedTuple):
         return cls(_address(document, "node", "kubelet", "nodeIP"), _address(document, "networking", "dnsServiceIP"))
 
 
-# For no document, or for one without these keys.
+# The value if there is no document, or if it has none of these keys.
 NONE_GIVEN = NodeAddresses()
 
 
 def _address(document: object, *keys: str) -> IPv4Address | None:
     for key in keys:
         document = document.get(key) if isinstance(document, Mapping) else None
-    # A dual-stack node has two, separated by a comma.
+    # A dual-stack node has two addresses, separated by a comma.
     for word in document.split(",") if isinstance(document, str) else ():
         try:
             return parse_unicast_address(word.strip())
@@ -76,11 +76,11 @@ def misfits(
     """Yield a misfit for each address that doesn't fit.
 
     Args:
-        given: the document's addresses.
+        given: the addresses in the document.
         overlap: the expected CIDRs.
         addresses: the host's addresses.
         uplinks: the names of the uplinks.
-        defaults: the default routes; an interface that has one may be the intended uplink.
+        defaults: the default routes. An interface that has one may be the intended uplink.
     """
     devs = tuple(sorted({each.dev for each in addresses if each.local == given.node_ip}))
     if given.node_ip is not None and not set(devs) & set(uplinks):

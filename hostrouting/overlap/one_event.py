@@ -1,4 +1,4 @@
-"""Predict the verdict after each event that a host may meet, on the kernel in memory; the host isn't changed."""
+"""Predict the verdict after each possible event with a kernel in memory, without changing the host."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from phases import CancelScope
 
 _WATCHER = "hostrouting watch"
 
-# Azure's agent gives InfiniBand networks of this length.
+# The prefix length of the networks that Azure's agent gives to InfiniBand interfaces.
 _LATE_LENGTH = 16
 
-# Devices whose state follows that of another device, which no snapshot names.
+# Kinds of devices whose state depends on another device, which snapshots don't name.
 _STACKED = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 
 
@@ -39,21 +39,21 @@ def anticipate(config: Config, snapshot: Snapshot, scope: CancelScope) -> tuple[
     """Return the verdict after each event.
 
     Args:
-        config: the expectations.
+        config: the config with the expected CIDRs.
         snapshot: the snapshot of the host.
-        scope: cancels the prediction.
+        scope: the scope that can cancel the prediction.
     """
     foretelling, found = _Foretelling(config, snapshot), list[EventVerdict]()
     for event in events(config, snapshot):
         scope.check()
-        # An interface that was moved away is gone.
+        # An interface that moves into a pod is gone from the host, as after the previous event.
         is_known = event.kind is EventKind.INTO_POD
         found.append(attrs.evolve(found[-1], event=event) if is_known else foretelling.verdict(event))
     return tuple(found)
 
 
 def events(config: Config, snapshot: Snapshot) -> Iterator[HostEvent]:
-    """Yield the possible events of the interfaces that matter; events of others change no verdict."""
+    """Yield the possible events that can change a verdict."""
     touching = touching_devs(config, snapshot)
     for link in snapshot.links:
         if link.name in touching:
@@ -72,9 +72,10 @@ def events(config: Config, snapshot: Snapshot) -> Iterator[HostEvent]:
 def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
     """Return the interfaces on which a verdict may depend.
 
-    They have an entry, in any table, around or inside an expected CIDR (every default is one) or inside a discarding
-    entry there, which might be a CNI's own block; or an address that such an entry names or that a policy rule may
-    select; or they are ports of such an interface, or are named as uplinks.
+    An interface counts if it has an entry in any table that overlaps an expected CIDR, as every default route does, or
+    that overlaps a discarding entry there, which might be a CNI's own block. It also counts if it has an address that
+    such an entry names or that a policy rule may select, if it is a port of such an interface, or if the config names
+    it as an uplink.
     """
     cidrs = [numbers(each.cidr) for each in config.route_overlap.expected_cidrs]
     discarded = [numbers(route.destination) for route in snapshot.routes if route.type.is_discard]
@@ -94,7 +95,7 @@ def touching_devs(config: Config, snapshot: Snapshot) -> set[str]:
 
 
 def _renumbered(snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
-    """Yield the event that a DHCP client gets an address and a gateway of the next subnet."""
+    """Yield an event in which a DHCP client gets an address and a gateway in the next subnet."""
     if (old := lease_of(snapshot, dev)) is not None:
         network = old.address.network
         step = network.num_addresses if int(network[-1]) >> 24 < 223 else -network.num_addresses
@@ -104,7 +105,10 @@ def _renumbered(snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
 
 
 def _late_addresses(config: Config, snapshot: Snapshot, dev: str) -> Iterator[HostEvent]:
-    """Yield events that give InfiniBand an address: in another interface's network, or around an expected CIDR."""
+    """Yield events that give an address to an InfiniBand interface.
+
+    The address is in the network of another InfiniBand interface or, if there is none, in one around an expected CIDR.
+    """
     fabric = {link.name for link in snapshot.links if link.hardware == Hardware.INFINIBAND}
     networks = [address.network for address in snapshot.addresses if address.dev in fabric]
     firsts = (each.cidr.network_address for each in config.route_overlap.expected_cidrs)
@@ -118,10 +122,10 @@ def _late_addresses(config: Config, snapshot: Snapshot, dev: str) -> Iterator[Ho
 
 
 class _Foretelling:
-    """A host's current state, and the verdicts on its possible later states.
+    """The current state of a host, and the verdicts for its possible later states.
 
     Args:
-        config: the expectations.
+        config: the config with the expected CIDRs.
         snapshot: the snapshot of the host.
     """
 
@@ -129,7 +133,7 @@ class _Foretelling:
         self._config, self._snapshot = config, with_sources(snapshot, snapshot)
         self._entries, self._now = _entries(snapshot), _check(config, self._snapshot)
         self._why_none = _why_none(config, snapshot)
-        # Many events affect the same parts.
+        # Many events affect the same parts of the CIDRs.
         self._parts: dict[tuple[ExpectedCidr, ...], tuple[object, ...]] = {}
 
     def verdict(self, event: HostEvent) -> EventVerdict:
@@ -154,7 +158,10 @@ class _Foretelling:
         )
 
     def _judge(self, event: HostEvent, later: Snapshot) -> OverlapReport:
-        """Judge the host after an event: first only what the event affects, then everything if the result differs."""
+        """Judge the host after an event.
+
+        Only the affected parts are judged first, and everything else only if their result differs.
+        """
         is_uplink = self._now.reason is not None or event.subject in self._now.default_devs
         if not is_uplink and all(rule.source is None for rule in later.rules):
             parts = self._touched_parts(later)
@@ -167,12 +174,12 @@ class _Foretelling:
         return _check(self._config, later)
 
     def _touched_parts(self, later: Snapshot) -> tuple[ExpectedCidr, ...]:
-        """Return those parts of the CIDRs around which an entry, or its source, has been added or removed."""
+        """Return the parts of the CIDRs where an entry, or the source of an entry, was added or removed."""
         moved = {each.local for each in {*self._snapshot.addresses} ^ {*later.addresses}}
         was, is_now = self._entries, _entries(later)
         changed = {prefix for prefix in was.keys() | is_now.keys() if was.get(prefix) != is_now.get(prefix)}
         changed |= {numbers(route.destination) for route in self._snapshot.routes if route.source in moved}
-        # Whether a discarded block is a CNI's own depends on the routes inside.
+        # The routes inside a discarded block decide whether a CNI owns it.
         inner = PrefixIndex(changed)
         discards = (route for route in later.routes if route.type.is_discard and route.protocol not in CNI_PROTOCOLS)
         blocks = filter(inner.meeting, {numbers(route.destination) for route in discards})
@@ -186,7 +193,7 @@ class _Foretelling:
         return tuple(dict.fromkeys(parts))
 
     def _brought_back(self, event: HostEvent, later: Snapshot) -> tuple[tuple[str, ...], Snapshot]:
-        """Return the programs that restore routes after an event, the watcher last, and the host's state then."""
+        """Return the programs that restore routes after an event, with the watcher last, and the resulting state."""
         left = {(route.key, route.hops) for route in later.routes}
         lost = [r for r in self._snapshot.routes if r.protocol != Protocol.KERNEL and (r.key, r.hops) not in left]
         # An expired lease doesn't come back.
@@ -206,14 +213,14 @@ def _check(config: Config, snapshot: Snapshot) -> OverlapReport:
 
 
 def _told(report: OverlapReport) -> tuple[object, ...]:
-    """Return a value that is equal for checks with the same result; the name of an entry doesn't matter."""
+    """Return a value that is equal for checks with the same result, whichever entries cause it."""
     return (report.verdict, *((each.kind, each.cidr, each.devs, each.source, each.ranges) for each in report.findings))
 
 
 def _entries(snapshot: Snapshot) -> dict[Prefix, list[Route]]:
-    """Return the entries by destination, in their order, which decides between equal ones.
+    """Return the entries for each destination in their order, which decides between equal entries.
 
-    A hop without a carrier is used like any other, unless it is dead.
+    A hop without a carrier is used like any other unless it is dead.
     """
     found: dict[Prefix, list[Route]] = {}
     for route in snapshot.routes:
@@ -224,12 +231,12 @@ def _entries(snapshot: Snapshot) -> dict[Prefix, list[Route]]:
 
 
 def _why_none(config: Config, snapshot: Snapshot) -> str | None:
-    """Return why no event of a host can be predicted; None: some can."""
+    """Return why no event of a host can be predicted, or None if some can."""
     if missing := {each.dev for each in snapshot.addresses} - {link.name for link in snapshot.links}:
         return f"the snapshot lacks the interface {min(missing)}"
     expected = PrefixSet(numbers(each.cidr) for each in config.route_overlap.expected_cidrs)
     for route in snapshot.routes if any(rule.source is not None for rule in snapshot.rules) else ():
-        # With more addresses each hop carries some.
+        # If the destination has more addresses, each hop carries some of them.
         is_short = route.destination.num_addresses < flows_through(route)
         if is_short and expected.overlaps(*ends(numbers(route.destination))):
             return f"the kernel's own hash decides which hop of {route} is taken, and so which source"
@@ -237,7 +244,7 @@ def _why_none(config: Config, snapshot: Snapshot) -> str | None:
 
 
 def _why_untold(snapshot: Snapshot, event: HostEvent) -> str | None:
-    """Return why the kernel in memory can't predict the effect of an event; None: it can."""
+    """Return why the kernel in memory can't predict the effect of an event, or None if it can."""
     if event.kind is EventKind.RESTART:
         is_known = all(each.drops_routes is not None for each in snapshot.managers if each.name == event.subject)
         return None if is_known else f"whether {event.subject} then drops routes isn't known"
@@ -259,6 +266,6 @@ def _kept_routes(config: Config, snapshot: Snapshot) -> list[Route]:
     """Return the routes that the watcher restores."""
     try:
         plan, _ = plan_now(config, SnapshotBackend(snapshot))
-    except RouteError:  # then it restores none
+    except RouteError:  # then the watcher restores none
         return []
     return [*plan.add, *(change.new for change in plan.replace)]

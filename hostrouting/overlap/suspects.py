@@ -1,4 +1,4 @@
-"""Private networks that leave through interfaces other than the default route's; a cluster's may be among them."""
+"""Find private networks that leave through other interfaces than the default route, and may hide a cluster."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import Table
 
-# RFC 1918 and RFC 6598: a cluster's networks are in these ranges.
+# The networks of a cluster are in these ranges of RFC 1918 and RFC 6598.
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 
 
 def taken_networks(backend: RouteBackend) -> dict[IPv4Network, tuple[str, ...]]:
-    """Return the private networks that table main routes elsewhere, sorted, each with its interfaces.
+    """Return the private networks that table main routes through other interfaces, sorted, each with its interfaces.
 
-    Routes to single addresses and through container interfaces are left out: they can't hide a cluster.
+    Routes to single addresses and through container interfaces are left out, because they can't hide a cluster.
 
     Args:
-        backend: the kernel to ask.
+        backend: the kernel to query.
 
     Raises:
         RouteError: the kernel can't be queried.

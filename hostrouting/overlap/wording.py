@@ -1,4 +1,4 @@
-"""The result of a check in plain words, for errors, markers and events."""
+"""Describe the result of a check in plain words for errors, markers and events."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
 
-# A line is for people, so it is cut; ``hostrouting fix`` prints everything.
+# Lines for people are shortened; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
 
 
 def summary(report: OverlapReport) -> str:
-    """Return a line for each failure; the reason if nothing could be judged; one line if all is well."""
+    """Return a line for each failure, or one line if nothing fails or nothing could be judged."""
     if report.verdict is Verdict.UNKNOWN:
         return f"the check couldn't judge anything: {report.reason}"
     if report.findings:
@@ -25,7 +25,7 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """Return the fix in at most two lines: the entries to paste and what no route fixes; none if nothing fails."""
+    """Return at most two lines with the entries to paste and the addresses that no route fixes."""
     left = collapse_addresses(network for item in report.fix.unfixable for network in item.ranges)
     ranges = [str(network).removesuffix("/32") for network in left]
     says = f"no route fixes {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"
@@ -38,7 +38,7 @@ def _pasted(report: OverlapReport) -> list[str]:
 
 
 def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
-    """Return the entries as JSON, as many as a person will read, and a remark about the remaining ones."""
+    """Return the first entries as JSON, and a remark about the remaining ones."""
     if not report.fix.routes:
         return [], ""
     import json
@@ -55,12 +55,12 @@ def reasons(report: OverlapReport) -> list[str]:
 
 
 def decided_by(rule: Rule) -> str:
-    """Say in words which policy rule decides."""
+    """Describe the policy rule that decides."""
     what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
     return f"the policy rule of preference {rule.preference} {what}"
 
 
 def error_text(report: OverlapReport) -> str:
-    """Return an error's text: failures or reason, the fix and what else it moves, and what no route fixes."""
+    """Return the text of an error: the failures or reason, the fix and its consequences, and what no route fixes."""
     mind = [f"mind: {line}" for line in report.fix.consequences]
     return "\n".join([summary(report), *_pasted(report), *mind, *reasons(report)])
