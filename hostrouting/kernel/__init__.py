@@ -1,5 +1,5 @@
-"""The routes port and its implementations: netlink, a kernel in memory, a throw-away namespace, and a snapshot.
+"""Access the kernel's routes through netlink, in a throw-away namespace, in memory or in a snapshot.
 
-``fib`` and ``rules`` are the pure model behind a snapshot's answers. ``managers`` finds the network manager that claims
-an interface.
+``port`` defines the interface that all of these implement. ``fib`` and ``rules`` are the pure model that computes the
+answers of a snapshot. ``managers`` finds the network manager that claims an interface.
 """

@@ -1,8 +1,9 @@
-"""Pure: convert the output of ``ip -j -N``, item by item, to values of ``hostrouting.model``, and back.
+"""Pure: convert the items that ``ip -j -N`` prints to values of ``hostrouting.model``, and back.
 
-Unknown keys are ignored; a value that is used must be one that ip prints. Without ``-d`` ip omits defaults: type
-unicast, table main, protocol boot and scope universe of a route, protocol kernel of a rule. A flag is a key whose value
-is null or true. Without ``-N`` ip prints names, of which only those that don't depend on the host's /etc are known.
+Unknown keys are ignored. A value that is used must be one that ip prints. Without ``-d``, ip omits defaults: for a
+route the type unicast, table main, protocol boot and scope universe, and for a rule the protocol kernel. A flag is a
+key whose value is null or true. Without ``-N``, ip prints names, and only those that don't depend on the host's /etc
+are known here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from hostrouting.model.text import shown
 
 _BYTE, _UINT32, _INT32, _UINT64 = 0xFF, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF
 
-# ``[32]`` is a link type that ip has no name for, ``ipproto-6`` a protocol as printed with -N (iproute2 6.1).
+# ``[32]`` is a link type for which ip has no name, and ``ipproto-6`` is a protocol as ip prints it with -N (iproute2
+# 6.1).
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
 
 _NAME_MAX = 15  # IFNAMSIZ includes the terminating zero
@@ -73,14 +75,14 @@ def _names(enum: type[IntEnum], **more: int) -> dict[str, int]:
 
 
 def _text(value: object) -> str:
-    # No kernel name contains white space (dev_valid_name): a made-up one could forge lines of a report.
+    # No name in the kernel contains white space (dev_valid_name). A made-up name could forge lines of a report.
     if not isinstance(value, str) or not value or _SPACE.search(value):
         raise ValueError(f"{shown(value)} is not a name")
     return value
 
 
 def _interface(value: object) -> str:
-    """Read the name of an interface that the kernel allows (dev_valid_name), at most 15 bytes."""
+    """Parse the name of an interface, of at most 15 bytes, as the kernel allows it (dev_valid_name)."""
     name = value if isinstance(value, str) and _NAME.fullmatch(value) else ""
     if name in ("", ".", "..") or len(name.encode("utf-8", "surrogateescape")) > _NAME_MAX:
         raise ValueError(f"{shown(value)} is not the name of an interface")
@@ -92,7 +94,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _inside(key: str, parse: Callable[[Any], Any], default: object = None) -> Callable[[object], Any]:
-    """Parse the only relevant key of an object."""
+    """Return a parser for an object that has only one relevant key."""
     keys = Keys(Key(key, key, parse, str, default))
     return lambda value: keys.read(value)[key]
 
@@ -107,12 +109,12 @@ _type = _number(_BYTE, _names(RouteType, nat=10, xresolve=11))
 _action = _number(_BYTE, _names(RuleAction))
 _scope = _number(_BYTE, _names(Scope, **{"global": 0}))
 _ip_protocol = _number(_BYTE, {"icmp": 1, "tcp": 6, "udp": 17, "sctp": 132})
-# if_arp.h, with the words of lib/ll_types.c
+# The numbers are from if_arp.h, and the words from lib/ll_types.c.
 _MORE_HARDWARE = {"ppp": 512, "ipip": 768, "tunnel6": 769, "sit": 776, "gre": 778, "none": 0xFFFE, "void": 0xFFFF}
 _hardware = _number(0xFFFF, _names(Hardware, **_MORE_HARDWARE))
 
 
-# How ip writes numbers with -N, numbers of a header's byte, and flags.
+# The formats in which ip -N writes numbers, single bytes of a header, and flags.
 _digits, _byte_digits, _null = "{:d}".format, "{:#04x}".format, {True: None}.get
 
 
@@ -157,20 +159,20 @@ def write_link(link: Link) -> dict[str, Any]:
 
 
 def read_addresses(value: object) -> tuple[Address, ...]:
-    """Read one item of ``ip -j -N -4 address show``: an interface's addresses; other families are left out."""
+    """Read one item of ``ip -j -N -4 address show``, and return the IPv4 addresses of that interface."""
     fields = _ADDRESSES.read(value)
     return tuple(Address(dev=fields["dev"], **found) for found in fields["found"] if found is not None)
 
 
 def _read_address(value: object) -> dict[str, Any] | None:
-    # Some versions of ip leave {} in place of an address that -4 has filtered out.
+    # Some versions of ip print {} in place of an address that -4 filters out.
     if isinstance(value, Mapping) and (not value or value.get("family", "inet") != "inet"):
         return None
     return _ADDRESS.read(value)
 
 
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
-    """Return addresses in the form that ``read_addresses`` reads, an item for each run of the same interface."""
+    """Return addresses in the form that ``read_addresses`` reads, with one item per run of the same interface."""
     return [
         {
             "ifname": dev,
@@ -242,15 +244,15 @@ def read_route(value: object) -> Route:
     fields = _ROUTE.read(_without_tunnel(value))
     hop = _take_hop(fields)
     if fields["hops"] is None:
-        # A blackhole of a nexthop object shows lo, which no packet sees.
+        # A blackhole route with a nexthop object shows lo, but no packet uses it.
         fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == _NO_HOP else (hop,)
     return Route(**fields)
 
 
 def _without_tunnel(value: object) -> object:
-    """Return a route without its tunnel's destination and tos, which ip writes under the same keys.
+    """Return a route without the destination and tos of its tunnel, which ip prints with the same keys.
 
-    The route's destination comes first, its tos last; a tunnel over IPv4 always has one.
+    The route's own destination comes first, and its own tos comes last. A tunnel over IPv4 always has a tos.
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value
@@ -326,9 +328,9 @@ _RULE = Keys(
     Key("action", "action", _action, _digits, RuleAction.TO_TABLE),
     Key("protocol", "protocol", _protocol, _digits, Protocol.KERNEL, True),
 )
-# Both forms of ip for the ports of one end; "ports" is our own.
+# The two forms in which ip prints the ports of one end. Only we write "ports".
 _PORT, _PORT_RANGES = ("sport", "dport", "ports"), (("sport_start", "sport_end"), ("dport_start", "dport_end"))
-# Other keys may be selectors, except "flow_from" and "flow_to": those set realms.
+# Any other key may be a selector. "flow_from" and "flow_to" aren't selectors, because they set realms.
 _RULE_KEYS = {
     *(key.key for key in _RULE.keys),
     *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
@@ -351,7 +353,7 @@ def read_rule(value: object) -> Rule:
     uids, dscp = (fields.pop("first_uid"), fields.pop("last_uid")), fields.pop("dscp")
     for name in ("source", "destination"):
         address, length = fields[name], fields.pop(f"{name}_length")
-        # The kernel keeps the host bits that it is given, but doesn't compare them (fib4_rule_match).
+        # The kernel stores the host bits of an address but doesn't compare them (fib4_rule_match).
         fields[name] = None if address is None else IPv4Network((address, length), strict=False)
     return Rule(
         **{
@@ -362,7 +364,7 @@ def read_rule(value: object) -> Rule:
             "uid_range": uids if None not in uids else None,
             "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
             or any(tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES),
-            # TCP is looked up before it has a source port.
+            # TCP makes a lookup before it has a source port.
             "has_unknown": not item.keys() <= _RULE_KEYS
             or uids.count(None) == 1
             or tuple(map(item.get, _PORT_RANGES[0])) == ALL_PORTS,
@@ -371,7 +373,7 @@ def read_rule(value: object) -> Rule:
 
 
 def write_rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule as ``read_rule`` reads it; our own ``ports`` and ``unknown`` stand for what isn't modelled."""
+    """Return a rule as ``read_rule`` reads it, with our own keys ``ports`` and ``unknown`` for what isn't modelled."""
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
     first_uid, last_uid = rule.uid_range or (None, None)
     fields = {

@@ -1,6 +1,6 @@
-"""Pure: convert JSON objects to fields and back, key by key; all problems are reported together, with their paths.
+"""Pure: convert JSON objects to fields and back, and report all problems together with their paths.
 
-A kernel's items are values already, and their classes can't be their own schemas as a config's are (``config.schema``).
+The classes of the kernel's items can't be their own schemas, unlike the classes of a config (``config.schema``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from hostrouting.model.errors import ConfigError
 
 NEEDED = object()
 
-# Only short words are kept.
+# Only short words are cached.
 _WORD_MAX = 64
 
 
 class Key(NamedTuple):
-    """A key: its field, how to read and write it, its default, and whether the default is written."""
+    """A key with its field, its parser and formatter, its default, and whether to write the default."""
 
     key: str
     field: str
@@ -43,23 +43,23 @@ class Keys:
     """The keys of an object.
 
     Args:
-        keys: in the order in which they are written and their problems reported.
+        keys: the keys, in the order in which they are written and their problems are reported.
     """
 
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
         self._defaults = {key.field: key.default for key in keys}
         self._needed = [(key.key, key.field) for key in keys if key.default is NEEDED]
-        # The same words occur again and again, on one host and on many: without caches judging takes a third longer.
+        # The same words occur many times, on one host and across hosts. Without caches, judging takes a third longer.
         self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
 
     def read(self, value: object) -> dict[str, Any]:
-        """Return the fields of an object; unknown keys are ignored.
+        """Return the fields of an object, ignoring unknown keys.
 
         Raises:
-            ConfigError: with all problems of the object.
+            ConfigError: the object is invalid. The error has all of its problems.
         """
-        if not isinstance(value, (dict, Mapping)):  # dict is the usual type, and quick to test
+        if not isinstance(value, (dict, Mapping)):  # dict is the usual type, and quick to check
             raise ConfigError([("", f"expected an object, not {kind(value)}")])
         fields = self._defaults.copy()
         problems: dict[str, list[tuple[str, str]]] = {}

@@ -1,7 +1,7 @@
-"""Create and enter network namespaces: unshare(2), setns(2), and the reasons why the system refuses.
+"""Create and enter network namespaces with unshare(2) and setns(2), and explain why the system refuses.
 
-A namespace has no name here and leaves nothing behind: it exists as long as a thread, a socket or a file descriptor
-refers to it.
+These namespaces have no names and leave nothing behind. They exist as long as a thread, a socket or a file descriptor
+refers to them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 _SO_NETNS_COOKIE = 71  # asm-generic/socket.h
 
-# The namespaces made by this process. A list of what may be changed is safer than one of what must not be: reading
-# /proc/1/ns/net, the host's, takes permission to trace that process, which not even every root has.
+# The namespaces that this process has made, which are the only ones that it may change. This is safer than a list of
+# forbidden ones, because reading the host's /proc/1/ns/net takes permission to trace that process, which not every root
+# has.
 made: set[int] = set()
 
 
 class NamespaceError(RouteError):
-    """A network namespace can't be created, or must not be changed."""
+    """The error for a network namespace that can't be created or must not be changed."""
 
 
 def this_namespace() -> int:
     """Return the cookie of the calling thread's network namespace, which is unique until a reboot.
 
-    It came with Linux 5.14. The inode, which is older, is reused as soon as a namespace is gone.
+    The cookie needs Linux 5.14. The inode of a namespace isn't unique, because the kernel reuses it once the namespace
+    is gone.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as here:
         return int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
 
 
 def make_namespace() -> None:
-    """Move the calling thread into a new network namespace; if necessary, first the process into a user namespace.
+    """Move the calling thread into a new network namespace.
+
+    If necessary, the process first enters a user namespace.
 
     Raises:
         NamespaceError: the system refuses.
@@ -63,21 +67,21 @@ def make_namespace() -> None:
 def _enter_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
     _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
-    # user_namespaces(7): without CAP_SETGID a gid can be mapped only once setgroups is denied.
+    # Without CAP_SETGID, a gid can be mapped only after setgroups has been denied (user_namespaces(7)).
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
 
 
 def _call(function: str, *arguments: int) -> None:
-    # os.unshare and os.setns came with Python 3.12.
+    # os.unshare and os.setns need Python 3.12.
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
         errno = ctypes.get_errno()
         raise OSError(errno, os.strerror(errno))
 
 
 class Namespace:
-    """A second network namespace that lives as long as this object; the calling thread doesn't enter it.
+    """A second network namespace, which exists as long as this object and which the calling thread doesn't enter.
 
     Raises:
         NamespaceError: the system refuses.
@@ -91,7 +95,7 @@ class Namespace:
             os.close(self.fd)
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread inside the namespace; return its result or raise its error."""
+        """Call a function in a thread inside the namespace, and return its result or raise its error."""
 
         def inside() -> T:
             _call("setns", self.fd, _CLONE_NEWNET)
@@ -106,13 +110,13 @@ def _made_aside() -> int:
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """Call a function in a new thread and wait for it; return its result or raise its error."""
+    """Call a function in a new thread, and return its result or raise its error."""
     with ThreadPoolExecutor(1, "hostrouting-namespace") as pool:
         return pool.submit(function).result()
 
 
 def refusal(errno: int | None) -> NamespaceError:
-    """Return the error for a namespace that can't be created, with the setting that forbids it, if known."""
+    """Return the error for a namespace that can't be created, naming the setting that forbids it if it is known."""
     reason = os.strerror(errno) if errno else "unknown error"
     return NamespaceError(f"can't make a network namespace: {reason}", hint=_hint(errno), errno=errno)
 

@@ -1,4 +1,4 @@
-"""Pure: a snapshot's host after one event, in the kernel in memory, before any other program reacts."""
+"""Pure: compute the state of a host right after an event, with the kernel in memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) 
     """Return a host's state after an event.
 
     Args:
-        snapshot: the host.
-        event: an event of one of its interfaces or network managers.
+        snapshot: the snapshot of the host.
+        event: an event of one of the host's interfaces or network managers.
         restored: the routes that a program restores afterwards, if the kernel then accepts them.
     """
     net = _load(snapshot)
@@ -47,15 +47,15 @@ def _load(snapshot: Snapshot) -> Net:
     net.is_merged = snapshot.rules == KERNEL_RULES and snapshot.is_merged is not False
     for link in snapshot.links:
         dev = Device(link.index, link.name, link.kind, link.hardware, link.master, link.is_up)
-        # Whether a device that is down will have a carrier is unknown: usually it will.
+        # It is unknown whether a device that is down will have a carrier, but usually it will.
         dev.is_plugged = link.has_carrier or not link.is_up
         net.devices[link.name] = dev
     for address in snapshot.addresses:
         net.device(address.dev).addresses.append(address)
-    # A dump lists the newest table of a byte first.
+    # Among tables with the same low byte, a dump lists the newest one first.
     net.tables.update({table: {} for table in reversed(dict.fromkeys(route.table for route in snapshot.routes))})
     for route in snapshot.routes:
-        # A route that is entirely dead is shown so because of a sysctl: really dead ones are gone.
+        # If all hops of a route are shown as dead, a sysctl is the reason, because the kernel removes dead routes.
         hops = [attrs.evolve(hop, is_dead=not hop.is_linkdown) for hop in route.hops] if route.is_dead else route.hops
         net.there(route).append(attrs.evolve(route, hops=tuple(hops)) if route.is_dead else route)
     return net
@@ -70,16 +70,18 @@ def _dump(snapshot: Snapshot, net: Net) -> Snapshot:
     ignoring = {*(snapshot.ignoring_linkdown or ())}
     without_carrier = {dev.name for dev in net.devices.values() if dev.is_up and not dev.has_carrier}
     shown = (_as_shown(route, ignoring) for route in fib_tables_dump(net, None))
-    routes = tuple(with_shares(route, without_carrier.__contains__) for route in shown)  # like the reader for Linux
+    routes = tuple(with_shares(route, without_carrier.__contains__) for route in shown)  # as the reader for Linux does
     return with_sources(attrs.evolve(snapshot, links=tuple(links), addresses=net.addresses(), routes=routes), snapshot)
 
 
 def with_sources(later: Snapshot, known: Snapshot) -> Snapshot:
-    """Return a host with its connections' sources, as if interfaces were registered in the order of their numbers.
+    """Return a host with the sources of its connections.
+
+    This assumes that the interfaces were registered in the order of their indexes.
 
     Args:
         later: the host after the event.
-        known: the snapshot; if its sources show another order of registration, no sources are known.
+        known: the snapshot. If its sources show another order of registration, the result has no sources.
     """
     before, now = Sources(known.addresses), Sources(later.addresses)
     told: list[tuple[Route, tuple[IPv4Address, ...]]] = []
@@ -90,7 +92,7 @@ def with_sources(later: Snapshot, known: Snapshot) -> Snapshot:
 
 
 def _as_shown(route: Route, ignoring: set[str]) -> Route:
-    """Return a route as a check reads it: dead if each hop is dead or skipped without a carrier."""
+    """Return a route as a check reads it, which is dead if each hop is dead or is skipped for lack of a carrier."""
     if not route.hops or not all(hop.is_dead or (hop.is_linkdown and hop.dev in ignoring) for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(attrs.evolve(hop, is_dead=True) for hop in route.hops))
@@ -118,7 +120,7 @@ def _meet(net: Net, dev: Device, event: HostEvent, snapshot: Snapshot) -> None:
 
 
 def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
-    """Act like networkd with a new address: replace the lease's routes, then remove the old address."""
+    """Replace the routes of a lease and then remove its old address, as networkd does for a new address."""
     net.change_entries(lambda route: None if route in old.routes else route)
     default = attrs.evolve(old.default, hops=(attrs.evolve(old.default.hops[0], gateway=event.gateway),))
     if default.source is not None and event.address is not None:
@@ -129,7 +131,7 @@ def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
 
 
 class Lease(NamedTuple):
-    """An interface's DHCP lease: its routes, the default one, and the address and gateway that came with it."""
+    """The DHCP lease of an interface, with its address, gateway, default route and all of its routes."""
 
     address: Address
     gateway: IPv4Address
@@ -138,7 +140,7 @@ class Lease(NamedTuple):
 
 
 def lease_of(snapshot: Snapshot, dev: str) -> Lease | None:
-    """Return the lease of an interface; None if it has none with a default route via an IPv4 gateway."""
+    """Return the lease of an interface, or None if it has no lease with a default route via an IPv4 gateway."""
     of_dhcp = [route for route in snapshot.routes if route.protocol == Protocol.DHCP and route.nexthop_id is None]
     routes = [route for route in of_dhcp if [hop.dev for hop in route.hops] == [dev]]
     own = [each for each in snapshot.addresses if each.dev == dev and each.prefix_length and not each.is_secondary]

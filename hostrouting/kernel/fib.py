@@ -1,8 +1,8 @@
-"""Pure: the result of tables and rules for an address, where the kernel can't be queried or doesn't say.
+"""Pure: compute what tables and rules decide for an address where the kernel can't be queried or doesn't show it.
 
-The kernel answers every check. This model is for facts that no lookup shows: the entry that discards, the effect of a
-longer route in table main, a host's snapshot; and for the kernel in memory, which changes the tables in place.
-net/ipv4/fib_trie.c, net/core/fib_rules.c, net/ipv4/route.c.
+The kernel answers every check on a host. This model provides facts that no lookup shows, such as the entry that
+discards a packet or the effect of a longer route in table main. It also answers for snapshots and for the kernel in
+memory, which changes the tables in place. It follows net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hostrouting.model.rules import Rule, RuleAction
 
 BROADCAST = IPv4Address("255.255.255.255")
 
-# Up to this number, trying all rules takes no longer than finding the relevant ones.
+# If there are no more rules than this, trying all of them is as fast as finding the relevant ones.
 _FEW_RULES = 8
 
 _ERRNO_OF_ACTION = {
@@ -37,11 +37,12 @@ _ERRNO_OF_ACTION = {
 
 
 class Decision(NamedTuple):
-    """The end of a lookup.
+    """The decision that ends a lookup.
 
     Args:
-        rule: the rule that decided; None: no rule did.
-        route: the entry, which may discard; None if the rule itself discards, or nothing matches.
+        rule: the rule that decided, or None if no rule did.
+        route: the entry that decided, which may discard packets, or None if the rule itself discards them or nothing
+            matches.
     """
 
     rule: Rule | None = None
@@ -49,7 +50,7 @@ class Decision(NamedTuple):
 
     @property
     def errno(self) -> int:
-        """Return the errno of the kernel's answer without an entry; 0: there is an entry."""
+        """Return the errno that the kernel answers with if no entry carries the packet, or 0 if one does."""
         if self.route is not None:
             return ERRNO_OF_TYPE.get(self.route.type, 0)
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
@@ -63,13 +64,14 @@ class Fib:
         rules: the rules, in the order in which the kernel evaluates them.
         routes: the entries of every table, in the kernel's order.
         addresses: the host's addresses, in the kernel's order.
-        links: the host's links; an unknown interface is of group 0, and the loopback is ``lo`` if none is among them.
-        is_merged: whether tables local and main are one trie, as they are until the first custom rule (fib_unmerge);
-            by default derived from the rules.
-        lacks_unknown: as for ``matches``.
+        links: the host's links. An unknown interface counts as one of group 0. If no loopback interface is among the
+            links, it is ``lo``.
+        is_merged: whether tables local and main share one trie, as they do until the first custom rule (fib_unmerge).
+            By default, this is derived from the rules.
+        lacks_unknown: see ``matches``.
     """
 
-    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown; a snapshot shows such hops as dead.
+    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown. A snapshot shows such hops as dead.
     ignores_linkdown = False
 
     rules: Sequence[Rule]
@@ -84,12 +86,12 @@ class Fib:
     def __attrs_post_init__(self) -> None:
         self._sources = Sources(self._addresses)
         self._groups = {link.name: link.group for link in self.links if link.group}
-        # This host's packets come from its loopback, which may be renamed like any interface.
+        # Packets from this host come from its loopback interface, which may be renamed like any other interface.
         self.loopback = loopback_of(self.links)
 
     @cached_property
     def tables(self) -> dict[int, dict[int, dict[int, list[Route]]]]:
-        """Group the entries by table, prefix length and first address, the lowest metric first."""
+        """Return the entries by table, prefix length and first address, with the lowest metric first."""
         tables: dict[int, dict[int, dict[int, list[Route]]]] = {}
         for route in sorted(self.routes, key=attrgetter("metric")):
             networks = tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, {})
@@ -101,13 +103,13 @@ class Fib:
         return self._addresses
 
     def sources(self) -> Sources:
-        """Return the sources that packets get if none is chosen."""
+        """Return the sources that packets get if they have no source yet."""
         return self._sources
 
     # --- one table ---------------------------------------------------------------------------------------------
 
     def longest_match(self, table: int, address: IPv4Address) -> Route | None:
-        """Return the entry of a table with the longest prefix around an address, of any type."""
+        """Return the entry of any type in a table that has the longest prefix containing an address."""
         return self._longest_match(table, Flow(address))
 
     def _longest_match(self, table: int, flow: Flow) -> Route | None:
@@ -115,7 +117,7 @@ class Fib:
         lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
             for route in lengths[length].get(number >> (32 - length) << (32 - length), ()):
-                # A route for a tos is never looked up; one whose hops are all dead is skipped.
+                # The lookup ignores routes with a tos and skips routes whose hops are all dead.
                 if not route.tos and route.scope >= flow.scope and (not route.hops or self.hop(route, flow)):
                     return route
         return None
@@ -129,13 +131,13 @@ class Fib:
         return None
 
     def find(self, table: int, flow: Flow) -> Route | None:
-        """Return the entry that a lookup in a table finds; local and main may be one trie."""
+        """Return the entry that a lookup in a table finds, where local and main may share one trie."""
         if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self._longest_match(table, flow)
         local, main = self._longest_match(Table.LOCAL, flow), self._longest_match(Table.MAIN, flow)
         if local is None or main is None:
             return local or main
-        # If both are equally long, table local's comes first.
+        # If both are equally long, the entry of table local comes first.
         return main if main.destination.prefixlen > local.destination.prefixlen else local
 
     # --- all rules ---------------------------------------------------------------------------------------------
@@ -145,11 +147,11 @@ class Fib:
 
         Args:
             flow: the lookup.
-            own: continue after table main discards, if a rule would pass over a unicast route through this interface
-                instead, whatever its length: as if main had a route to this address alone.
+            own: an interface of a hypothetical route in main to this address alone. The lookup continues after table
+                main if the rule would pass over such a route.
 
         Yields:
-            A rule and the longest match in its table, if it has a table and a match; the last pair decides.
+            A rule and the longest match in its table, if it has a table and a match. The last pair decides.
         """
         for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address), own=own):
             if is_met and rule.action not in (RuleAction.NOP, RuleAction.GOTO):
@@ -158,8 +160,8 @@ class Fib:
     def _rules_around(self, address: IPv4Address) -> Sequence[int]:
         """Return the positions of the rules that may decide.
 
-        Rules for other destinations are left out, and those of tables other than local and main without an entry around
-        the address.
+        This leaves out rules for other destinations, and rules for tables other than local and main that have no entry
+        around the address.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
@@ -172,7 +174,7 @@ class Fib:
 
     @cached_property
     def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
-        """Group the positions of the rules by destination and table; None: the rule may decide without an entry."""
+        """Return the positions of the rules by destination and table, where None means that no entry is needed."""
         positions: dict[Prefix, dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
             prefix = (0, 0) if rule.destination is None or rule.is_inverted else numbers(rule.destination)
@@ -191,16 +193,16 @@ class Fib:
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
-        """Yield the rules as ``asked`` does, and those that don't match or lead to no table.
+        """Yield the rules as ``asked`` does, and also those that don't match or don't lead to a table.
 
         Args:
             flow: the lookup.
-            positions: the positions of the rules to try; None: all.
-            own: as for ``asked``.
+            positions: the positions of the rules to try, or None to try all.
+            own: see ``asked``.
 
         Yields:
-            A rule, whether it matches, and the longest match in its table. A rule of which that is unknown (None) is
-            passed over.
+            A rule, whether it matches, and the longest match in its table. If it is unknown whether a rule matches
+            (None), the lookup skips that rule.
         """
         next_ = 0
         for position in range(len(self.rules)) if positions is None else positions:
@@ -213,8 +215,8 @@ class Fib:
             if not is_met or rule.action is RuleAction.NOP:
                 continue
             if rule.action is RuleAction.GOTO:
-                # The target may be gone; then the rule does nothing. The kernel refuses a backward goto (fib_nl2rule);
-                # a snapshot may have one all the same, and must not cause a loop.
+                # If the target is gone, the rule does nothing. The kernel refuses a backward goto (fib_nl2rule), but a
+                # snapshot may contain one, which must not cause a loop.
                 target = (at for at, each in enumerate(self.rules) if each.preference == rule.goto)
                 next_ = next(target, 0)
                 continue
@@ -226,7 +228,7 @@ class Fib:
                 return
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
-        """Yield the decision of each rule that may match; None: it decides which rules come next."""
+        """Yield the decision of each rule that may match, or None if the rule decides which rules come next."""
         for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address)):
             if is_met is not None or rule.action is RuleAction.NOP:
                 continue
@@ -263,13 +265,13 @@ class Fib:
         route = decision.route
         if route is None or decision.errno:
             return Lookup(address, None, decision.errno)
-        # Local packets leave through lo, whatever the entry's device.
+        # Local packets leave through lo, whatever device the entry names.
         if route.type is not RouteType.LOCAL and self._leaves_with_loopback_source(route, flow):
             return Lookup(address, None, errnos.EINVAL)
-        # The entry is shown with the packet's type (__mkroute_output), and with the table that was looked up: while
-        # local and main are one trie, that is main for all entries.
+        # The kernel shows the entry with the type of the packet (__mkroute_output), and with the table that was looked
+        # up. While local and main share one trie, that table is main for all entries.
         kind = route.type
-        number = int(address)  # compares ten times as fast
+        number = int(address)  # comparing integers is ten times as fast
         if number == 0xFFFFFFFF:
             kind = RouteType.BROADCAST
         elif number >> 28 == 0xE:
@@ -280,7 +282,7 @@ class Fib:
         return Lookup(address, self.shown(route))
 
     def shown(self, route: Route) -> Route:
-        """Return an entry as a dump shows it: an unused hop without carrier as dead (fib_nexthop_info)."""
+        """Return an entry as a dump shows it, where an unused hop without a carrier is dead (fib_nexthop_info)."""
         if not self.ignores_linkdown:
             return route
         linkdown = {hop.dev for hop in route.hops if hop.is_linkdown and not hop.is_dead}
@@ -288,20 +290,20 @@ class Fib:
         return with_shares(attrs.evolve(route, hops=tuple(hops)), linkdown.__contains__)
 
     def _refuse_ends(self, flow: Flow) -> int:
-        """Return the errno if nothing is looked up; 0: the lookup goes on."""
+        """Return the errno if the kernel answers without a lookup, or 0 if it makes one."""
         if int(flow.source):
             if flow.source.is_multicast or flow.source == BROADCAST:
                 return errnos.EINVAL
             if not self.is_local(flow.source):
                 return errnos.ENETUNREACH
-            # Such a packet leaves through its source's device without any lookup, so there is no entry to show.
+            # Such a packet leaves through the device of its source without a lookup, so there is no entry to show.
             if flow.address.is_multicast or flow.address == BROADCAST:
                 return errnos.EHOSTUNREACH
-        # 0.0.0.0 is this host, also without any lookup.
+        # 0.0.0.0 is this host, which needs no lookup either.
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
     def is_local(self, source: IPv4Address) -> bool:
-        """Return whether an address is this host's: a device has it, or else table local says so (ip_dev_find)."""
+        """Return whether table local or a device has an address, so that it belongs to this host (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True
@@ -319,16 +321,17 @@ class Fib:
     # --- what the kernel would do ------------------------------------------------------------------------------
 
     def finds_gateway(self, gateway: IPv4Address, dev: str) -> bool:
-        """Return whether the kernel would accept a gateway of a route of table main (fib_check_nh_v4_gw).
+        """Return whether the kernel would accept a gateway for a route in table main (fib_check_nh_v4_gw).
 
-        It looks the gateway up by all rules, on that interface and among entries on a link only.
+        The kernel looks up the gateway with all rules, but only on that interface and among entries of link scope.
 
         Args:
             gateway: the gateway of a next hop that isn't onlink.
-            dev: the hop's interface.
+            dev: the interface of the hop.
 
         Returns:
-            Whether it finds a route. The effect of VRFs isn't known here: if there are any, the kernel is assumed to.
+            Whether the kernel finds a route. The effect of VRFs isn't known here, so if there are any, the answer is
+            True.
         """
         if self._has_vrf:
             return True
@@ -337,31 +340,31 @@ class Fib:
 
     @cached_property
     def _has_vrf(self) -> bool:
-        """Return whether a rule sends packets to the table of a VRF; the rule stays when the last VRF is deleted."""
+        """Return whether there is a VRF and a rule for VRFs, which stays when the last VRF is deleted."""
         return any(rule.is_l3mdev for rule in self.rules) and any(link.kind == "vrf" for link in self.links)
 
     def claims_gateway(self, gateway: IPv4Address) -> Route | None:
         """Return the entry of table local that makes the kernel refuse an onlink gateway (fib_check_nh_v4_gw).
 
         Args:
-            gateway: the gateway of a next hop that is onlink.
+            gateway: the gateway of an onlink next hop.
 
         Returns:
-            None if the kernel accepts it. With VRFs it is assumed to, as above.
+            The entry, or None if the kernel accepts the gateway. If there are VRFs, the answer is None.
         """
         found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
-        # An entry that discards or throws is no address of this host.
+        # The address of a discarding or throw entry isn't an address of this host.
         is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
         return found if is_claimed else None
 
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
-        """Return the tables with routes added, each before an entry with its key, and with routes removed."""
+        """Return the tables after adding and removing routes, where a new route precedes an entry with the same key."""
         gone = set(remove)
         left = [route for route in self.routes if route not in gone] if gone else self.routes
         return attrs.evolve(self, routes=(*add, *left))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
-        """Return whether a rule accepts the entry that its table gives (fib4_rule_suppress)."""
+        """Return whether a rule accepts the entry that was found in its table (fib4_rule_suppress)."""
         if route.type is RouteType.THROW:
             return False
         # A discarding entry is never suppressed (fib_rules_lookup checks only if there is a result).
@@ -371,7 +374,7 @@ class Fib:
         return not self.suppresses(rule, route.destination.prefixlen, dev)
 
     def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
-        """Return whether a rule passes over unicast routes of a length through an interface."""
+        """Return whether a rule passes over unicast routes that have a certain length and interface."""
         longest, group = rule.suppress_prefix_length, rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
         return is_short or (group is not None and dev is not None and group == self._groups.get(dev, 0))

@@ -1,6 +1,6 @@
-"""Network managers: find the one that claims an interface, and say how to keep it from removing routes.
+"""Find the network manager that claims an interface, and explain how to keep it from removing routes.
 
-The kernel reports that a route is gone, but not why. But each manager keeps a file for every interface that it knows.
+The kernel reports that a route is gone, but not why. However, each manager keeps a file for every interface it knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hostrouting.model.routes import Protocol, Route
 
 NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
 
-# networkd's file is private but hasn't changed since 2014; NetworkManager's is documented only in its source.
+# The file of networkd is private but hasn't changed since 2014. The file of NetworkManager is documented only in its
+# source code.
 _NOTES = {
     NETWORKD: ("run/systemd/netif/links", "ADMIN_STATE"),
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),
@@ -36,12 +37,12 @@ _ADVICE = {
 
 
 def who_manages(root: Path, dev: str, index: int) -> str:
-    """Return the manager that claims an interface and how to stop it from removing routes, as a clause.
+    """Return a clause that names the manager of an interface, and says how to stop it from removing routes.
 
     Args:
         root: the root of the file system with the managers' files.
-        dev: the interface.
-        index: the interface's index.
+        dev: the name of the interface.
+        index: the index of the interface.
 
     Raises:
         FileError: a manager's file can't be read.
@@ -56,9 +57,9 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
     """Return whether a manager claims an interface.
 
     Args:
-        root: as for ``who_manages``.
+        root: the root of the file system with the managers' files.
         manager: ``NETWORKD`` or ``NETWORK_MANAGER``.
-        index: the interface's index.
+        index: the index of the interface.
 
     Raises:
         FileError: the manager's file can't be read.
@@ -83,7 +84,8 @@ class Manager(JsonObject):
     Args:
         name: the name of its service.
         devs: the interfaces that it configures.
-        drops_routes: whether it removes other programs' routes from them when it is restarted; null: unknown.
+        drops_routes: whether it removes the routes of other programs from these interfaces when it restarts, or null if
+            that is unknown.
     """
 
     name: str
@@ -91,20 +93,20 @@ class Manager(JsonObject):
     drops_routes: bool | None = None
 
     def adds(self, route: Route) -> bool:
-        """Return whether a route looks like one that the manager adds and restores: from a lease, or from its files."""
+        """Return whether a route looks like one that the manager adds and restores, from a lease or from its files."""
         return route.protocol in _ADDED and not set(self.devs).isdisjoint(route.devs)
 
     def drops(self, route: Route) -> bool:
-        """Return whether the manager removes a route of another program when it is restarted."""
+        """Return whether the manager removes a route of another program when it restarts."""
         is_foreign = route.protocol not in (*_ADDED, Protocol.KERNEL)
         return bool(self.drops_routes) and is_foreign and not set(self.devs).isdisjoint(route.devs)
 
 
 def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
-    """Return the network managers of a host, and the effect of their restart.
+    """Return the network managers of a host, with the effect of restarting them.
 
     Args:
-        root: as for ``who_manages``.
+        root: the root of the file system with the managers' files.
         links: the host's links.
 
     Raises:
@@ -114,8 +116,8 @@ def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
     return tuple(Manager(name, of_it, _drops_routes(root, name)) for name, of_it in devs.items() if of_it)
 
 
-# Measured: networkd 252 keeps them, 257 drops them unless configured otherwise; versions between weren't measured.
-# NetworkManager (1.42) keeps them, unless keep-configuration= says otherwise.
+# These versions were measured. networkd 252 keeps foreign routes, and 257 drops them unless configured otherwise. The
+# versions in between weren't measured. NetworkManager 1.42 keeps them unless keep-configuration= says otherwise.
 _KEEPING, _DROPPING = 252, 257
 _LIBRARIES = ("usr/lib/systemd", "usr/lib64/systemd", "usr/lib/*/systemd", "lib/systemd", "lib/*/systemd")
 _FILES = {

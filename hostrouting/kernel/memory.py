@@ -1,4 +1,4 @@
-"""A kernel in memory, for tests and for systems without namespaces.
+"""Simulate the kernel's routing in memory, for tests and for systems without namespaces.
 
 ::
 
@@ -8,11 +8,11 @@
     assert not kernel.add([Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
     kernel.lookup([IPv4Address("172.16.1.9")])[0].route.devs        # ("eth0",)
 
-``hostrouting.testing.conformance`` compares its answers with the real kernel's, errno by errno. Not modelled: nexthop
-objects (EINVAL, as for one that doesn't exist), VRFs, encapsulation, IPv6 addresses other than each device's
-link-local one, source addresses in 127/8 on devices other than ``lo`` in a multipath route, a broadcast route that a
-user has added to the first address of a subnet (it is removed with the subnet's), and the cached type of a multicast
-destination below a multicast prefix that shares its hops with another route.
+``hostrouting.testing.conformance`` compares the answers and errnos with those of the real kernel. These aren't
+modelled: nexthop objects (EINVAL, as if the object didn't exist); VRFs; encapsulation; IPv6 addresses other than the
+link-local one of each device; source addresses in 127/8 on devices other than ``lo`` in a multipath route; a broadcast
+route that a user has added for the first address of a subnet (it is removed together with the subnet's own); and the
+cached type of a multicast destination below a multicast prefix that shares its hops with another route.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from phases import CancelScope
 
 
 class FakeKernel(WholeTables):
-    """A ``Kernel`` in memory that starts like a fresh network namespace with ``lo`` up; threads may share it.
+    """A ``Kernel`` in memory, which starts like a new network namespace with ``lo`` up and which threads may share.
 
     Args:
-        promote_secondaries: net.ipv4.conf.all.promote_secondaries: the next address of the subnet replaces a deleted
-            primary.
-        ignore_routes_with_linkdown: net.ipv4.conf.all.ignore_routes_with_linkdown: hops without carrier are skipped.
+        promote_secondaries: the sysctl net.ipv4.conf.all.promote_secondaries. If set, the next address of a subnet
+            replaces a deleted primary one.
+        ignore_routes_with_linkdown: the sysctl net.ipv4.conf.all.ignore_routes_with_linkdown. If set, hops without a
+            carrier are skipped.
     """
 
     def __init__(self, *, promote_secondaries: bool = False, ignore_routes_with_linkdown: bool = False) -> None:
@@ -75,13 +76,13 @@ class FakeKernel(WholeTables):
             return tuple(self._net.rules)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of every table if none is named, in the kernel's order.
+        """Return the entries of a table, or of every table, in the kernel's order.
 
         Args:
-            table: the table's number.
+            table: the number of the table, or None for every table.
 
         Returns:
-            The entries; none for a table that doesn't exist.
+            The entries, or none if the table doesn't exist.
         """
         with self._lock:
             return fib_tables_dump(self._net, table)
@@ -91,7 +92,7 @@ class FakeKernel(WholeTables):
         """Yield a function that returns whether anything that matters has changed since then.
 
         Args:
-            inside: prefixes; an entry matters if it has an address in one of them.
+            inside: the prefixes that matter. An entry matters if it has an address in one of them.
         """
         prefixes, heard = PrefixSet(inside), []
 
@@ -108,7 +109,7 @@ class FakeKernel(WholeTables):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return for each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, not bound)."""
+        """Return the winning entry for each address, for packets from this host (mark 0, tos 0, uid 0, not bound)."""
         with self._lock:
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
@@ -118,7 +119,7 @@ class FakeKernel(WholeTables):
         *,
         is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return for each entry the sources that packets without a source get from it."""
+        """Return the sources that packets without a source get from each entry."""
         with self._lock:
             chosen = self._net.sources()
             return {entry: chosen.of(entry) for entry in entries}
@@ -126,18 +127,24 @@ class FakeKernel(WholeTables):
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes; a route whose ``key`` is taken fails with EEXIST."""
+        """Add routes.
+
+        A route whose ``key`` is taken fails with EEXIST.
+        """
         return self._write(routes, partial(_new_route, how=How.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, or replace the first ones with the same ``key``.
 
-        The kernel compares only the key, so a connected route or another daemon's is replaced too.
+        The kernel compares only the key, so it also replaces connected routes and routes of other daemons.
         """
         return self._write(routes, partial(_new_route, how=How.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes; a route that isn't there fails with ESRCH."""
+        """Delete exactly these routes.
+
+        A route that doesn't exist fails with ESRCH.
+        """
         return self._write(routes, _delete_route)
 
     def _write(self, routes: Sequence[Route], write: Callable[[Net, Route], None]) -> tuple[RouteFailure, ...]:
@@ -153,10 +160,10 @@ class FakeKernel(WholeTables):
     # --- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Return when something has changed since this thread's last call; the first call returns at once.
+        """Return when something has changed since the last call in this thread. The first call returns at once.
 
         Args:
-            scope: cancels the wait.
+            scope: the scope that can cancel the wait.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope was cancelled first.
@@ -180,17 +187,17 @@ class FakeKernel(WholeTables):
         hardware: int = Hardware.ETHER,
         master: str | None = None,
     ) -> None:
-        """Add an interface with carrier.
+        """Add an interface with a carrier.
 
         Args:
-            name: the interface's name.
-            up: whether it is set up.
-            kind: ``veth``, ``bridge``…; None for hardware.
+            name: the name of the interface.
+            up: whether to set the interface up.
+            kind: the kind, such as ``veth`` or ``bridge``, or None for hardware.
             hardware: the ARPHRD number.
-            master: the interface that it is a port of.
+            master: the bridge or other interface that this interface is a port of.
 
         Raises:
-            RouteError: EEXIST if there is an interface of that name, ENODEV if the master doesn't exist.
+            RouteError: EEXIST if there is an interface with that name, ENODEV if the master doesn't exist.
         """
         with self._attempting(f"add the link {name}") as net:
             if master is not None:
@@ -203,7 +210,7 @@ class FakeKernel(WholeTables):
         """Set an interface up or down, or plug or unplug its cable.
 
         Raises:
-            RouteError: ENODEV if there is no interface of that name.
+            RouteError: ENODEV if there is no interface with that name.
         """
         with self._attempting(f"set the link {name}") as net:
             dev = net.device(name)
@@ -216,7 +223,7 @@ class FakeKernel(WholeTables):
         """Delete an interface with its addresses and routes.
 
         Raises:
-            RouteError: ENODEV if there is no interface of that name, EOPNOTSUPP for ``lo``.
+            RouteError: ENODEV if there is no interface with that name, EOPNOTSUPP for ``lo``.
         """
         with self._attempting(f"delete the link {name}") as net:
             devinet.delete_device(net, net.device(name))
@@ -228,13 +235,13 @@ class FakeKernel(WholeTables):
 
         Args:
             dev: the interface.
-            address: like ``10.1.0.4/24``.
-            peer: the far end of a point-to-point link; the prefix length is then the peer's.
-            metric: the connected route's metric.
+            address: the address, like ``10.1.0.4/24``.
+            peer: the address at the far end of a point-to-point link. The prefix length then belongs to the peer.
+            metric: the metric of the connected route.
             prefix_route: whether the kernel adds the connected route.
 
         Raises:
-            RouteError: ENODEV, EEXIST if the address is there.
+            RouteError: ENODEV if the interface doesn't exist, EEXIST if it already has the address.
             ValueError: the address isn't valid.
         """
         interface = IPv4Interface(address)
@@ -257,7 +264,7 @@ class FakeKernel(WholeTables):
             address: the address with its original prefix length.
 
         Raises:
-            RouteError: ENODEV, EADDRNOTAVAIL if the address isn't there.
+            RouteError: ENODEV if the interface doesn't exist, EADDRNOTAVAIL if it doesn't have the address.
             ValueError: the address isn't valid.
         """
         interface = IPv4Interface(address)
@@ -265,19 +272,19 @@ class FakeKernel(WholeTables):
             devinet.inet_del_ifa(net, net.device(dev), interface.ip, interface.network.prefixlen)
 
     def add_rule(self, rule: Rule) -> None:
-        """Add a policy rule behind those with the same preference.
+        """Add a policy rule after those with the same preference.
 
         Raises:
-            RouteError: EEXIST if the same rule is there, EINVAL.
+            RouteError: EEXIST if the same rule exists, EINVAL if the rule isn't valid.
         """
         with self._attempting(f"add the rule {rule.preference}") as net:
             fib_newrule(net, rule)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete a policy rule: the first of its preference with all of its selectors.
+        """Delete the first policy rule that has the same preference and all of these selectors.
 
         Raises:
-            RouteError: ENOENT if there is no such rule, EINVAL.
+            RouteError: ENOENT if there is no such rule, EINVAL if the rule isn't valid.
         """
         with self._attempting(f"delete the rule {rule.preference}") as net:
             fib_delrule(net, rule)
@@ -286,7 +293,7 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def _changing(self) -> Iterator[Net]:
-        """Hold the state's lock, and wake waiting threads if there was a change."""
+        """Hold the lock on the state, and wake waiting threads if something has changed."""
         with self._lock:
             before = self._net.changes
             try:
@@ -314,13 +321,13 @@ def _new_route(net: Net, route: Route, *, how: How) -> None:
 
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
-    # The kernel's own match is looser than the port's: metric 0 and a missing gateway match any.
+    # The kernel matches more loosely than the port promises: metric 0 and a missing gateway match any value.
     Deletable(net.there(route)).take(route)
     fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
 
 
 def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
-    """Refuse requests that no kernel gets: with numbers that don't fit, or names that no interface can have."""
+    """Refuse requests that can't be sent to a kernel, because a number doesn't fit or an interface doesn't exist."""
     refuse_unwritable(route)
     if route.nexthop_id is None:
         for hop in hops:

@@ -1,4 +1,4 @@
-"""The kernel itself in a throw-away network namespace, where links, addresses and rules can be changed freely.
+"""Use the real kernel in a throw-away network namespace, where links, addresses and rules can be changed freely.
 
 ::
 
@@ -30,35 +30,37 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# The routes learn about a carrier from a work queue (net/core/link_watch.c), within microseconds on an idle machine.
+# A work queue updates the routes after a change of carrier (net/core/link_watch.c). On an idle machine, this takes
+# microseconds.
 _CARRIER_SECONDS = 10.0
 
 
 def enter_namespace() -> None:
     """Move this thread into a new network namespace, in which only ``lo`` is up.
 
-    Threads and processes that it starts later are in it too; there is no way back. Without CAP_SYS_ADMIN, the whole
-    process first enters a user namespace, as ``unshare -rn`` does; only a single-threaded process can.
+    Threads and processes that it starts later are in the same namespace. There is no way back. Without CAP_SYS_ADMIN,
+    the whole process first enters a user namespace, as ``unshare -rn`` does, which only a single-threaded process can
+    do.
 
     Raises:
-        NamespaceError: the system refuses; the message names the setting that forbids it, if known.
+        NamespaceError: the system refuses. The hint names the setting that forbids it, if known.
     """
     make_namespace()
     try:
         NamespaceKernel().set_link("lo", up=True)
     except RouteError as error:
-        # Ubuntu's AppArmor allows making a user namespace and then denies its root's actions there.
+        # AppArmor on Ubuntu allows the creation of a user namespace, but then denies the actions of its root.
         raise refusal(error.errno) from error
 
 
 class NamespaceKernel(NetlinkBackend):
-    """The kernel in a network namespace made by ``enter_namespace``: a ``Kernel``.
+    """A ``Kernel`` in a network namespace that ``enter_namespace`` has made.
 
     Each link is one end of a veth pair. The other end has the same name in a second namespace, the *fabric*.
-    ``links()`` doesn't show it; its state is the cable's, and it can have addresses that answer.
+    ``links()`` doesn't show the other end. Its state is the state of the cable, and its addresses answer packets.
 
-    Works in namespaces that this process has made, and refuses any other: a thread that is still in the host's can't
-    change anything there by mistake.
+    This class works only in namespaces that this process has made. A thread that is still in the namespace of the host
+    can't change anything there by mistake.
 
     Raises:
         NamespaceError: the calling thread is in a namespace that this process hasn't made.
@@ -71,14 +73,14 @@ class NamespaceKernel(NetlinkBackend):
     # --- links -------------------------------------------------------------------------------------------------
 
     def add_link(self, name: str, *, up: bool = True) -> None:
-        """Add an interface with carrier.
+        """Add an interface with a carrier.
 
         Args:
             name: the name of both ends of the cable, here and in the fabric.
-            up: whether it is set up.
+            up: whether to set the interface up.
 
         Raises:
-            RouteError: the kernel refused; EEXIST if there is a link of that name.
+            RouteError: the kernel refused, for example with EEXIST if there is a link with that name.
         """
         raw_name = os.fsencode(name)
         peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._fabric.fd)]}
@@ -86,14 +88,14 @@ class NamespaceKernel(NetlinkBackend):
         self._ask(
             f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
         )
-        # In a second request: veth_open refuses an end that isn't paired yet (ENOTCONN).
+        # This takes a second request, because veth_open refuses an end that isn't paired yet (ENOTCONN).
         self.set_link(name, up=up, carrier=True)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug or unplug its cable; return once the routes know.
+        """Set an interface up or down, or plug or unplug its cable, and wait until the routes are updated.
 
         Raises:
-            RouteError: the kernel refused; ENODEV if there is no link of that name.
+            RouteError: the kernel refused, for example with ENODEV if there is no link with that name.
         """
         changes, scope = NetlinkBackend(), CancelScope(timeout=_CARRIER_SECONDS)
         changes.wait_for_change(scope)  # the first call returns at once
@@ -106,14 +108,14 @@ class NamespaceKernel(NetlinkBackend):
 
     def _is_settled(self, name: str) -> bool:
         (link,) = self._ask(f"look at the link {name}", rtnl.RTM_GETLINK, rtnl.GET, {"index": self._index(name)})
-        # linkwatch_do_dev sets the operational state and tells the routes under one lock.
+        # linkwatch_do_dev sets the operational state and updates the routes while it holds one lock.
         return bool(link["flags"] & rtnl.IFF_LOWER_UP) == bool(link["flags"] & rtnl.IFF_RUNNING)
 
     def del_link(self, name: str) -> None:
         """Delete an interface with its addresses and routes.
 
         Raises:
-            RouteError: the kernel refused; ENODEV if there is no link of that name.
+            RouteError: the kernel refused, for example with ENODEV if there is no link with that name.
         """
         self._ask(f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)})
 
@@ -130,13 +132,13 @@ class NamespaceKernel(NetlinkBackend):
 
         Args:
             dev: the interface.
-            address: like ``10.1.0.4/24``.
-            peer: the far end of a point-to-point link; the prefix length is then the peer's.
-            metric: the connected route's metric.
+            address: the address, like ``10.1.0.4/24``.
+            peer: the address at the far end of a point-to-point link. The prefix length then belongs to the peer.
+            metric: the metric of the connected route.
             prefix_route: whether the kernel adds the connected route.
 
         Raises:
-            RouteError: the kernel refused; EEXIST if the address is there.
+            RouteError: the kernel refused, for example with EEXIST if the interface already has the address.
         """
         interface = IPv4Interface(address)
         self._ask(
@@ -158,11 +160,11 @@ class NamespaceKernel(NetlinkBackend):
             address: the address with its original prefix length.
 
         Raises:
-            RouteError: the kernel refused; EADDRNOTAVAIL if the address isn't there.
+            RouteError: the kernel refused, for example with EADDRNOTAVAIL if the interface doesn't have the address.
         """
         interface = IPv4Interface(address)
         length = interface.network.prefixlen
-        # The kernel compares IFA_ADDRESS, the far end, and the length only if a request has both.
+        # The kernel compares the far end (IFA_ADDRESS) and the length only if the request has both.
         key = (dev, interface.ip, length)
         there = (each for each in self.addresses() if (each.dev, each.local, each.prefix_length) == key)
         far_end = next((each.peer or each.local for each in there), interface.ip)
@@ -181,7 +183,7 @@ class NamespaceKernel(NetlinkBackend):
         """Add a policy rule.
 
         Raises:
-            RouteError: the kernel refused; EEXIST if the same rule is there.
+            RouteError: the kernel refused, for example with EEXIST if the same rule exists.
         """
         self._ask_for("add", rtnl.RTM_NEWRULE, rtnl.ADD, rule)
 
@@ -189,7 +191,7 @@ class NamespaceKernel(NetlinkBackend):
         """Delete a policy rule.
 
         Raises:
-            RouteError: the kernel refused; ENOENT if there is no such rule.
+            RouteError: the kernel refused, for example with ENOENT if there is no such rule.
         """
         self._ask_for("delete", rtnl.RTM_DELRULE, rtnl.DELETE, rule)
 
@@ -200,15 +202,16 @@ class NamespaceKernel(NetlinkBackend):
     # --- the other end of the cables -----------------------------------------------------------------------------
 
     def in_fabric(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread inside the fabric, and return what it returns.
+        """Call a function in a thread inside the fabric, and return its result.
 
-        Inside, this object's methods work on the far ends; a socket opened there stays there.
+        In that thread, the methods of this object change the far ends. A socket that the function opens stays in the
+        fabric.
 
         Args:
             function: a function without arguments.
 
         Returns:
-            Its result; its exceptions are raised here.
+            The result of the function. Its exceptions are raised here.
         """
         return self._fabric.run(function)
 
@@ -242,9 +245,9 @@ class NamespaceKernel(NetlinkBackend):
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
-    """Return the fields and attributes that name all of a rule.
+    """Return the fields and attributes that describe a rule completely.
 
-    ``has_ports`` doesn't say which ports; here it stands for a destination port.
+    ``has_ports`` doesn't say which ports, so a destination port is used.
     """
     fields = {
         "family": socket.AF_INET,

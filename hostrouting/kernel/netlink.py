@@ -1,8 +1,8 @@
-"""The routes port on the kernel itself, over our own netlink sockets.
+"""Implement the routes port on the real kernel, over our own netlink sockets.
 
-Requests never share a socket with notifications (on a bound socket, another process's message would be taken for the
-answer): each call opens a conversation in its own thread and closes it; changes arrive on other sockets
-(rtnetlink/conversation.py).
+Requests never share a socket with notifications, because on a bound socket the message of another process could be
+taken for the answer. Each call opens a conversation in its own thread and closes it again. Changes arrive on other
+sockets (rtnetlink/conversation.py).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# How often to read a table that other daemons keep changing, to get one that didn't change during the read.
+# How many times to read a table that other daemons keep changing, until it doesn't change during a read.
 _READ_ATTEMPTS = 4
 
-# The first port to try; no service uses the ones after it.
+# The first port to try. No service uses the ports after it.
 _FIRST_PORT = 50_000
 
-# The errors by which fib_lookup answers without an entry; any other one is a failure.
+# The errors that fib_lookup returns instead of an entry. Any other error is a failure.
 _NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 
@@ -49,15 +49,15 @@ def _list_rules(talk: Conversation) -> list[bytes]:
 class NetlinkBackend:
     """The IPv4 FIB of the network namespace that the calling thread is in.
 
-    Reading needs no privileges; writing needs CAP_NET_ADMIN, without which each route fails with EPERM. Threads may
-    share it: every call works on its own socket.
+    Reading needs no privileges. Writing needs CAP_NET_ADMIN, without which each route fails with EPERM. Threads may
+    share a backend, because every call uses its own socket.
     """
 
     def __init__(self) -> None:
         self._local = threading.local()
 
     def __reduce__(self) -> tuple[type[NetlinkBackend], tuple[()]]:
-        # A copy, or one in another process, queries the kernel there; sockets aren't copied.
+        # A copy queries the kernel wherever it is, even in another process. Sockets aren't copied.
         return type(self), ()
 
     # --- reading -----------------------------------------------------------------------------------------------
@@ -77,26 +77,26 @@ class NetlinkBackend:
     def nexthops(self) -> tuple[NexthopObject, ...]:
         """Return all nexthop objects, by number.
 
-        Not part of the port: ``routes`` shows their effect on routes.
+        This isn't part of the port, because ``routes`` shows the effect of these objects.
         """
         return self._list(values.NEXTHOPS)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of every table if none is named, in the kernel's order.
+        """Return the entries of a table, or of every table, in the kernel's order.
 
-        A table that changed while it was read is read again, a few times. If it never stops changing, each entry
-        existed at some time during the call, though not all of them at one moment.
+        If a table changes during a read, it is read again, a few times. If it never stops changing, each entry existed
+        at some time during the call, but maybe not all of them at the same moment.
 
         Args:
-            table: the table's number; the kernel itself leaves out the others.
+            table: the number of the table, or None for every table. The kernel itself leaves out other tables.
 
         Returns:
-            The entries; none for a table that doesn't exist. An entry with a nexthop object has the object's hops.
+            The entries, or none if the table doesn't exist. An entry with a nexthop object has the hops of that object.
         """
         return routes_of(self._groups(table))
 
     def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """Return the entries of a table as ``routes`` reads them: consecutive prefixes, grouped by their attributes."""
+        """Return the entries of a table as ``routes`` reads them, with consecutive prefixes grouped by attributes."""
         return tuple(self._groups(table))
 
     def _groups(
@@ -117,10 +117,10 @@ class NetlinkBackend:
         return self._read("list the routes", ask)
 
     def default_routes(self) -> tuple[Route, ...]:
-        """Return the entries of table main for 0.0.0.0/0, which come first; don't read the rest.
+        """Return the entries of table main for 0.0.0.0/0, which come first, without reading the rest.
 
         Returns:
-            The entries in the kernel's order: by tos, then by metric.
+            The entries in the kernel's order, which is by tos and then by metric.
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
@@ -132,38 +132,41 @@ class NetlinkBackend:
         return self._read("look for the default route", ask)
 
     def our_routes(self) -> tuple[Route, ...]:
-        """Return the entries of table main that are ours; the kernel leaves out those of other protocols."""
+        """Return our own entries of table main.
+
+        The kernel itself leaves out the entries of other protocols.
+        """
         entries = routes_of(self._groups(Table.MAIN, protocol=Protocol.HOSTROUTING))
         return tuple(entry for entry in entries if entry.is_ours)
 
     def routes_except(
         self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
     ) -> tuple[Route, ...]:
-        """Return the entries of every table except the plain ones through some interfaces outside some prefixes.
+        """Return the entries of every table, except plain ones through certain interfaces outside certain prefixes.
 
-        A plain entry is unicast for tos 0, and all its live hops are on these interfaces; it isn't of scope link or
-        nearer, where gateways are. Unwanted entries never become values: memory depends on the result, whatever the
-            size of
-        the tables. In a large table, most entries are skipped hundreds at a time.
+        A plain entry is unicast with tos 0, and all its live hops are on these interfaces. Its scope isn't link or
+        narrower, because such entries lead to gateways. Unwanted entries are never decoded into values, so the memory
+        depends on the result and not on the size of the tables. In a large table, most entries are skipped hundreds at
+        a time.
 
         Args:
             devs: the names of the interfaces.
-            inside: prefixes; a plain entry is included if its destination is one of them or lies in one.
+            inside: the prefixes inside which even plain entries are included.
             sources: the sources that a plain entry may have.
 
         Returns:
-            The entries in the kernel's order; for a table that never stops changing, see ``routes``.
+            The entries in the kernel's order. For a table that never stops changing, see ``routes``.
         """
         return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs, sources), inside))
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether anything that matters may have changed since then.
+        """Yield a function that returns whether anything that matters may have changed in the meantime.
 
         An overrun of the socket counts as a change.
 
         Args:
-            inside: prefixes; an entry matters if it has an address in one of them.
+            inside: prefixes. An entry matters if it has an address in one of them.
 
         Raises:
             RouteError: listening to the kernel failed.
@@ -182,18 +185,19 @@ class NetlinkBackend:
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return for each address the entry that wins for a packet of this host (mark 0, tos 0, uid 0, nothing bound).
+        """Return the winning entry for each address, for packets from this host (mark 0, tos 0, uid 0, nothing bound).
 
-        Never names an output interface: the kernel would then call nearly every destination reachable.
+        A lookup never names an output interface, because the kernel would then report nearly every destination as
+        reachable.
 
-        Until the first policy rule is added, tables local and main are one trie, and the kernel names main
-        (254) for the entries of both (fib_trie_unmerge).
+        Until the first policy rule is added, tables local and main share one trie, and the kernel reports main (254)
+        for the entries of both (fib_trie_unmerge).
 
-        A rule for all ports applies to every packet; the kernel only finds that out for a lookup that has ports.
+        A rule for all ports applies to every packet, but the kernel only matches it if the lookup has ports.
 
         Raises:
-            RouteError: the kernel can't be queried, or a rule for all source ports decides. TCP's first lookup has no
-                source port, its second one has (tcp_v4_connect).
+            RouteError: the kernel can't be queried, or a rule for all source ports decides. For TCP, the first lookup
+                has no source port, but the second one has (tcp_v4_connect).
         """
         if not addresses:
             return ()
@@ -228,9 +232,10 @@ class NetlinkBackend:
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that the kernel chooses for packets without one, by the entries that win for them.
+        """Return the sources that the kernel chooses for packets without a source, for each entry that wins.
 
-        A lookup shows the hop that it takes: by a hash of the address or, depending on a sysctl, of the port too.
+        A lookup shows the chosen hop. The kernel chooses it with a hash of the address or, depending on a sysctl, of
+        the address and port.
         """
         owners = [entry for entry, addresses in entries.items() for _ in addresses]
         flows = [
@@ -262,18 +267,24 @@ class NetlinkBackend:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes; a route whose ``key`` is taken fails with EEXIST."""
+        """Add routes.
+
+        A route whose ``key`` is taken fails with EEXIST.
+        """
         return self._write(routes, partial(wire.new_route, rtnl.ADD, wire.hops_packer(rtnl.Indexes())))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, or replace the first ones with the same ``key``.
 
-        The kernel compares only the key, so a connected route or another daemon's is replaced too.
+        The kernel compares only the key, so it also replaces connected routes and routes of other daemons.
         """
         return self._write(routes, partial(wire.new_route, rtnl.REPLACE, wire.hops_packer(rtnl.Indexes())))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes; a route that isn't there fails with ESRCH."""
+        """Delete exactly these routes.
+
+        A route that doesn't exist fails with ESRCH.
+        """
         deletable, pack_hops = self._deletable(routes), wire.hops_packer(rtnl.Indexes())
 
         def pack(route: Route, sequence: int) -> bytes:
@@ -297,19 +308,19 @@ class NetlinkBackend:
             entry
             for table, protocol in tables
             for entry in routes_of(self._groups(table, lambda _: False, destinations, protocol))
-            if entry.protocol == protocol  # for the kernel 0 means no filter
+            if entry.protocol == protocol  # to the kernel, 0 means no filter
         )
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Return when links, addresses, routes or rules may have changed since this thread's last call.
+        """Return when links, addresses, routes or rules may have changed since the last call in this thread.
 
-        The first call in a thread returns at once; from then on changes are collected until the thread ends or the
+        The first call in a thread returns at once. After that, changes are collected until the thread ends or the
         backend is deleted. An overrun of the socket counts as a change.
 
         Args:
-            scope: cancels the wait.
+            scope: the scope that can cancel the wait.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope was cancelled first.
@@ -333,7 +344,7 @@ class NetlinkBackend:
     def _reader(
         self, is_wanted: Callable[[Route], bool] = lambda _: True, inside: Sequence[Prefix] = ()
     ) -> RouteReader:
-        # If the sysctl nexthop_compat_mode is 0, the kernel doesn't show the hops of a nexthop object with a route.
+        # If the sysctl nexthop_compat_mode is 0, the kernel shows routes without the hops of their nexthop objects.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
         return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside))
 

@@ -1,7 +1,7 @@
-"""Pure: next hops: the default route that counts, a nexthop object's hops, and the source that a hop gives.
+"""Pure: find the default route that counts, the hops of nexthop objects, and the source that a hop gives.
 
-The kernel shows the hops of a nexthop object with the route itself, unless the sysctl net.ipv4.nexthop_compat_mode is
-0. A route whose object discards is shown as a discarding one in either case.
+The kernel shows the hops of a nexthop object as part of the route, unless the sysctl net.ipv4.nexthop_compat_mode is 0.
+If the object discards packets, the route is always shown as one that discards.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Route, Rout
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
-    """Return a route with the hops of its nexthop object, if the kernel didn't show them.
+    """Return a route with the hops of its nexthop object if the kernel didn't show them.
 
     Args:
         route: the route as the kernel shows it.
-        nexthops: returns all objects by number.
+        nexthops: a function that returns all objects by number.
     """
     if route.nexthop_id is None or route.hops or route.type is not RouteType.UNICAST:
         return route
@@ -37,30 +37,31 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 
     Args:
         nexthop: the object.
-        by_id: all objects, for the members of a group.
+        by_id: all objects by number, which are needed for the members of a group.
 
     Returns:
-        For a group its members' hops with their weights, without an interface for a missing member; nothing for an
-        object that discards.
+        The hops. For a group, these are the hops of its members with their weights, where a missing member has no
+        interface. An object that discards has no hops.
     """
     if nexthop.hop is not None:
         return (nexthop.hop,)
     legs = ((by_id[member].hop if member in by_id else NextHop(), weight) for member, weight in nexthop.members)
     hops = tuple(attrs.evolve(hop, weight=weight) for hop, weight in legs if hop is not None)
-    # The kernel shows no weight for a group of one.
+    # The kernel shows no weight if a group has only one member.
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
-    """Return a route with those legs alive that only a sysctl shows as dead: they still get their share of packets.
+    """Return a route in which legs that only a sysctl shows as dead are alive, because they still get packets.
 
-    If ignore_routes_with_linkdown is set, a hop without carrier is shown as dead. But a leg loses its share when the
-    carrier goes, and not when the sysctl is set (fib_rebalance). The legs of nexthop objects are skipped in any case,
-    and so is a route if none of its legs has a carrier.
+    If ignore_routes_with_linkdown is set, a hop without a carrier is shown as dead. However, a leg loses its share of
+    packets when it loses its carrier, and not when the sysctl is set (fib_rebalance). The kernel always skips such legs
+    of nexthop objects, and it skips a route if none of its legs has a carrier.
 
     Args:
         route: the route as the kernel shows it.
-        lacks_carrier: returns whether an interface is up without carrier; otherwise a leg is dead for another reason.
+        lacks_carrier: a function that returns whether an interface is up without a carrier. If it isn't, its leg is
+            dead for another reason.
     """
     if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
         return route
@@ -73,7 +74,7 @@ def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
     return attrs.evolve(route, hops=hops)
 
 
-# The part of an entry that decides which sources its packets get.
+# The parts of an entry that decide which sources its packets get.
 SourceKey = tuple[object, ...]
 
 
@@ -83,12 +84,12 @@ def source_key(route: Route) -> SourceKey:
     return route.type, route.scope, route.source, route.nexthop_id, hops
 
 
-# All of this many flows miss a hop with its share only once in e**16 times.
+# With this many flows for each share, a hop gets none of them only once in e**16 cases.
 _FLOWS_A_SHARE, _FLOWS_MAX = 16, 4096
 
 
 def flows_through(route: Route) -> int:
-    """Return how many flows through an entry it takes to use all its hops."""
+    """Return how many flows through an entry are needed to use all of its hops."""
     weights = [hop.weight for hop in route.hops]
     if len(weights) < 2 or route.source is not None:
         return 1
@@ -96,20 +97,20 @@ def flows_through(route: Route) -> int:
 
 
 def spread(route: Route, addresses: Iterable[IPv4Address]) -> list[IPv4Address]:
-    """Return enough addresses for flows through all hops of an entry; addresses repeat if there are too few."""
+    """Return enough addresses for flows through all hops of an entry, repeating addresses if there are too few."""
     return list(islice(cycle(addresses), flows_through(route)))
 
 
 class Sources:
-    """The sources that a host's packets get if none is chosen, as far as addresses and entries show.
+    """The sources that packets without a source get, derived from the addresses and entries of a host.
 
-    Where possible, the kernel is queried instead. Three deciding facts are in no dump: the order in which interfaces
-    were registered, the sysctl route_localnet, and the route that last chose the source of a nexthop object.
+    Where possible, the kernel is queried instead. No dump contains three facts that matter: the order in which
+    interfaces were registered, the sysctl route_localnet, and the route that last chose the source of a nexthop object.
 
-    ``loopback_scope`` is the least scope that an entry must have to get a source in 127.0.0.0/8.
+    ``loopback_scope`` is the lowest scope with which an entry can get a source in 127.0.0.0/8.
 
     Args:
-        addresses: the host's addresses; those of an interface in the kernel's order.
+        addresses: the host's addresses. Those of each interface are in the kernel's order.
     """
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -123,15 +124,15 @@ class Sources:
         self._by_hop = cache(self._source_by)
 
     def of(self, route: Route) -> tuple[IPv4Address, ...]:
-        """Return the sources that packets through an entry get, in ascending order; each hop may have another one.
+        """Return the sources that packets through an entry get, in ascending order, because each hop may have its own.
 
-        Interfaces are assumed to be registered in the order of their indexes, and the other unknown facts to be as
-        usual.
+        This assumes that interfaces were registered in the order of their indexes, and that the other unknown facts
+        have their usual values.
         """
         return tuple(sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead)))
 
     def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IPv4Address, ...]:
-        """Return all sources that packets through an entry may get, without duplicates; none if there is no doubt.
+        """Return all sources that packets through an entry may get, without duplicates, or none if there is no doubt.
 
         Args:
             route: the entry.
@@ -141,7 +142,8 @@ class Sources:
             return ()
         shared = {route.scope}
         if route.nexthop_id is not None:
-            # The object has a source from the start, by its own scope (nh_create_ipv4), until an address changes.
+            # Until an address changes, the object has the source that it got at first, according to its own scope
+            # (nh_create_ipv4).
             shared |= {*scopes, Scope.LINK - 1, Scope.LINK}
         cases = list(product(shared, (Scope.HOST, Scope.LINK)))
         hops = [(hop.dev, _compared_gateway(route, hop)) for hop in route.hops if not hop.is_dead]
@@ -149,7 +151,7 @@ class Sources:
         return _each_once(chain.from_iterable(by_hop)) if any(len(sources) > 1 for sources in by_hop) else ()
 
     def by_hop(self, route: Route, hop: NextHop) -> IPv4Address | None:
-        """Return the source of packets through a hop of an entry (fib_result_prefsrc); None if there is none."""
+        """Return the source of packets through a hop of an entry (fib_result_prefsrc), or None if there is none."""
         if route.source is not None:
             return route.source
         return next(iter(self._by_hop(hop.dev, _compared_gateway(route, hop), route.scope, Scope.HOST)), None)
@@ -157,17 +159,17 @@ class Sources:
     def _source_by(
         self, dev: str | None, gateway: IPv4Address | None, scope: int, local_scope: int
     ) -> tuple[IPv4Address, ...]:
-        """Return the sources that a hop may give (inet_select_addr): from its interface, the gateway's subnet first.
+        """Return the sources that a hop may give (inet_select_addr), where the subnet of the gateway comes first.
 
         Args:
-            dev: the hop's interface.
-            gateway: the hop's gateway, if any.
-            scope: the entry's scope.
-            local_scope: a limit on the addresses' scopes: host, or link with route_localnet.
+            dev: the interface of the hop.
+            gateway: the gateway of the hop, if any.
+            scope: the scope of the entry.
+            local_scope: a limit on the scopes of addresses, which is host, or link with route_localnet.
 
         Returns:
-            If the interface has no address, the kernel uses the first interface with one: one source for each that may
-                be first.
+            The source that the interface gives. If it has no address, the kernel uses the first interface that has one,
+            so the result has a source for each interface that may be the first.
         """
         own = [each for each in self._primary.get(dev or "", ()) if min(each.scope, local_scope) <= scope]
         near = (each for each in own if gateway is not None and gateway in each.network)
@@ -177,13 +179,16 @@ class Sources:
             name: next((each.local for each in those if each.scope != Scope.LINK and each.scope <= scope), None)
             for name, those in self._primary.items()
         }
-        # The loopback is always registered first.
+        # The loopback interface is always registered first.
         first = firsts.get(LOOPBACK)
         return (first,) if first is not None else _each_once(firsts.values())
 
 
 def _compared_gateway(route: Route, hop: NextHop) -> IPv4Address | None:
-    """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr): IPv6's first four bytes."""
+    """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr).
+
+    For an IPv6 gateway, it uses the first four bytes.
+    """
     if isinstance(hop.gateway, IPv6Address):
         number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96
         return IPv4Address(number) if number else None
@@ -198,21 +203,22 @@ def _each_once(sources: Iterable[IPv4Address | None]) -> tuple[IPv4Address, ...]
 
 
 def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return the default route that counts: the lowest-metric unicast 0.0.0.0/0 of table main.
+    """Return the default route that counts, which is the unicast 0.0.0.0/0 of table main with the lowest metric.
 
     Args:
         routes: the entries of any tables, in the kernel's order.
-        by: shell patterns of interfaces: accept only default routes with a live hop through one of them; None: any.
+        by: shell patterns of interfaces, of which a default route must have a live hop through one, or None for any
+            interface.
 
     Returns:
-        The route; None if none has a live hop. Its other hops, if any, are still included.
+        The route with all of its hops, or None if no route has a live hop.
     """
     candidates = [route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)]
     return min(candidates, key=lambda route: route.metric, default=None)
 
 
 def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return ``default_route`` with only its live hops through these interfaces: a static route inherits these."""
+    """Return ``default_route`` with only its live hops through these interfaces, which static routes inherit."""
     default = default_route(routes, by)
     if default is None:
         return None
@@ -221,12 +227,12 @@ def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) 
 
 
 def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
-    """Return whether an interface matches one of some shell patterns; None matches any."""
+    """Return whether an interface matches one of some shell patterns, where None matches any interface."""
     return patterns is None or is_like(dev, patterns)
 
 
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the default routes that share the lowest metric; an empty list if all use the same interfaces."""
+    """Return the default routes that share the lowest metric, or an empty list if all use the same interfaces."""
     live = [route for route in unicast_defaults(routes) if route.devs]
     lowest = min((route.metric for route in live), default=0)
     tied = [route for route in live if route.metric == lowest]
@@ -234,13 +240,13 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
 
 
 def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -> Callable[..., list[Lookup]]:
-    """Return a lookup that returns each default route that the kernel may choose if it returns one of several.
+    """Return a lookup function that returns every default route that the kernel may choose, not just one.
 
-    Among default routes of one table and metric with one gateway each, the kernel chooses by the state of these
-    gateways, again for each lookup (fib_select_default).
+    If several default routes have the same table and metric and one gateway each, the kernel chooses one by the state
+    of their gateways for each lookup (fib_select_default).
 
     Args:
-        look_up: ``RouteBackend.lookup``, or a model of it.
+        look_up: the function ``RouteBackend.lookup`` or a model of it.
         routes: the entries of every table, in the kernel's order.
     """
     alternatives: dict[tuple[object, ...], list[Route]] = {}
@@ -261,20 +267,20 @@ def in_turn(look_up: Callable[..., Iterable[Lookup]], routes: Iterable[Route]) -
 
 
 def _is_alternative(route: Route) -> bool:
-    """Return whether a route is one of those among which the kernel chooses by their gateways' state."""
+    """Return whether a route is one of those from which the kernel chooses by the state of the gateways."""
     is_default = route.destination.prefixlen == 0 and route.type is RouteType.UNICAST and not route.is_dead
     return is_default and len(route.hops) == 1 and route.hops[0].gateway is not None
 
 
 def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> str:
-    """Say why ``default_route`` finds none.
+    """Explain why ``default_route`` finds no route.
 
     Args:
-        routes: as for ``default_route``.
-        by: as for ``default_route``.
+        routes: see ``default_route``.
+        by: see ``default_route``.
 
     Returns:
-        What is missing, and what is there instead.
+        A phrase that names what is missing and what exists instead.
     """
     on = "" if by is None else f" on {','.join(by)}"
     dead = [route for route in unicast_defaults(routes) if any(is_among(hop.dev or "", by) for hop in route.hops)]
@@ -284,7 +290,7 @@ def missing_default_route(routes: Iterable[Route], by: tuple[str, ...] | None = 
 
 
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the unicast 0.0.0.0/0 of table main for any tos, including dead ones, in the given order."""
+    """Return the unicast routes to 0.0.0.0/0 in table main without a tos, including dead ones, in the given order."""
     return [
         route
         for route in routes

@@ -1,4 +1,4 @@
-"""Refusals of a request by the kernel, real or in memory, and by the port itself.
+"""Define how the kernel, real or in memory, and the port itself refuse requests.
 
 A backend never requests a route that doesn't fit into a message, or the deletion of a route that doesn't exist.
 """
@@ -16,11 +16,11 @@ _BYTE_MAX, _UINT32_MAX, WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
 
 
 class NetlinkError(Exception):
-    """A request that the kernel refused; this error never leaves the backend.
+    """The error for a request that the kernel refused, which never leaves the backend.
 
     Args:
         errno: the error number.
-        message: the kernel's own sentence (ext-ACK), or the errno in words.
+        message: the message from the kernel (ext-ACK), or the description of the errno.
     """
 
     def __init__(self, errno: int, message: str = "") -> None:
@@ -36,7 +36,7 @@ def refuse_unwritable(route: Route) -> None:
         NetlinkError: EINVAL.
     """
     limited = (
-        ("table", route.table, 1, _UINT32_MAX),  # 0 is no table: the kernel would use main (fib_new_table)
+        ("table", route.table, 1, _UINT32_MAX),  # for 0, the kernel would use main (fib_new_table)
         ("metric", route.metric, 0, _UINT32_MAX),
         ("mtu", route.mtu or 0, 0, _UINT32_MAX),
         ("nexthop id", route.nexthop_id or 0, 0, _UINT32_MAX),
@@ -51,15 +51,15 @@ def refuse_unwritable(route: Route) -> None:
 
 
 class Deletable:
-    """Existing routes, each of which can be deleted once: they decide which deletions of a batch are requested.
+    """The existing routes, which decide which deletions of a batch are requested.
 
-    The kernel's own match is looser than the promise of ``RouteBackend.delete``: a metric of 0 matches any metric, and
-    a device without a gateway matches that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). So
-    deleting a route that doesn't exist could remove another one. Therefore the tables are read first. Only entries with
-    the destination of a route to delete are kept, however many others there are.
+    The kernel matches more loosely than ``RouteBackend.delete`` promises: a metric of 0 matches any metric, and a
+    device without a gateway matches that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). A request
+    to delete a route that doesn't exist could therefore remove another one. To prevent this, the tables are read first.
+    Only entries with the destination of a route to delete are kept. Each entry can be deleted once.
 
     Args:
-        entries: the entries of the tables concerned.
+        entries: the entries of the tables in question.
     """
 
     def __init__(self, entries: Iterable[Route]) -> None:
@@ -68,7 +68,7 @@ class Deletable:
             self._devs.setdefault(_identity(entry), []).append(_first_dev(entry))
 
     def take(self, route: Route) -> None:
-        """Find a route and mark it as deleted; a hop without a device matches any device.
+        """Find a route and mark it as deleted, where a hop without a device matches any device.
 
         Raises:
             NetlinkError: there is no such route (ESRCH).
@@ -80,7 +80,7 @@ class Deletable:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    """Return all that must match, except the first hop's device; as numbers, which are fast to hash."""
+    """Return everything that must match except the device of the first hop, as numbers that are fast to hash."""
     prefix = numbers(route.destination)
     key = (route.table, *prefix, route.tos, route.metric, route.type, route.protocol, route.nexthop_id)
     # A nexthop object has its own hops.

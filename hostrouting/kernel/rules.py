@@ -1,4 +1,4 @@
-"""Pure: decide which policy rules match a packet of this host."""
+"""Pure: decide which policy rules match a packet from this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule
 
-# The kernel compares with this address as long as no source is chosen.
+# The kernel compares rules with this address until a source is chosen.
 NO_SOURCE = IPv4Address(0)
 
 TCP, UDP = 6, 17
@@ -25,14 +25,14 @@ KERNEL_RULES = tuple(
 
 
 class Flow(NamedTuple):
-    """The key of a lookup (struct flowi4): a packet of this host with mark 0, tos 0 and uid 0, or a gateway.
+    """The key of a lookup (struct flowi4), for a packet from this host with mark 0, tos 0 and uid 0, or for a gateway.
 
     Args:
         address: the destination.
-        source: the packet's source, if one is chosen.
-        protocol: UDP or TCP; 0 for a gateway, which can be found through an interface without carrier.
+        source: the source of the packet, if it has one.
+        protocol: UDP or TCP, or 0 for a gateway, which can be found through an interface without a carrier.
         oif: the interface that the packet must leave through.
-        scope: the least scope of the entries that count.
+        scope: the lowest scope that an entry may have.
     """
 
     address: IPv4Address
@@ -43,19 +43,19 @@ class Flow(NamedTuple):
 
     @classmethod
     def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
-        """Return the kernel's own lookup for the gateway of a route of some scope (fib_check_nh_v4_gw)."""
+        """Return the lookup that the kernel makes for the gateway of a route with some scope (fib_check_nh_v4_gw)."""
         return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
 def loopback_of(links: Iterable[Link]) -> str:
-    """Return the name of the interface that this host's packets come from; ``lo`` if it isn't among the links."""
+    """Return the name of the loopback interface, or ``lo`` if it isn't among the links."""
     return next((link.name for link in links if link.hardware == Hardware.LOOPBACK), LOOPBACK)
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Return whether a rule can't match our packets, but may match others to the same address.
+    """Return whether a rule can't match our packets but may match other packets to the same address.
 
-    Our packets have mark 0, tos 0, uid 0, no chosen device, and are UDP or TCP with unknown ports.
+    Our packets are UDP or TCP with mark 0, tos 0, uid 0, no chosen device and unknown ports.
     """
     selects = (
         rule.mark is not None
@@ -79,14 +79,14 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
 
     Args:
         rule: a policy rule.
-        flow: the packet, or the kernel's own lookup for a gateway.
-        loopback: the name of the interface that this host's packets come from.
-        lacks_unknown: whether the packet has none of the selectors that are unknown here: then it matches an inverted
-            rule for them.
+        flow: the packet, or the kernel's lookup for a gateway.
+        loopback: the name of the loopback interface, which packets from this host come from.
+        lacks_unknown: whether to assume that the packet doesn't match any selector that is unknown here, so that it
+            matches an inverted rule.
 
     Returns:
-        Whether the rule's action is taken; None: that depends on something unknown. A VRF's rule is assumed not to
-        match.
+        Whether the kernel takes the action of the rule, or None if that depends on an unknown selector. The rule of a
+        VRF is assumed not to match.
     """
     is_match = (
         (rule.destination is None or flow.address in rule.destination)
@@ -107,7 +107,7 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
 
 
 def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
-    """Return why a rule doesn't match a packet: the first selector that differs, in words."""
+    """Return why a rule doesn't match a packet, as a phrase about the first selector that differs."""
     if rule.has_unknown:
         return "it has a selector that isn't known here"
     if rule.is_inverted:

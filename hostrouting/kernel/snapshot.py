@@ -1,4 +1,4 @@
-"""A snapshot of a host as one JSON document, in the format of ``ip -j -N``.
+"""Read and write snapshots of hosts, each as one JSON document in the format of ``ip -j -N``.
 
 ::
 
@@ -17,8 +17,8 @@
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
      "sources": [{...}, ...]}         routes, each with its connections' sources if no other list shows them
 
-Only links, addresses, rules and routes are required. The last two come from the kernel, not from ip. We write only the
-keys that our values come from.
+Only links, addresses, rules and routes are required. The last two keys come from the kernel and not from ip. We write
+only the keys that we read.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ from hostrouting.model.text import shown
 
 SNAPSHOT_SCHEMA = 1
 
-# The name of standard input.
+# The name for standard input.
 STDIN = "-"
 
 _RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})")
 
-# A million routes, as ip prints them, are 250 MB.
+# A million routes take 250 MB in the format of ip.
 _BYTES_MAX = 1 << 30
 
 
 @attrs.frozen
 class Snapshot:
-    """A host's links, addresses, rules and routes at some time.
+    """The links, addresses, rules and routes of a host at some time.
 
     Args:
         links: the links, by index.
@@ -81,14 +81,15 @@ class Snapshot:
         rules: the rules, in the order in which the kernel evaluates them.
         routes: the entries of every table, in the kernel's order, with the hops of nexthop objects.
         nameservers: the host's IPv4 DNS servers.
-        host: its name; None: unknown.
-        time: RFC 3339, UTC, in seconds; None: unknown.
-        kernel: name and release; None: unknown.
-        is_merged: whether tables local and main are one trie; None: unknown.
-        is_torn: the host changed while it was read, so it may never have been in this state; it isn't judged.
-        sources: entries with the sources of connections through them, and through any with the same next hops; sources
-            that follow from addresses and entries aren't recorded.
-        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown; None: unknown.
+        host: the name of the host, or None if it is unknown.
+        time: when the snapshot was taken, in RFC 3339 format, in UTC and in whole seconds, or None if that is unknown.
+        kernel: the name and release of the kernel, or None if they are unknown.
+        is_merged: whether tables local and main share one trie, or None if that is unknown.
+        is_torn: whether the host changed while it was read, so that it may never have been in this state and isn't
+            judged.
+        sources: entries with the sources of connections through them and through entries with the same next hops.
+            Sources that follow from addresses and entries aren't included.
+        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None if they are unknown.
         managers: the network managers with the interfaces that they configure.
     """
 
@@ -108,16 +109,17 @@ class Snapshot:
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
-        """Read a document made by ``to_document`` or ip; unknown keys are ignored.
+        """Read a document from ``to_document`` or ip, ignoring unknown keys.
 
         Args:
-            document: as returned by ``json.load``.
+            document: the document as ``json.load`` returns it.
 
         Returns:
             The snapshot.
 
         Raises:
-            ConfigError: it isn't a snapshot: with all problems, each with its path, like ``routes[3].gateway``.
+            ConfigError: the document isn't a snapshot. The error has all problems with their paths, like
+                ``routes[3].gateway``.
         """
         if not isinstance(document, Mapping):
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
@@ -141,11 +143,11 @@ class Snapshot:
         """Read a file written by ``save``, ``hostrouting snapshot`` or a shell with ip.
 
         Args:
-            path: the file's path; ``-`` is standard input.
-            bytes_max: larger files are refused.
+            path: the path of the file, or ``-`` for standard input.
+            bytes_max: the maximum size of the file in bytes.
 
         Returns:
-            The snapshot; if the document has no host's name, the file's name without ``.json`` is used.
+            The snapshot. If the document has no host name, the name of the file without ``.json`` is used.
 
         Raises:
             ConfigError: there is no such file, or it isn't a snapshot.
@@ -153,7 +155,7 @@ class Snapshot:
         """
         if path != STDIN:
             document = read_document(path, "snapshot", bytes_max=bytes_max)
-            # A made-up file could forge lines of a report.
+            # A made-up file name could forge lines of a report.
             name = "?".join(Path(path).name.removesuffix(".json").splitlines())
         else:
             document = _read_stdin(bytes_max)
@@ -162,13 +164,13 @@ class Snapshot:
         return loaded if loaded.host else attrs.evolve(loaded, host=name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that ``load`` and ``--snapshot`` read, either completely or not at all.
+        """Write a file for ``load`` and ``--snapshot``, either completely or not at all.
 
         Args:
-            path: the file's path; an existing file is replaced.
+            path: the path of the file. An existing file is replaced.
 
         Raises:
-            FileError: the file can't be written; an existing one is unchanged.
+            FileError: the file can't be written. An existing file is unchanged.
         """
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}")
@@ -182,21 +184,21 @@ class Snapshot:
             raise FileError.of(f"write the snapshot {target}", error) from error
 
     def to_document(self) -> dict[str, Any]:
-        """Return a document from which ``from_document`` reads this snapshot."""
-        # The routes already have the nexthop objects' hops.
+        """Return a document that ``from_document`` reads as this snapshot."""
+        # The routes already include the hops of nexthop objects.
         fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
-        """Return the document as JSON, an item a line, so that two documents can be compared."""
+        """Return the document as JSON with one item per line, so that two documents can be compared."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
 
 
 def _prints_all_selectors(kernel: str, ip: str) -> bool:
-    """Return whether ip prints every selector that the kernel's rules may have: ip's releases follow the kernel's.
+    """Return whether ip prints every selector that rules in the kernel may have.
 
-    Up to Linux 6.12, ip has long printed all of them.
+    The releases of ip follow those of the kernel. Older versions of ip already print all selectors up to Linux 6.12.
     """
     release, printer = _RELEASE.search(kernel), _RELEASE.search(ip.partition("iproute2-")[2])
     if release is None:
@@ -240,7 +242,7 @@ def _name(value: object) -> str:
 
 def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], default: Any = NEEDED) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
-        # Some versions of ip leave {} if an interface has nothing to show.
+        # Some versions of ip print {} if an interface has nothing to show.
         items = each(value, lambda item: None if item == {} else parse(item))
         return tuple(item for item in items if item is not None)
 

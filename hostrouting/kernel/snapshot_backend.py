@@ -1,4 +1,4 @@
-"""Record a host's snapshot, and query one as a backend, which can't be changed."""
+"""Take a snapshot of a host, and query a snapshot as a read-only backend."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Tab
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
-# The number of entries with the same next hops to try; others may win in the tables that are looked up before.
+# How many entries with the same next hops to try, because entries in earlier tables may win for some of them.
 _TRIED_ENTRIES = 16
 
 
 def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
-    """Record a host at one moment; if it never stops changing, ``is_torn`` says that there were several.
+    """Take a snapshot of a host at one moment, or set ``is_torn`` if the host never stops changing.
 
     Args:
-        backend: the kernel.
+        backend: the kernel to query.
         nameservers: the host's DNS servers.
 
     Returns:
@@ -66,10 +66,10 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
 
 
 def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
-    """Return whether the kernel finds a local address in table main: then main and local are one trie.
+    """Return whether the kernel finds a local address in table main, which means that main and local share one trie.
 
     Returns:
-        None if the kernel finds none.
+        The answer, or None if the kernel finds no local address.
     """
     for found in backend.lookup([address.local for address in addresses[:1]]):
         if found.route is not None and found.route.type is RouteType.LOCAL:
@@ -80,10 +80,10 @@ def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | No
 def _asked_sources(
     addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], backend: RouteBackend
 ) -> tuple[tuple[Route, tuple[IPv4Address, ...]], ...]:
-    """Query the sources that matter and don't follow from addresses and entries.
+    """Query the sources that matter and that don't follow from addresses and entries.
 
     Returns:
-        One entry for each set of next hops, with its sources. Entries at which no first lookup ends aren't needed.
+        One entry for each set of next hops, with its sources. Entries that don't win any first lookup aren't needed.
     """
     if not any(rule.source is not None for rule in rules):
         return ()
@@ -108,7 +108,7 @@ def _asked_sources(
 
 
 def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
-    """Return the scopes of entries with nexthop objects: any of them may have chosen an object's source."""
+    """Return the scopes of entries with nexthop objects, any of which may have chosen the source of an object."""
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
@@ -116,7 +116,7 @@ _LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Return whether a route's interfaces aren't in the snapshot, as for a nexthop object that isn't there."""
+    """Return whether the snapshot lacks an interface of a route, for example because a nexthop object is missing."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 
@@ -133,12 +133,12 @@ def _untold_dev(route: Route) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return the answer without its table: while local and main are one trie, the kernel names main for both."""
+    """Return the answer without its table, because the kernel reports main for local while both share one trie."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)
 
 
 class SnapshotBackend(WholeTables):
-    """A ``RouteBackend`` that answers as the snapshot's kernel would have; threads may share it.
+    """A ``RouteBackend`` that answers as the kernel of the snapshot would have, and that threads may share.
 
     Args:
         snapshot: the snapshot.
@@ -162,7 +162,7 @@ class SnapshotBackend(WholeTables):
         return self.snapshot.rules
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of every table if none is named, in the kernel's order."""
+        """Return the entries of a table, or of every table, in the kernel's order."""
         routes = self.snapshot.routes
         return routes if table is None else tuple(route for route in routes if route.table == table)
 
@@ -170,7 +170,7 @@ class SnapshotBackend(WholeTables):
         """Return the entries of table main for 0.0.0.0/0, in the kernel's order.
 
         Raises:
-            RouteError: the snapshot lacks the interfaces of the first of them that counts.
+            RouteError: the snapshot lacks an interface of the default route that counts.
         """
         found = super().default_routes()
         counting = (route for route in unicast_defaults(found) if route.devs or _lacks_dev(route))
@@ -193,7 +193,7 @@ class SnapshotBackend(WholeTables):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return for each address the entry that wins for a packet of the host (mark 0, tos 0, uid 0, not bound)."""
+        """Return the winning entry for each address, for packets from the host (mark 0, tos 0, uid 0, not bound)."""
         return tuple(self._lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def _lookup(self, address: IPv4Address, source: IPv4Address | None, *, is_tcp: bool) -> Lookup:
@@ -219,7 +219,7 @@ class SnapshotBackend(WholeTables):
         *,
         is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return for each entry the sources that packets without a source get from it."""
+        """Return the sources that packets without a source get from each entry."""
         return {entry: self._sources(entry, addresses[0]) for entry, addresses in entries.items()}
 
     def _sources(self, entry: Route, address: IPv4Address) -> tuple[IPv4Address, ...]:
@@ -248,14 +248,14 @@ class SnapshotBackend(WholeTables):
 
     @cached_property
     def _unmerged(self) -> Fib | None:
-        """The host if a rule had been added and deleted again; None if it is known whether the tables are merged."""
+        """Return the host with separate tables, or None if it is known whether tables local and main are merged."""
         is_known = not self._fib.is_merged or self.snapshot.is_merged is not None
         return None if is_known else attrs.evolve(self._fib, is_merged=False)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Refuse: a snapshot can't change."""
+        """Raise an error, because a snapshot can't be changed."""
         if not routes:
             return ()
         raise RouteError(f"can't change {routes[0]}: this is a recorded host", hint="do it on the host itself")
@@ -268,7 +268,7 @@ class SnapshotBackend(WholeTables):
         """Wait until the scope is cancelled, because nothing ever changes.
 
         Args:
-            scope: cancels the wait.
+            scope: the scope that can cancel the wait.
 
         Raises:
             phases.Cancelled, phases.TimedOut: the scope was cancelled.

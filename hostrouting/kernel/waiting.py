@@ -1,4 +1,4 @@
-"""Wait until the kernel's state is as needed. Waiting changes nothing."""
+"""Wait until the state of the kernel is as needed, without changing it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from phases import CancelScope, TimedOut
 
-# Some changes send no event (a sysctl, a nexthop group), so check now and then without one.
+# Some changes send no event (a sysctl, a nexthop group), so check at regular intervals too.
 _LOOK_SECONDS = 1.0
 
 
@@ -19,8 +19,8 @@ class Deadline:
     """A deadline for all waits of a run.
 
     Args:
-        start: when the run began, by its scope's clock, in seconds.
-        seconds: the time after that.
+        start: when the run began, in seconds on the clock of its scope.
+        seconds: how long after the start the deadline is.
     """
 
     start: float
@@ -31,17 +31,17 @@ class Deadline:
         return self.left(scope) <= 0
 
     def left(self, scope: CancelScope) -> float:
-        """Return the seconds left; negative once the deadline has passed."""
+        """Return the number of seconds left, which is negative after the deadline."""
         return self.start + self.seconds - scope.clock.monotonic()
 
 
 @attrs.frozen
 class Deadlines:
-    """The two deadlines of a run, set once when it starts.
+    """The two deadlines of a run, which are set when it starts.
 
     Args:
-        network: for the default route, devices and gateways.
-        addresses: for InfiniBand's addresses.
+        network: the deadline for the default route, devices and gateways.
+        addresses: the deadline for InfiniBand addresses.
     """
 
     network: Deadline
@@ -49,7 +49,7 @@ class Deadlines:
 
     @classmethod
     def of(cls, config: Config, scope: CancelScope) -> Deadlines:
-        """Start the deadlines of a run now, by its scope's clock."""
+        """Start the deadlines of a run now, on the clock of its scope."""
         start = scope.clock.monotonic()
         return cls(Deadline(start, config.wait_seconds), Deadline(start, config.route_overlap.address_seconds))
 
@@ -57,16 +57,16 @@ class Deadlines:
 def look_until(
     backend: RouteBackend, scope: CancelScope, deadline: Deadline, find_missing: Callable[[], str | None]
 ) -> str | None:
-    """Check, and check again after each change, until nothing is missing or the deadline has passed.
+    """Repeat a check after each change until nothing is missing or the deadline has passed.
 
     Args:
-        backend: reports changes.
-        scope: cancels the wait.
-        deadline: when to give up; the first check always happens.
-        find_missing: checks, and returns in words what is still missing; None: nothing is.
+        backend: the backend that reports changes.
+        scope: the scope that can cancel the wait.
+        deadline: when to give up. The first check always happens.
+        find_missing: a function that checks and describes what is still missing, or returns None.
 
     Returns:
-        What was missing at the last check; None: nothing was.
+        A description of what was missing at the last check, or None if nothing was.
     """
     while True:
         before = scope.clock.monotonic()
@@ -77,8 +77,8 @@ def look_until(
         scope.progress(f"waiting up to {deadline.seconds:g} s for {missing}", 1 - left / deadline.seconds)
         nap = scope.child(timeout=min(_LOOK_SECONDS, left))
         try:
-            # At most half of our time goes to a flood of changes.
+            # During a flood of changes, at most half of the time is spent on checks.
             nap.wait(took)
             backend.wait_for_change(nap)
         except TimedOut:
-            scope.check()  # only the scope's own end is an error, not the nap's
+            scope.check()  # only the end of the scope is an error, not the end of the nap
