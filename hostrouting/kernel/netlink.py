@@ -31,7 +31,7 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# How many times to read a table that other daemons keep changing, until it doesn't change during a read.
+# The maximum number of reads of a table that other daemons keep changing.
 _READ_ATTEMPTS = 4
 
 # The first port to try. No service uses the ports after it.
@@ -84,8 +84,8 @@ class NetlinkBackend:
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         """Return the entries of a table, or of every table, in the kernel's order.
 
-        If a table changes during a read, it is read again, a few times. If it never stops changing, each entry existed
-        at some time during the call, but maybe not all of them at the same moment.
+        If a table changes during a read, it is read again, up to a few times. If it never stops changing, each entry
+        existed at some time during the call, but maybe not all of them at the same moment.
 
         Args:
             table: the number of the table, or None for every table. The kernel itself leaves out other tables.
@@ -232,7 +232,7 @@ class NetlinkBackend:
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that the kernel chooses for packets without a source, for each entry that wins.
+        """Return the sources that the kernel chooses for packets that have no source yet, grouped by entry.
 
         A lookup shows the chosen hop. The kernel chooses it with a hash of the address or, depending on a sysctl, of
         the address and port.

@@ -52,7 +52,7 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 
 
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
-    """Return a route in which legs that only a sysctl shows as dead are alive, because they still get packets.
+    """Return a route in which legs are alive if only a sysctl shows them as dead, because they still get packets.
 
     If ignore_routes_with_linkdown is set, a hop without a carrier is shown as dead. However, a leg loses its share of
     packets when it loses its carrier, and not when the sysctl is set (fib_rebalance). The kernel always skips such legs
@@ -124,7 +124,7 @@ class Sources:
         self._by_hop = cache(self._source_by)
 
     def of(self, route: Route) -> tuple[IPv4Address, ...]:
-        """Return the sources that packets through an entry get, in ascending order, because each hop may have its own.
+        """Return the sources that packets through the hops of an entry get, in ascending order.
 
         This assumes that interfaces were registered in the order of their indexes, and that the other unknown facts
         have their usual values.
@@ -159,7 +159,7 @@ class Sources:
     def _source_by(
         self, dev: str | None, gateway: IPv4Address | None, scope: int, local_scope: int
     ) -> tuple[IPv4Address, ...]:
-        """Return the sources that a hop may give (inet_select_addr), where the subnet of the gateway comes first.
+        """Return the sources that a hop may give (inet_select_addr), preferring the subnet of the gateway.
 
         Args:
             dev: the interface of the hop.
@@ -203,7 +203,7 @@ def _each_once(sources: Iterable[IPv4Address | None]) -> tuple[IPv4Address, ...]
 
 
 def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return the default route that counts, which is the unicast 0.0.0.0/0 of table main with the lowest metric.
+    """Return the default route that counts, which is the unicast 0.0.0.0/0 with the lowest metric in table main.
 
     Args:
         routes: the entries of any tables, in the kernel's order.
@@ -227,7 +227,7 @@ def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) 
 
 
 def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
-    """Return whether an interface matches one of some shell patterns, where None matches any interface."""
+    """Return whether an interface matches one of the shell patterns. None matches every interface."""
     return patterns is None or is_like(dev, patterns)
 
 

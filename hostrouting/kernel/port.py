@@ -114,13 +114,13 @@ class RouteBackend(Protocol):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that the kernel chooses for packets without a source, for each entry that wins.
+        """Return the sources that the kernel chooses for packets that have no source yet, grouped by entry.
 
         Args:
             entries: answers of ``lookup``, each with addresses for which it wins. One address is enough for an entry
-                with one hop. For several hops, there must be so many addresses that each hop carries some, each with
-                its own port. The kernel is queried about the addresses. A backend without a kernel computes the sources
-                from the entries.
+                with one hop. An entry with several hops needs enough addresses that each hop carries some. Each address
+                has its own port. The kernel is queried about the addresses. A backend without a kernel computes the
+                sources from the entries.
             is_tcp: see ``lookup``.
 
         Returns:
@@ -240,7 +240,7 @@ _ATTEMPTS, _SECONDS = 16, 5.0
 def at_one_moment(
     backend: RouteBackend, inside: Sequence[Prefix], scope: CancelScope, read: Callable[[], T]
 ) -> tuple[T, RestlessError | None]:
-    """Repeat a read until nothing changes meanwhile, with a limit on the number of reads and on the time.
+    """Repeat a read until nothing changes during it, within a limit on the number of reads and on the time.
 
     Comparing the tables before and after proves nothing, because a change may have been reverted.
 
@@ -251,7 +251,7 @@ def at_one_moment(
         read: a function that reads everything that belongs together.
 
     Returns:
-        The last result, and an error if it may be from several moments, or None if it is from one.
+        The last result, and an error if the result may be from several moments, or None if it is from one moment.
     """
     try:
         until = scope.clock.monotonic() + _SECONDS

@@ -1,4 +1,4 @@
-"""Change IPv4 routing as the kernel does, in memory and in the kernel's own terms, behind ``FakeKernel``.
+"""Simulate how the kernel changes IPv4 routing, for ``FakeKernel``.
 
 ::
 
@@ -7,6 +7,7 @@
     semantics   net/ipv4/fib_semantics.c requirements on routes; links that die and come back
     devinet     net/ipv4/devinet.c and fib_frontend.c: links, addresses, and the routes that follow them
 
-Each module imports only those above it. Functions are named after the kernel's, and model only what can be observed
-in a namespace without VRFs and lightweight tunnels, where nexthop objects only go with their interfaces.
+Each module imports only the modules above it. Functions have the names of the kernel's functions. They model only what
+can be observed in a namespace without VRFs and lightweight tunnels, in which nexthop objects only disappear together
+with their interfaces.
 """

@@ -1,4 +1,4 @@
-"""net/ipv4/devinet.c and fib_frontend.c: links, their addresses, and the routes that follow both."""
+"""Model links, their addresses and the resulting routes, as in net/ipv4/devinet.c and fib_frontend.c."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
         nexthop_flush_dev(net, dev)
         return
     if dev.name == LOOPBACK:
-        # inetdev_event gives lo its address, unless lo has it already.
+        # inetdev_event gives lo its address unless it already has it.
         with contextlib.suppress(NetlinkError):
             inet_insert_ifa(net, dev, Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST))
     for ifa in dev.addresses:
@@ -58,7 +58,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
 
 
 def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
-    """Plug or unplug the cable; a device that is down doesn't notice (linkwatch_do_dev)."""
+    """Plug or unplug the cable, which a device that is down doesn't notice (linkwatch_do_dev)."""
     if dev.is_plugged == is_plugged:
         return
     dev.is_plugged = is_plugged
@@ -71,7 +71,7 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
 
 
 def delete_device(net: Net, dev: Device) -> None:
-    """Unregister a device: it goes down and loses its addresses one by one, then its remaining routes.
+    """Unregister a device, which goes down and loses its addresses one by one and then its remaining routes.
 
     Raises:
         NetlinkError: EOPNOTSUPP for the loopback.
@@ -93,7 +93,9 @@ def delete_device(net: Net, dev: Device) -> None:
 
 
 def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
-    """Give a device an address, secondary if it has another one of the subnet; 0.0.0.0 is silently ignored.
+    """Give a device an address, which is secondary if the device has another address in the same subnet.
+
+    The address 0.0.0.0 is silently ignored.
 
     Raises:
         NetlinkError: EEXIST, EINVAL.
@@ -116,7 +118,9 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
 
 
 def inet_del_ifa(net: Net, dev: Device, local: IPv4Address, length: int) -> None:
-    """Remove the first such address; a primary's secondaries are removed too, or the first takes its place.
+    """Remove the first matching address of a device.
+
+    If it is primary, its secondary addresses are removed too, or the first of them replaces it.
 
     Raises:
         NetlinkError: EADDRNOTAVAIL.
@@ -137,7 +141,7 @@ def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_
         siblings = [other for other in after if other.is_secondary and other.network == ifa.network]
         if promotes and siblings:
             promoted = siblings[0]
-            # Done while all addresses still exist: their routes come back with the new source.
+            # This happens while all addresses still exist. Their routes are added again with the new source.
             for other in siblings:
                 _fib_del_ifaddr(net, dev, other, ifa)
         else:
@@ -157,8 +161,8 @@ def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_
 
 
 def _promote(dev: Device, promoted: Address, primary: Address, scope: int, position: int) -> None:
-    """Move a promoted address behind the last primary that follows the removed address."""
-    # If only the removed address was before it, it stays where it is (prev_prom is NULL).
+    """Move a promoted address after the last primary one that follows the removed address."""
+    # If only the removed address came before the promoted one, that one stays where it is (prev_prom is NULL).
     stays = dev.addresses[position] == promoted
     dev.addresses.remove(promoted)
     for there, other in enumerate(dev.addresses[position:], start=position + 1):
@@ -171,14 +175,14 @@ def _promote(dev: Device, promoted: Address, primary: Address, scope: int, posit
 
 
 def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
-    """Return the routes of an address: the local one and, if due, the connected and the broadcast ones."""
+    """Return the routes of an address, which are the local route and maybe the connected and broadcast routes."""
     of_subnet = (other for other in dev.addresses if other.network == ifa.network)
     primary = next(of_subnet, None) if ifa.is_secondary else ifa
     if primary is None:
         return {}
     routes = {"local": _own_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
     first = ifa.network.network_address
-    # ipv4_is_zeronet: only 0.0.0.0, no longer 0/8.
+    # ipv4_is_zeronet now means only 0.0.0.0, and no longer 0/8.
     if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):
         return routes
     if ifa.has_prefix_route:
@@ -191,7 +195,7 @@ def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
 
 
 def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IPv4Network, metric: int = 0) -> Route:
-    """Return a route that the kernel makes for an address (fib_magic)."""
+    """Return a route that the kernel creates for an address (fib_magic)."""
     return Route(
         destination=destination,
         hops=(NextHop(dev.name),),
@@ -205,7 +209,7 @@ def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IPv4
 
 
 def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
-    """Add the routes of an address; if the device is down, only the local one. Refusals are ignored."""
+    """Add the routes of an address, or only the local one if the device is down, and ignore refusals."""
     for what, route in _routes_of(dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(NetlinkError):
@@ -213,13 +217,13 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
 
 
 def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | None = None) -> None:
-    """Delete the routes of an address, unless another address needs them.
+    """Delete the routes of an address that no other address needs.
 
     Args:
         net: the namespace.
         dev: the device.
         ifa: the address.
-        promoting: the primary that is about to be removed while ``ifa`` stays (iprim).
+        promoting: the primary address that is about to be removed while ``ifa`` stays (iprim).
     """
     others = [other for other in dev.addresses if other != ifa]
     if promoting is not None:
@@ -232,18 +236,22 @@ def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | No
     if "local" not in gone or ifa in dev.addresses:
         return
     if inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
-        # Routes of table main with it as their source are removed, those of other tables stay (fib_sync_down_addr).
+        # Routes in table main that have it as their source are removed, but those in other tables stay
+        # (fib_sync_down_addr).
         net.change_entries(lambda route: None if route.source == ifa.local and route.table == Table.MAIN else route)
 
 
 def _fib_addr_added(net: Net, dev: Device, ifa: Address) -> None:
-    """Add the routes that follow a new address (fib_inetaddr_event, NETDEV_UP)."""
+    """Add the routes that result from a new address (fib_inetaddr_event, NETDEV_UP)."""
     _fib_add_ifaddr(net, dev, ifa)
     fib_sync_up(net, dev, revive=True)
 
 
 def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
-    """Remove the routes that go with an address (fib_inetaddr_event, NETDEV_DOWN); with the last one, the device's."""
+    """Remove the routes of a deleted address (fib_inetaddr_event, NETDEV_DOWN).
+
+    If it was the last address, the routes of the device are lost too.
+    """
     _fib_del_ifaddr(net, dev, ifa)
     if not dev.addresses:
         fib_sync_down_dev(net, dev, force=True)

@@ -1,4 +1,4 @@
-"""struct net, net_device with its in_device; net/ipv4/fib_trie.c: insert, delete and dump entries."""
+"""Model struct net and its devices, and insert, delete and dump entries as net/ipv4/fib_trie.c does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hostrouting.model.rules import Rule
 
 
 class How(Enum):
-    """Ways to insert an entry whose key may be taken: NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND."""
+    """The ways to insert an entry whose key may be taken (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -29,7 +29,10 @@ class How(Enum):
 
 @attrs.define(eq=False)
 class Device:
-    """An interface (struct net_device with its in_device). ``is_plugged``: the far end of its cable is up."""
+    """An interface (struct net_device with its in_device).
+
+    ``is_plugged`` says whether the far end of its cable is up.
+    """
 
     index: int
     name: str
@@ -42,20 +45,20 @@ class Device:
 
     @property
     def has_carrier(self) -> bool:
-        """IFF_LOWER_UP: a device that is down has no carrier (veth_close)."""
+        """Return IFF_LOWER_UP, where a device that is down has no carrier (veth_close)."""
         return self.is_up and self.is_plugged
 
     def show(self) -> Link:
-        """Return the link as in a dump."""
+        """Return the link as a dump shows it."""
         return Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master)
 
 
 class Net(Fib):
-    """A network namespace; ``changes`` counts the events that listeners would get.
+    """A network namespace, in which ``changes`` counts the events that listeners would get.
 
     Args:
-        promotes_secondaries: net.ipv4.conf.all.promote_secondaries.
-        ignores_linkdown: net.ipv4.conf.all.ignore_routes_with_linkdown.
+        promotes_secondaries: the sysctl net.ipv4.conf.all.promote_secondaries.
+        ignores_linkdown: the sysctl net.ipv4.conf.all.ignore_routes_with_linkdown.
     """
 
     def __init__(self, *, promotes_secondaries: bool, ignores_linkdown: bool) -> None:
@@ -66,10 +69,10 @@ class Net(Fib):
         self.devices: dict[str, Device] = {}
         self.changes = 0
         self.listeners: list[Callable[[Route | None], None]] = []
-        self.indexes = count(1)  # of devices; an index is never reused
+        self.indexes = count(1)  # for devices; an index is never reused
 
     def tell(self, entry: Route | None = None) -> None:
-        """Notify listeners that an entry has changed; None: a link, an address or a rule."""
+        """Notify listeners that an entry has changed, or a link, an address or a rule if the entry is None."""
         self.changes += 1
         for listen in tuple(self.listeners):
             listen(entry)
@@ -85,29 +88,32 @@ class Net(Fib):
         return self.devices[name]
 
     def addresses(self) -> tuple[Address, ...]:
-        """Return the addresses, by the index of their device."""
+        """Return the addresses, ordered by the index of their device."""
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
     def sources(self) -> Sources:
-        """Return the current sources; addresses come and go."""
+        """Return the current sources, which depend on the current addresses."""
         return Sources(self.addresses())
 
     def _rules_around(self, _: IPv4Address) -> Sequence[int]:
-        """Return all positions; rules come and go."""
+        """Return all positions, because the rules may change."""
         return range(len(self.rules))
 
     def there(self, route: Route) -> list[Route]:
-        """Return a table's list of entries for a route's destination, to change in place; empty without that table."""
+        """Return the list of entries for a route's destination, which can be changed in place.
+
+        If the table doesn't exist, the list is empty.
+        """
         networks = self.tables.get(route.table, {}).setdefault(route.destination.prefixlen, {})
         return networks.setdefault(int(route.destination.network_address), [])
 
     def change_entries(self, changed: Callable[[Route], Route | None]) -> None:
-        """Replace each entry by its changed value; None deletes it (fib_flush)."""
+        """Replace each entry with its changed value, or delete it if that is None (fib_flush)."""
         for routes in self.lists():
             routes[:] = [now for route in routes if (now := changed(route)) is not None]
 
     def lists(self) -> Iterator[list[Route]]:
-        """Yield the lists of entries of all tables, one for each destination."""
+        """Return the lists of entries in all tables, one for each destination."""
         networks = chain.from_iterable(lengths.values() for lengths in self.tables.values())
         return chain.from_iterable(each.values() for each in networks)
 
@@ -122,7 +128,7 @@ def info_of(route: Route) -> tuple[object, ...]:
 
 
 def fib_table_insert(net: Net, route: Route, how: How) -> None:
-    """Insert a route into its table: by falling tos, then by rising metric, behind equal ones.
+    """Insert a route into its table, ordered by descending tos and ascending metric, after equal routes.
 
     Args:
         net: the namespace.
@@ -149,7 +155,9 @@ def fib_table_insert(net: Net, route: Route, how: How) -> None:
 
 
 def fib_table_delete(net: Net, cfg: Route) -> None:
-    """Delete the first route that matches; metric 0, no source, scope NOWHERE and no hops match any.
+    """Delete the first route that matches.
+
+    Metric 0, scope NOWHERE, and a missing source or missing hops match any value.
 
     Raises:
         NetlinkError: ESRCH.
@@ -170,7 +178,10 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
 
 
 def _fib_nh_match(cfg: Route, route: Route) -> bool:
-    """Return whether the first hop matches; the kernel compares no other if RTA_OIF or RTA_GATEWAY names one."""
+    """Return whether the first hop matches.
+
+    The kernel compares only that hop if RTA_OIF or RTA_GATEWAY names a hop.
+    """
     if not cfg.hops or not route.hops:
         return not cfg.hops
     meant, first = cfg.hops[0], route.hops[0]
@@ -178,10 +189,10 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
 
 
 def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
-    """Return the entries of a table, or of all, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
+    """Return the entries of a table, or of all tables, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
 
-    Tables are ordered by the low byte of their numbers, the newest of equal bytes first (fib_table_hash); entries by
-    address, the longest prefix first.
+    Tables are ordered by the low byte of their numbers. If these are equal, the newest table comes first
+    (fib_table_hash). Entries are ordered by address, with the longest prefix first.
     """
     newest_first = reversed([table for table in net.tables if number in (None, table)])
     return tuple(

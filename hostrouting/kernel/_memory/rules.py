@@ -1,4 +1,4 @@
-"""net/core/fib_rules.c and net/ipv4/fib_rules.c: add and delete policy rules."""
+"""Add and delete policy rules as net/core/fib_rules.c and net/ipv4/fib_rules.c do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAST_UID = 0xFFFFFFFE
 # IPTOS_TOS_MASK: "IPv4 currently doesn't handle high order DSCP bits correctly".
 _HIGH_DSCP = 0xFF & ~0x1E
 
-# The selectors of a rule; one with the value of this rule matches any.
+# A selector that has the same value as in this rule matches anything.
 _ANYTHING = Rule(0, protocol=0)
 _IPV4_SELECTORS = ("tos", "source", "destination")
 _SELECTORS = (
@@ -27,7 +27,7 @@ _SELECTORS = (
 
 
 def fib_newrule(net: Net, rule: Rule) -> None:
-    """Add a rule behind those with the same preference.
+    """Add a rule after those with the same preference.
 
     Raises:
         NetlinkError: EINVAL, EEXIST.
@@ -43,7 +43,9 @@ def fib_newrule(net: Net, rule: Rule) -> None:
 
 
 def fib_delrule(net: Net, rule: Rule) -> None:
-    """Delete the first rule that matches; selectors that the given rule lacks match any.
+    """Delete the first rule that matches.
+
+    A selector that the given rule lacks matches any value.
 
     Raises:
         NetlinkError: EINVAL, ENOENT.
@@ -58,7 +60,7 @@ def fib_delrule(net: Net, rule: Rule) -> None:
 
 
 def _fib_nl2rule(rule: Rule) -> Rule:
-    """Return a rule as dumps will show it: without selectors that select nothing.
+    """Return a rule as dumps will show it, without selectors that select nothing.
 
     Raises:
         NetlinkError: EINVAL.
@@ -83,7 +85,7 @@ def _fib_nl2rule(rule: Rule) -> Rule:
 
 
 def _rule_exists(there: Rule, rule: Rule) -> bool:
-    """Return whether a rule exists, ignoring ``invert`` and a goto's target, which the kernel doesn't compare."""
+    """Return whether a rule exists, ignoring ``invert`` and the target of a goto, which the kernel doesn't compare."""
     uncompared = {name: getattr(there, name) for name in (*_IPV4_SELECTORS, "is_inverted", "goto")}
     return attrs.evolve(rule, **uncompared) == there and _selects_no_other(rule, there, _IPV4_SELECTORS)
 

@@ -1,4 +1,4 @@
-"""net/ipv4/fib_semantics.c: requirements on routes, and how routes follow their links and addresses."""
+"""Check new routes, and update routes when links or addresses change, as net/ipv4/fib_semantics.c does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK, Flow
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
-# fib_props: the least scope that a type may have.
+# The lowest scope that a type may have (fib_props).
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}
 _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 
@@ -29,7 +29,7 @@ def fib_new_route(net: Net, cfg: Route, how: How) -> None:
     """Add a route (inet_rtm_newroute).
 
     Raises:
-        NetlinkError: as for fib_create_info and fib_table_insert.
+        NetlinkError: the errors of fib_create_info and fib_table_insert.
     """
     net.tables.setdefault(cfg.table, {})  # tables are never removed
     fib_table_insert(net, _fib_create_info(net, cfg), how)
@@ -39,7 +39,7 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
     """Return a route as dumps will show it.
 
     Raises:
-        NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or a discarding type's errno.
+        NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or the errno of a discarding type.
     """
     if _LEAST_SCOPE.get(cfg.type, Scope.UNIVERSE) > cfg.scope:
         raise NetlinkError(errnos.EINVAL, "Invalid scope")
@@ -57,8 +57,8 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
             raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
     mtu = min(cfg.mtu, _LARGEST_MTU) if cfg.mtu else None
     route = attrs.evolve(cfg, hops=hops, source=source, mtu=mtu)
-    # Routes with the same attributes share their hops' state. It differs from that of new hops only if some hops are
-    # dead and others aren't, or don't know about their carrier.
+    # Routes with the same attributes share the state of their hops. It differs from the state of new hops only if some
+    # hops are dead and others aren't, or if hops don't track the carrier.
     if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
         sharing = (each.hops for there in net.lists() for each in there if info_of(each) == info_of(route))
         route = attrs.evolve(route, hops=next(sharing, hops))
@@ -81,14 +81,14 @@ def _create_hops(net: Net, cfg: Route) -> tuple[NextHop, ...]:
 
 
 def _gateway_of(hop: NextHop) -> IPv4Address | IPv6Address | None:
-    # RTA_GATEWAY 0.0.0.0 means no gateway; RTA_VIA inet6 :: is one.
+    # RTA_GATEWAY 0.0.0.0 means no gateway, but RTA_VIA inet6 :: is a gateway.
     return None if hop.gateway == _ANY else hop.gateway
 
 
 def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
     dev = None if hop.dev is None else net.device(hop.dev)
     gateway = _gateway_of(hop)
-    # A weight is an attribute of RTA_MULTIPATH; a single hop doesn't show one.
+    # A weight is an attribute of RTA_MULTIPATH, so a single hop doesn't show a weight.
     weight = hop.weight if len(cfg.hops) > 1 else 1
     if isinstance(gateway, IPv6Address):
         # RTA_VIA has no room for a zone. The check of an IPv6 gateway doesn't copy the carrier's state.
@@ -123,13 +123,16 @@ def _fib_check_onlink(net: Net, dev: Device | None, gateway: IPv4Address, scope:
 
 
 def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) -> Device:
-    """fib6_nh_init and ip6_validate_gw of net/ipv6/route.c, where the only IPv6 addresses are link-local ones."""
+    """Return the device of an IPv6 gateway, as fib6_nh_init and ip6_validate_gw in net/ipv6/route.c do.
+
+    The only IPv6 addresses are link-local ones.
+    """
     if hop.onlink:
         dev = _up(dev)
     if gateway.is_multicast or gateway.is_loopback or gateway.is_unspecified:
         raise NetlinkError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
-        # No IPv6 route could lead to it.
+        # No IPv6 route could lead to this gateway.
         raise NetlinkError(errnos.EHOSTUNREACH)
     if dev is None:
         raise NetlinkError(errnos.EINVAL, "Egress device not specified")
@@ -139,7 +142,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
-    """Return the device of the gateway's own route: from the route's table, or from the rules if that has none."""
+    """Return the device of the route to a gateway, from the given table or else from the rules."""
     route = net.find(table, flow) if table != Table.MAIN else None
     if route is None or not route.hops:
         decision = net.decide_flow(flow)
@@ -171,13 +174,13 @@ def _fib_valid_prefsrc(net: Net, cfg: Route, source: IPv4Address) -> bool:
 
 
 def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: bool = False) -> None:
-    """Remove or mark the entries that are lost with a device.
+    """Remove or mark the entries that a device loses.
 
     Args:
         net: the namespace.
         dev: the device.
-        is_dead: whether it went down; otherwise it lost its carrier.
-        force: include routes of host scope: the device's last address is gone.
+        is_dead: whether the device went down, rather than lost its carrier.
+        force: whether to include routes of host scope, because the last address of the device is gone.
     """
 
     def lost(hop: NextHop) -> NextHop:
@@ -193,12 +196,12 @@ def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: boo
 
 
 def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
-    """Bring the hops of a device back to life.
+    """Mark the hops of a device as usable again.
 
     Args:
         net: the namespace.
         dev: the device.
-        revive: the device came up or got an address, so dead hops live again; otherwise it got carrier.
+        revive: whether the device came up or got an address, so that dead hops become alive, rather than got a carrier.
     """
 
     def back(hop: NextHop) -> NextHop:
@@ -210,21 +213,21 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
 
 
 def nexthop_flush_dev(net: Net, dev: Device) -> None:
-    """Take out the nexthop objects of a device that went down or lost its carrier, and the routes that had no other."""
+    """Remove the nexthop objects of a device that went down or lost its carrier, and routes that have no other hop."""
 
     def changed(route: Route) -> Route | None:
         if route.nexthop_id is None or not route.hops:
             return route
         left = [hop for hop in route.hops if hop.dev != dev.name]
         if len(left) == 1:
-            left = [attrs.evolve(left[0], weight=1)]  # of a group of one none is shown
+            left = [attrs.evolve(left[0], weight=1)]  # the kernel shows no weight if a group has only one member
         return attrs.evolve(route, hops=tuple(left)) if left else None
 
     net.change_entries(changed)
 
 
 def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
-    """Return a route with its hops through a device changed, except those of a nexthop object, which has the state."""
+    """Return a route with changed hops through a device, except hops of a nexthop object, which keeps its own state."""
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops))

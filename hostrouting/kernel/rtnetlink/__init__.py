@@ -1,1 +1,1 @@
-"""rtnetlink(7) by hand: sockets for queries and for events, and a file for each family of messages."""
+"""Implement rtnetlink(7), with sockets for queries and for events, and with a file for each family of messages."""

@@ -1,13 +1,13 @@
-"""The sockets of rtnetlink(7): one for dumps, lookups and changes, the latter by the hundred, and one to listen.
+"""Provide the sockets of rtnetlink(7): one for dumps, lookups and batches of changes, and one to listen.
 
-The kernel processes a message within send(2), so all answers of a batch are queued when send returns. An answer takes
-up to 2 KiB of the socket's receive buffer however short it is; an answer that doesn't fit is dropped, and the kernel
-reports ENOBUFS once. So a batch is never larger than its answers' space. If an answer is lost all the same, a read is
-repeated, and a change's result is unknown.
+The kernel processes a message within send(2), so all answers to a batch are queued when send returns. Even a short
+answer takes up to 2 KiB of the receive buffer. The kernel drops an answer that doesn't fit and reports ENOBUFS once. A
+batch is therefore never larger than the buffer allows. If an answer is lost anyway, a read is repeated, and the result
+of a change is unknown.
 
-A querying socket joins no group. Any other message that arrives has another sequence number or port and is ignored.
-A listening socket reads only the destination of an event: an event is a reason to read the state, because some losses
-of routes send none (a link that goes down silently removes its routes, fib_disable_ip).
+A socket for queries doesn't join a group. If other messages arrive, they have another sequence number or port and are
+ignored. A socket for events reads only the destination of each event. An event is just a reason to read the state,
+because the kernel removes some routes without an event (for example those of a link that goes down, fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EVERYWHERE = PrefixSet([(0, 0)])
 
 _LOST = "an answer from the kernel was lost"
 
-# The kernel fills a dump's datagrams up to 32 KiB (netlink_dump) if the reader's buffer has shown room for it.
+# The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump), if earlier reads had a buffer of that size.
 _DATAGRAM_BYTES = 0x10000
 _MESSAGE_BYTES = 0x4000  # twice the kernel's size (NLMSG_GOODSIZE)
 _BATCH_BYTES = 0x8000
@@ -47,23 +47,23 @@ _NLMSGERR_ATTR_MSG = 1
 
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
-# linux/rtnetlink.h: RTMGRP_*. Never a library's default groups: those include IPv6, neighbours and traffic control.
+# linux/rtnetlink.h: RTMGRP_*. The default groups of libraries also include IPv6, neighbours and traffic control.
 _LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV4_NETCONF = 0x1, 0x10, 0x40, 0x80, 0x800000
 
 # asm-generic/socket.h
 _SO_RCVBUFFORCE = 33
-# Enough for a read that takes seconds while there are hundreds of changes a second.
+# This is enough for a read that takes seconds during hundreds of changes per second.
 _HEARD_BYTES = 4 << 20
-# An event's destination is at its beginning.
+# The destination is near the start of an event.
 _EVENT_BYTES = 0x80
 
-# Under constant churn two of three dumps are interrupted; this many in a row happen once in a million.
+# If routes change all the time, two of three dumps are interrupted. This many in a row happen once in a million cases.
 _ATTEMPTS = 32
 
-# A request that changes nothing and is no dump, about interface index 1, which needn't exist.
+# A request that changes nothing and isn't a dump. It is for interface index 1, which may not exist.
 _GET_LINK = HEADER.pack(HEADER_BYTES + 16, rtnl.RTM_GETLINK, rtnl.GET, 1, 0) + struct.pack("=BxHiII", 0, 0, 1, 0, 0)
 
-# A limit, so that an endless flood can't keep the caller from reading; the next wait returns at once.
+# A limit, so that an endless flood of events can't keep the caller from reading. The next wait then returns at once.
 _DRAINED_AT_ONCE = 100_000
 
 
@@ -71,7 +71,7 @@ class Socket(socket.socket):
     """A socket in the network namespace of this thread.
 
     Args:
-        groups: RTMGRP_* to listen to; it also gets changes of nexthop objects. 0: it queries.
+        groups: the RTMGRP_* groups to listen to, in addition to nexthop objects, or 0 for a socket for queries.
 
     Raises:
         OSError: the socket can't be opened.
@@ -80,7 +80,7 @@ class Socket(socket.socket):
     def __init__(self, groups: int = 0) -> None:
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self.setblocking(not groups)
-        # The kernel's own error messages; refusals without the whole request; dumps filtered by the kernel.
+        # Ask for error messages, for refusals without the whole request, and for dumps that the kernel filters.
         for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
             self.setsockopt(rtnl.SOL_NETLINK, option, 1)
         self.bind((0, groups))
@@ -107,15 +107,15 @@ class Conversation(Socket):
     # --- lists -------------------------------------------------------------------------------------------------
 
     def dump(self, kind: int, body: bytes) -> Iterator[Run]:
-        """Request a list and yield it as it arrives; a datagram is read when the previous one has been processed.
+        """Request a list and yield it as it arrives, reading a datagram after the previous one has been processed.
 
         Args:
-            kind: RTM_GET*.
-            body: the body and the attributes, which filter.
+            kind: the kind of the request, RTM_GET*.
+            body: the body and the attributes that filter the list.
 
         Raises:
             DumpInterrupted: the list changed while it was read (NLM_F_DUMP_INTR), or a part was lost. The dump may
-                still be running, so this conversation is over.
+                still be running, so this conversation can't be used any more.
             NetlinkError: the kernel refused.
         """
         sequence = self._reserve(1)
@@ -129,7 +129,7 @@ class Conversation(Socket):
                 if run.kind == rtnl.NLMSG_ERROR:
                     raise _refusal(run.messages)
                 if run.kind == rtnl.NLMSG_DONE:
-                    # The end of a dump may be the only place with the reason why it is empty.
+                    # The end of a dump may be the only message that says why the dump is empty.
                     (errno,) = _INT.unpack_from(run.messages, HEADER_BYTES)
                     if errno:
                         raise NetlinkError(-errno)
@@ -137,7 +137,7 @@ class Conversation(Socket):
                 yield run
 
     def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """Yield the messages of ``dump``, one by one."""
+        """Yield the messages from ``dump`` one by one."""
         for run in self.dump(kind, body):
             for start in range(0, len(run.messages), (run.length + 3) & ~3):
                 yield run.messages[start : start + run.length]
@@ -147,14 +147,14 @@ class Conversation(Socket):
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
     ) -> Iterator[tuple[Sequence[T], list[bytes | NetlinkError]]]:
-        """Send a query about each subject; yield some of them at a time, with their answers.
+        """Send a query about each subject, and yield the subjects in parts with their answers.
 
         Args:
-            subjects: any number of subjects.
-            pack: makes a request from a subject and a sequence number.
+            subjects: the subjects, of which there may be any number.
+            pack: a function that makes a request from a subject and a sequence number.
 
         Returns:
-            For each subject the single message of its answer, or the refusal.
+            For each subject, the single message of the answer or the refusal.
 
         Raises:
             DumpInterrupted: an answer was lost.
@@ -180,14 +180,18 @@ class Conversation(Socket):
     # --- changes -----------------------------------------------------------------------------------------------
 
     def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, NetlinkError]]:
-        """Request a change for each subject, in order, continuing after a refusal; only refusals are answered.
+        """Request a change for each subject in order, and continue after a refusal.
+
+        The kernel answers only refused requests.
 
         Args:
-            subjects: any number of subjects.
-            pack: makes a request from a subject and a sequence number; it may refuse the subject itself.
+            subjects: the subjects, of which there may be any number.
+            pack: a function that makes a request from a subject and a sequence number. It may refuse the subject
+                itself.
 
         Returns:
-            The refused subjects, in order, each with its refusal. With ENOBUFS the result is unknown.
+            The refused subjects in order, each with its refusal. If that is ENOBUFS, the result of the change is
+            unknown.
         """
         refusals: dict[int, NetlinkError] = {}
         first = self._reserve(len(subjects))
@@ -203,7 +207,7 @@ class Conversation(Socket):
         return [(subjects[sequence - first], refusals[sequence]) for sequence in sorted(refusals)]
 
     def _commit(self, messages: dict[int, bytes], refusals: dict[int, NetlinkError]) -> None:
-        """Send requests in batches that fit the socket, and record the refusals."""
+        """Send requests in batches that fit into the socket, and record the refusals."""
         request_bytes = b"".join(messages.values())
         if len(request_bytes) > _BATCH_BYTES and len(messages) > 1:
             parts, half = list(messages.items()), len(messages) // 2
@@ -218,7 +222,7 @@ class Conversation(Socket):
         is_lost = False
         for _ in range(_QUEUED_MAX):
             try:
-                # Read until nothing is queued, whatever fails: a socket that lost an answer loses all up to then.
+                # Read until nothing is queued, even after an error. A socket that lost an answer drops more until then.
                 for run in runs(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
                     if run.sequence in messages and run.port == self._port and run.kind == rtnl.NLMSG_ERROR:
                         refusals[run.sequence] = _refusal(run.messages)
@@ -244,7 +248,7 @@ class Conversation(Socket):
             raise NetlinkError(error.errno or 0, f"netlink accepts no request: {error.strerror or error}") from error
 
     def _receive(self, size: int) -> bytes:
-        """Return the next datagram, complete."""
+        """Return the next complete datagram."""
         try:
             return self.recv(size)
         except OSError as error:
@@ -254,12 +258,12 @@ class Conversation(Socket):
 
 
 def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], Conversation] = Conversation) -> T:
-    """Read until an answer is reliable; each time over a new socket, because a dump may still be running.
+    """Repeat a read until the answer is reliable, each time with a new socket, because a dump may still be running.
 
     Args:
-        attempt: the attempt in words, like "list the interfaces".
-        ask: reads; it is called again if its data changed while it read.
-        connect: opens a conversation.
+        attempt: a description of the attempt, like "list the interfaces".
+        ask: a function that reads. It is called again if the data changed while it was read.
+        connect: a function that opens a conversation.
 
     Raises:
         RouteError: no socket can be opened, the kernel refuses, or its state changes during each read.
@@ -278,20 +282,21 @@ _UNKNOWN = NetlinkError(errnos.ENOBUFS, f"{_LOST}; whether the change was made i
 
 
 def _refusal(message: bytes) -> NetlinkError:
-    """Return the refusal in an NLMSG_ERROR message; acknowledgements don't come here."""
+    """Return the refusal in an NLMSG_ERROR message, which must not be an acknowledgement."""
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
     return NetlinkError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 
 
 class Listener(Socket):
-    """A socket that listens for changes of all that ``RouteBackend`` reads.
+    """A socket that listens for changes to everything that ``RouteBackend`` reads.
 
-    A link that goes down, or loses its last address, silently removes routes. A dump of IPv4 routes itself never
-    reports that they changed during the dump (NLM_F_DUMP_INTR). And rules decide which tables count.
+    When a link goes down or loses its last address, its routes disappear without an event. A dump of IPv4 routes never
+    reports by itself that they changed during the dump (NLM_F_DUMP_INTR). Rules matter because they decide which tables
+    count.
 
     Args:
-        inside: prefixes in which entries matter.
+        inside: the prefixes in which entries matter.
 
     Raises:
         OSError: the socket can't be opened.
@@ -306,8 +311,7 @@ class Listener(Socket):
         self._has_seen = False
 
     def __del__(self) -> None:
-        # A waiting listener lives as long as its thread and its backend; that it ends with them is no leak to warn
-        # about.
+        # A waiting listener ends together with its thread or its backend. This isn't a leak that needs a warning.
         with contextlib.suppress(AttributeError):  # the socket couldn't be opened
             self.close()
 
@@ -315,7 +319,7 @@ class Listener(Socket):
         """Discard everything that has arrived.
 
         Returns:
-            Whether any of it matters.
+            Whether anything that has arrived matters.
 
         Raises:
             OSError: the socket failed.
@@ -327,18 +331,18 @@ class Listener(Socket):
             except BlockingIOError:
                 return has_some
             except OSError as error:
-                # Events were lost; nothing more is known about them. The socket still works.
+                # Events were lost, and nothing is known about them. The socket still works.
                 if error.errno != errnos.ENOBUFS:
                     raise
                 has_some = True
         return True
 
     def saw_a_change(self) -> bool:
-        """Return whether anything that matters has changed since this was opened, however often it is called.
+        """Return whether anything that matters has changed since this socket was opened.
 
-        The kernel reports a change right after it is made, before it releases its lock (rtnl_mutex), which lookups
-        don't take. The request takes it, so once it returns, every change that a lookup may have seen has been
-        reported.
+        The kernel reports a change right after making it, before it releases its lock (rtnl_mutex). Lookups don't take
+        this lock, but the request here does. When the request returns, every change that a lookup may have seen has
+        therefore been reported.
         """
         if not self._has_seen:
             self.send(_GET_LINK)
@@ -348,7 +352,7 @@ class Listener(Socket):
     def _matters(self, message: bytes) -> bool:
         _, kind, _, _, port = HEADER.unpack_from(message)
         if kind not in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
-            return bool(port != self._port)  # our own request's answer has this port
+            return bool(port != self._port)  # the answer to our own request has this port
         _, length, _, _, table, *_ = wire.BODY.unpack_from(message, HEADER_BYTES)
         first = attributes(message, HEADER_BYTES + wire.BODY.size).get(wire.RTA_DST, b"")
         return matters(table, (int.from_bytes(first, "big"), length), self._inside)
@@ -356,7 +360,7 @@ class Listener(Socket):
 
 @contextlib.contextmanager
 def retry_if_changed(attempts: Iterator[int]) -> Iterator[None]:
-    """Have the block's read repeated if anything changes during it, as long as there are attempts left.
+    """Cause the read in the block to be repeated if anything changes during it, while there are attempts left.
 
     Raises:
         DumpInterrupted: something has changed.

@@ -1,8 +1,8 @@
-"""Read entries of the FIB from the bytes that wire.py describes, hundreds at once if they are alike.
+"""Read entries of the FIB from the bytes that wire.py describes, hundreds at a time if they are alike.
 
-Most entries of a large table differ only in their destinations. With those columns blanked, the messages of a datagram
-are one message repeated, which takes one comparison; it is decoded once, and the routes share the result. Entries that
-look different are read one by one. Both ways end in ``_decode``, so they agree.
+Most entries of a large table differ only in their destinations. If those bytes are replaced with zeros, all messages of
+a datagram are the same, which one comparison shows. The message is then decoded once, and the routes share the result.
+Entries that look different are read one by one. Both ways use ``_decode``, so they give the same result.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes,
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Route, RouteType
 
-# The position of an entry's destination: its prefix length, the header of its wire.RTA_DST, its address.
+# The position of the destination in an entry: the prefix length, the header of wire.RTA_DST, and the address.
 _LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
 _OWN_COLUMNS = (_LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
 _HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
 
 _ANY = bytes(4)
 
-_KEPT_MAX = 4096  # if each entry differs
+_KEPT_MAX = 4096  # in case each entry differs
 
 
 class Attributes(NamedTuple):
-    """The common part of entries, as one of them; its destination doesn't count."""
+    """The common part of entries, given as an entry whose destination doesn't count."""
 
     entry: Route
     is_wanted: bool
 
 
-# The common part of entries as one of them, whose destination doesn't count, and all their destinations.
+# The common part of entries, given as an entry whose destination doesn't count, and all of their destinations.
 Group = tuple[Route, Sequence[Prefix]]
 
 
 @attrs.define(eq=False, repr=False)
 class RouteReader:
-    """A reader of entries; an unwanted one never becomes a value, so the wanted ones limit the memory.
+    """A reader of entries, which doesn't create values for unwanted entries and so saves memory.
 
     Args:
-        names: the interfaces' names.
-        nexthops: returns all nexthop objects; called for an entry that is shown without its hops.
-        is_wanted: returns for an entry whose destination doesn't count (it is 0.0.0.0/0) whether all with its
-            attributes are wanted.
-        inside: entries in these prefixes are wanted whatever their attributes.
+        names: the names of the interfaces.
+        nexthops: a function that returns all nexthop objects. It is called for an entry that is shown without its hops.
+        is_wanted: a function that returns whether all entries with the attributes of a given entry are wanted. The
+            destination of that entry is 0.0.0.0/0 and doesn't count.
+        inside: the prefixes in which all entries are wanted, whatever their attributes.
     """
 
     _names: rtnl.Names
@@ -62,19 +62,19 @@ class RouteReader:
     _known: dict[bytes, Attributes] = attrs.field(factory=dict, init=False)
 
     def entry(self, message: bytes) -> Route:
-        """Read an entry, wanted or not.
+        """Read an entry, whether it is wanted or not.
 
         Raises:
-            DumpInterrupted: the entry's interface is gone.
+            DumpInterrupted: the interface of the entry is gone.
         """
         common, prefix = self._single(message)
         return attrs.evolve(common.entry, destination=IPv4Network(prefix))
 
     def groups(self, run: Run) -> list[Group]:
-        """Read the wanted entries of a part of a dump, in its order.
+        """Read the wanted entries from a part of a dump, in order.
 
         Raises:
-            DumpInterrupted: an entry's interface is gone.
+            DumpInterrupted: the interface of an entry is gone.
         """
         block, length, step = run.messages, run.length, (run.length + 3) & ~3
         if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
@@ -92,7 +92,7 @@ class RouteReader:
         """Return the wanted entries of a block in which only the destinations differ."""
         layout = _prefixes(length)
         if not common.is_wanted:
-            # The kernel walks a table in address order (leaf_walk_rcu), and resumes by address.
+            # The kernel walks a table in address order (leaf_walk_rcu), and resumes at an address.
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
             if not self._inside.overlaps(first, last):
                 return []
@@ -131,14 +131,14 @@ def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:
 
 @functools.cache
 def _prefixes(length: int) -> struct.Struct:
-    """Return the layout with an entry's prefix length and address."""
+    """Return the layout of the prefix length and address in an entry."""
     return struct.Struct(f">{_LENGTH_AT}xB{_ADDRESS.start - _LENGTH_AT - 1}xI{length - _ADDRESS.stop}x")
 
 
 def _decode(body: bytes, names: rtnl.Names) -> Route:
-    """Decode one entry of the FIB, from a dump or as RTM_F_FIB_MATCH shows it.
+    """Decode one entry of the FIB, from a dump or from a lookup with RTM_F_FIB_MATCH.
 
-    Cached exceptions to an entry come only on request (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
+    The kernel sends cached exceptions to an entry only on request (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
     """
     _, length, _, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
     found = attributes(body, wire.BODY.size)
@@ -146,7 +146,7 @@ def _decode(body: bytes, names: rtnl.Names) -> Route:
     source = found.get(wire.RTA_PREFSRC)
     return Route(
         destination=IPv4Network((found.get(wire.RTA_DST, _ANY), length)),
-        # A blackhole of a nexthop object shows lo, which no packet sees.
+        # A blackhole route with a nexthop object shows lo, but no packet uses it.
         hops=() if kind >= RouteType.BLACKHOLE else _decode_hops(flags, found, names),
         type=RouteType(kind),
         table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
@@ -189,7 +189,7 @@ def decode_hop(
     encap: bytes | None,
     names: rtnl.Names,
 ) -> NextHop:
-    """Return a hop from its flags, weight, interface, gateway and type of encapsulation."""
+    """Return a hop, given its flags, weight, interface, gateway and type of encapsulation."""
     word = "" if encap is None else wire.ENCAP_WORDS.get(to_number(encap), "unknown")
     return NextHop(
         dev=names[oif] if oif else None,
@@ -203,7 +203,7 @@ def decode_hop(
 
 
 def _decode_gateway(found: dict[int, bytes]) -> IPv4Address | IPv6Address | None:
-    # The kernel uses one attribute for a gateway of the route's family and another for other families
+    # The kernel uses one attribute for gateways of the same family as the route, and another one for other families
     # (fib_nexthop_info).
     if wire.RTA_GATEWAY in found:
         return IPv4Address(found[wire.RTA_GATEWAY])

@@ -1,7 +1,7 @@
-"""The basics of rtnetlink(7): its numbers, the kernel's answers instead of data and their errors, and names.
+"""Define the basics of rtnetlink(7): its numbers, messages, attributes and errors, and the names of interfaces.
 
-There are two implementations: by hand for all reads and for routes (wire.py, conversation.py), and pyroute2 for the
-rest (requests.py). A message in bytes is a header and attributes:
+There are two implementations. Our own code makes all reads and changes of routes (wire.py, conversation.py), and
+pyroute2 makes the other requests (requests.py). A message consists of a header and attributes:
 
 ::
 
@@ -15,8 +15,8 @@ rest (requests.py). A message in bytes is a header and attributes:
     | length | kind | value, padded to four bytes   |                                     struct nlattr
     +--------+------+-------------------------------+
 
-Numbers are in the host's byte order, addresses in the network's. Lengths include their header, but no padding. A
-datagram may contain several messages, each starting at a multiple of four.
+Numbers are in host byte order, and addresses are in network byte order. Lengths include the header but no padding. A
+datagram may contain several messages, each of which starts at a multiple of four bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DUMP = NLM_F_REQUEST | NLM_F_DUMP
 
 RTM_F_LOOKUP_TABLE, RTM_F_FIB_MATCH = 0x1000, 0x2000
 RTNH_F_DEAD, RTNH_F_ONLINK, RTNH_F_LINKDOWN = 0x1, 0x4, 0x10
-RT_TABLE_COMPAT = 252  # in a header's eight bits, for a larger table number
+RT_TABLE_COMPAT = 252  # in the eight bits of a header, for a larger table number
 RTEXT_FILTER_SKIP_STATS = 0x8
 
 IFF_UP, IFF_RUNNING, IFF_LOWER_UP = 0x1, 0x40, 0x10000
@@ -77,10 +77,10 @@ _VALUE_BYTES_MAX = 0xFFFF - _ATTRIBUTE.size
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """Return an attribute, padded.
+    """Return an attribute with padding.
 
     Raises:
-        NetlinkError: the value is longer than any attribute (EMSGSIZE).
+        NetlinkError: the value is too long for an attribute (EMSGSIZE).
     """
     if len(value) > _VALUE_BYTES_MAX:
         raise NetlinkError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into an attribute of netlink")
@@ -103,12 +103,12 @@ def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
 
 
 def to_number(value: bytes) -> int:
-    """Return the number in an attribute's value of any length."""
+    """Return the number in the value of an attribute, which may have any length."""
     return int.from_bytes(value, sys.byteorder)
 
 
 class Run(NamedTuple):
-    """Consecutive messages of a datagram with the same header, and so of the same length."""
+    """Consecutive messages of a datagram that have the same header, and therefore the same length."""
 
     kind: int
     flags: int
@@ -119,7 +119,7 @@ class Run(NamedTuple):
 
 
 def runs(datagram: bytes) -> Iterator[Run]:
-    """Split a datagram into its messages, as many at once as have the same header.
+    """Split a datagram into runs of messages that have the same header.
 
     Raises:
         struct.error: a message is shorter than its header.
@@ -139,10 +139,10 @@ def runs(datagram: bytes) -> Iterator[Run]:
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Return the end of the run at the start of a datagram if the whole datagram is one run, else of the first message.
+    """Return the end of the only run in a datagram, or the end of the first message if there are several runs.
 
-    Headers are compared by columns: byte 5 of all headers is one slice, and sixteen slices cost less than hundreds of
-    headers.
+    Headers are compared by columns, because byte 5 of all headers is one slice, and comparing sixteen slices is faster
+    than comparing hundreds of headers.
     """
     count = len(datagram) // step
     end = count * step
@@ -151,24 +151,27 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 
 
 def decode_name(value: bytes) -> str:
-    """Return an interface name like ``socket.if_indextoname`` does: for the kernel any bytes make a name."""
+    """Return an interface name as ``socket.if_indextoname`` does, because the kernel allows any bytes in a name."""
     return os.fsdecode(value.partition(b"\0")[0])
 
 
 def is_read(kind: int) -> bool:
-    """Return whether a request changes nothing: RTM_NEW*, RTM_DEL*, RTM_GET* follow each other, four to a family."""
+    """Return whether a request changes nothing.
+
+    Each family has four numbers, which begin with RTM_NEW*, RTM_DEL* and RTM_GET*.
+    """
     return kind % 4 == RTM_GETLINK % 4
 
 
 class DumpInterrupted(Exception):
-    """A read isn't reliable, for a stated reason or because the data changed, and must be repeated.
+    """The error for a read that must be repeated, because the data changed or for the reason in the message.
 
-    Never leaves the backend.
+    It never leaves the backend.
     """
 
 
 class Names(dict[int, str]):
-    """Interface names by index, each looked up once; valid for one answer of the kernel."""
+    """Interface names by index, which are looked up once and are valid for one answer from the kernel."""
 
     def __missing__(self, index: int) -> str:
         try:
@@ -181,14 +184,14 @@ class Names(dict[int, str]):
 
 
 def lacks_carrier(name: str) -> bool:
-    """Return whether an interface is up and has no carrier.
+    """Return whether an interface is up but has no carrier.
 
     Raises:
         DumpInterrupted: the interface is gone.
     """
     request = _INTERFACE.pack(os.fsencode(name), 0)
     try:
-        # Any socket works; the units may open only this kind and netlink.
+        # Any socket works, but our units may open only this kind and netlink.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kernel:
             _, flags = _INTERFACE.unpack(ioctl(kernel, _SIOCGIFFLAGS, request))
     except OSError as error:
@@ -199,7 +202,10 @@ def lacks_carrier(name: str) -> bool:
 
 
 class Indexes(dict[str, int]):
-    """Interface indexes by name, each looked up once; valid for one batch, because a re-created link gets a new one."""
+    """Interface indexes by name, which are looked up once and are valid for one batch.
+
+    A link that is created again gets a new index.
+    """
 
     def __missing__(self, name: str) -> int:
         try:
@@ -211,7 +217,7 @@ class Indexes(dict[str, int]):
 
 @contextmanager
 def translate_errors(attempt: str) -> Iterator[None]:
-    """Raise ``RouteError`` if the kernel refuses the attempt ("list the routes"), or no socket can be opened."""
+    """Raise ``RouteError`` if the kernel refuses an attempt ("list the routes"), or if no socket can be opened."""
     try:
         yield
     except NetlinkError as refusal:

@@ -1,10 +1,11 @@
-"""Requests through pyroute2, for changes that aren't frequent: of links, addresses and rules.
+"""Send requests through pyroute2 for changes that aren't frequent, such as changes of links, addresses and rules.
 
-pyroute2 writes and reads the messages. Its sockets, each with an event loop, take thirty times as long as ours. It
-drops keywords that it doesn't know, so nothing is passed through: a request names everything it means, and exactly that
-is sent. Attributes have the names of pyroute2's tables (FRA_*, IFA_*, IFLA_*), which are those of the kernel's headers.
+pyroute2 encodes and decodes the messages. Its sockets aren't used, because each has an event loop and takes thirty
+times as long as ours. pyroute2 drops keywords that it doesn't know, so we don't pass any to it. A request names all of
+its fields and attributes, and exactly these are sent. The attributes have the names in the tables of pyroute2 (FRA_*,
+IFA_*, IFLA_*), which are the same as in the kernel's headers.
 
-pyroute2 is imported with the first request: the import takes 130 ms and loads asyncio.
+pyroute2 is imported for the first request, because the import takes 130 ms and loads asyncio.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _message_classes() -> dict[int, Any]:
         # A hardware address has six bytes only on Ethernet.
         nla_map = (*((number, *row) for number, row in enumerate(ifinfmsg.nla_map)), (1, "IFLA_ADDRESS", "cdata"))
 
-    # A class inherits its parent's compiled table, if that was used before.
+    # If the parent class was used before, this class would inherit its compiled table.
     LinkMessage().compile_nla_table()
     families = (
         (LinkMessage, (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
@@ -41,17 +42,18 @@ def _message_classes() -> dict[int, Any]:
 def request(
     talk: Conversation, kind: int, flags: int, fields: Mapping[str, int], *attributes: tuple[str, object]
 ) -> tuple[Any, ...]:
-    """Send one request and return the messages of the answer; a change has no answer.
+    """Send one request and return the messages of the answer, or none for a change.
 
     Args:
         talk: the conversation with the kernel.
-        kind: RTM_*.
-        flags: NLM_F_*.
-        fields: the fields of the fixed header; the others are zero.
-        attributes: pairs of name and value; nested ones as ``{"attrs": [...]}``.
+        kind: the kind of the request, RTM_*.
+        flags: the flags, NLM_F_*.
+        fields: the fields of the fixed header. Other fields are zero.
+        attributes: pairs of a name and a value. Nested attributes have the form ``{"attrs": [...]}``.
 
     Returns:
-        pyroute2's messages: ``message[field]`` reads the fixed header, ``message.get_attr(name)`` an attribute or None.
+        The messages as pyroute2 objects. ``message[field]`` is a field of the fixed header, and
+        ``message.get_attr(name)`` is an attribute or None.
 
     Raises:
         NetlinkError: the kernel refused, or the socket failed.

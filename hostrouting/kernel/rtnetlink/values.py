@@ -1,6 +1,6 @@
-"""Links, addresses, rules and nexthop objects of rtnetlink(7) as values of ``hostrouting.model``; routes: entries.py.
+"""Decode links, addresses, rules and nexthop objects of rtnetlink(7) to values of ``hostrouting.model``.
 
-Bodies of the messages (messages.py)::
+entries.py decodes routes. The messages (messages.py) have these bodies::
 
      16       17    18     20      24      28       32
     +--------+-----+------+-------+-------+--------+------------
@@ -40,7 +40,7 @@ from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
 T = TypeVar("T")
 
-# A list of the kernel: the attempt in words, RTM_GET*, the request's body, and how to read a message.
+# How to read a list from the kernel: a description, the RTM_GET* kind, the body of the request, and a decoder.
 Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 
 _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
@@ -56,22 +56,22 @@ _DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _SUPPRESS_IFGROUP, _SUPPRESS_PR
 _TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UID_RANGE, _PROTOCOL, _IP_PROTO = 15, 16, 17, 19, 20, 21, 22
 _SPORT_RANGE, _DPORT_RANGE, _DSCP, _TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK, _DSCP_MASK = 23, 24, 25, 12, 26, 27, 30
 _SPORT_MASK, _DPORT_MASK = 28, 29
-# FRA_FLOW gives a realm, FRA_PAD nothing.
+# FRA_FLOW sets a realm, and FRA_PAD has no meaning.
 _KNOWN = {*range(_DSCP_MASK + 1)} - {_FLOWLABEL, _FLOWLABEL_MASK}
-# Masks that cover the whole value.
+# The masks that cover a whole value.
 _WHOLE = {_DSCP_MASK: b"\x3f", _SPORT_MASK: b"\xff\xff", _DPORT_MASK: b"\xff\xff"}
 _UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
 _RANGE, _PORTS = struct.Struct("=II"), struct.Struct("=HH")
 
 # linux/nexthop.h
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
-# struct nexthop_grp: id, weight - 1. Since 6.12 the next byte is its high one; routes have only the low one, which is
-# what the kernel shows for them (fib_add_nexthop) and what a boot script reads.
+# struct nexthop_grp contains the id and the weight minus 1. Since 6.12, the next byte is the high byte of the weight.
+# Routes have only the low byte, which the kernel shows for them (fib_add_nexthop) and a boot script reads.
 _MEMBER = struct.Struct("=IBxH")
 
 
 def _decode_link(message: bytes, names: rtnl.Names) -> Link:
-    """Decode one link of a dump."""
+    """Decode one link from a dump."""
     _, hardware, index, flags, _ = _LINK.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _LINK.size)
     kind = attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND)
@@ -88,13 +88,13 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
 
 
 def _decode_address(message: bytes, names: rtnl.Names) -> Address:
-    """Decode one IPv4 address of a dump."""
+    """Decode one IPv4 address from a dump."""
     _, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _ADDRESS.size)
     local = IPv4Address(found[_IFA_LOCAL])
     # The kernel doesn't report a far end of 0.0.0.0, but still compares with it.
     far_end = IPv4Address(found.get(_IFA_ADDRESS, 0))
-    # The header's eight bits can't hold IFA_F_NOPREFIXROUTE.
+    # IFA_F_NOPREFIXROUTE doesn't fit into the eight bits of the header.
     flags = to_number(found.get(_IFA_FLAGS, b"")) or short_flags
     return Address(
         dev=names[index],
@@ -109,7 +109,7 @@ def _decode_address(message: bytes, names: rtnl.Names) -> Address:
 
 
 def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
-    """Decode one rule of a dump."""
+    """Decode one rule from a dump."""
     _, dst_len, src_len, tos, table, action_number, flags = _RULE.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _RULE.size)
 
@@ -126,7 +126,7 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         goto=value(_GOTO) if _GOTO in found else None,
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
-        # Since 6.13 a rule may select a whole DSCP, and then the header's tos is zero.
+        # Since 6.13, a rule may select a whole DSCP, and the tos in the header is then zero.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule omits a mark of zero but shows its mask.
@@ -137,7 +137,7 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         uid_range=_RANGE.unpack(found[_UID_RANGE]) if _UID_RANGE in found else None,
         ip_protocol=value(_IP_PROTO),
         has_ports=any(ports != ALL_PORTS for ports in _port_ranges(found)),
-        # The kernel compares with a signed length: no prefix is shorter than a negative one.
+        # The kernel compares signed lengths, and no prefix is shorter than a negative length.
         suppress_prefix_length=_up_to(_LARGEST_SIGNED, found.get(_SUPPRESS_PREFIXLEN)),
         suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
@@ -158,34 +158,36 @@ def _has_any_source_port(found: dict[int, bytes]) -> bool:
 
 
 def selects_any_source_port(rules: Iterable[bytes]) -> bool:
-    """Return whether a rule is for all source ports; TCP has none before its second lookup.
+    """Return whether a rule is for all source ports.
+
+    TCP has no source port before its second lookup.
 
     Args:
-        rules: the messages of a dump.
+        rules: the messages from a dump.
     """
     return any(_has_any_source_port(attributes(rule, HEADER_BYTES + _RULE.size)) for rule in rules)
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
-    """Return a port that stands for any port: only rules for all ports select it.
+    """Return a port that only rules for all ports select, so that it stands for any port.
 
     Args:
-        rules: the messages of a dump.
+        rules: the messages from a dump.
 
     Returns:
-        None if no rule is for all ports; then a lookup without ports gives the same.
+        The port, or None if no rule is for all ports. A lookup without ports then has the same result.
     """
     ranges = {ports for rule in rules for ports in _port_ranges(attributes(rule, HEADER_BYTES + _RULE.size))}
     if ALL_PORTS not in ranges:
         return None
     some = ranges - {ALL_PORTS}
-    # If rules for some ports together cover all of them, any port is as good as another.
+    # If rules for some ports cover all ports together, it doesn't matter which port is used.
     free = (port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some))
     return next(free, ALL_PORTS[1])
 
 
 def _selector(address: bytes | None, length: int) -> IPv4Network | None:
-    # The kernel keeps the host bits that it is given, but doesn't compare them (fib4_rule_match).
+    # The kernel stores the host bits of an address but doesn't compare them (fib4_rule_match).
     return None if address is None else IPv4Network((address, length), strict=False)
 
 
@@ -194,7 +196,7 @@ def _up_to(most: int, value: bytes | None) -> int | None:
 
 
 def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
-    """Decode one nexthop object of a dump."""
+    """Decode one nexthop object from a dump."""
     *_, flags = _NEXTHOP.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _NEXTHOP.size)
     id_ = to_number(found[_NHA_ID])

@@ -1,38 +1,40 @@
-"""Routes as bytes of rtnetlink(7): the layouts, and requests packed by hand. entries.py reads entries.
+"""Define the layout of routes in rtnetlink(7), and pack requests for them.
 
-A route is a message of messages.py with this body, struct rtmsg::
+entries.py decodes entries.
+
+A route is a message as in messages.py with this body, struct rtmsg::
 
      16       17        18       19    20      21         22      23     24      28
     +--------+---------+--------+-----+-------+----------+-------+------+-------+------------
     | family | dst_len | src_len| tos | table | protocol | scope | type | flags | attributes
     +--------+---------+--------+-----+-------+----------+-------+------+-------+------------
 
-and these attributes. A request is packed in this order (the kernel accepts any)::
+and these attributes. We pack a request in this order (the kernel accepts any order)::
 
     DST 8 | TABLE 8 | PRIORITY 8 | NH_ID 8                         | [PREFSRC 8] | [METRICS: MTU]
                                  | MULTIPATH: hop, hop...          |
                                  | [GATEWAY 8 or VIA 24] | [OIF 8] |
 
-and an entry of a dump, which the kernel always writes in this order (fib_dump_info)::
+The kernel always writes an entry of a dump in this order (fib_dump_info)::
 
      28        36     40        44
     +---------+------+---------+----------------------------------------------------------------
     | TABLE 8 | DST header + 4 | [PRIORITY] | [METRICS] | [PREFSRC] | [NH_ID] | [GATEWAY or VIA] | [OIF] | [MULTIPATH]
     +---------+------+---------+----------------------------------------------------------------
 
-so that the destination is at bytes 17 and 40 of every entry except 0.0.0.0/0, which has no DST. Most entries of a
-large table differ in nothing else: with these five columns blanked, hundreds of messages are one message repeated,
-which takes one comparison. The rest is decoded once into a route that the others are copied from. Entries that look
-different are read attribute by attribute; both ways give the same result, one faster.
+The destination is therefore at bytes 17 and 40 of every entry except 0.0.0.0/0, which has no DST. Most entries of a
+large table differ only in these five bytes. If they are replaced with zeros, hundreds of messages are the same, which
+one comparison shows. The message is then decoded once, and the other routes are copied from the result. Entries that
+look different are read attribute by attribute. Both ways give the same result, but the first one is faster.
 
-A hop of RTA_MULTIPATH, struct rtnexthop, with its own attributes::
+A hop in RTA_MULTIPATH is a struct rtnexthop with its own attributes::
 
      0        2       3            4         8
     +--------+-------+------------+---------+-------------------
     | length | flags | weight - 1 | ifindex | [GATEWAY or VIA]
     +--------+-------+------------+---------+-------------------
 
-A request names everything that decides which entry it means: the kernel treats missing fields as wildcards or as zero,
+A request names everything that identifies an entry, because the kernel treats missing fields as wildcards or as zero,
 and a missing DST as the default route.
 """
 
@@ -55,7 +57,7 @@ RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, 
 RTA_TABLE, RTA_VIA, RTA_ENCAP_TYPE, RTA_UID, RTA_NH_ID = 15, 18, 21, 25, 30
 RTA_IP_PROTO, RTA_SPORT, RTA_DPORT = 27, 28, 29
 RTAX_MTU = 2
-# linux/lwtunnel.h, in the words of ip-route(8)
+# The numbers are from linux/lwtunnel.h, and the words from ip-route(8).
 ENCAP_WORDS = dict(enumerate(("mpls", "ip", "ila", "ip6", "seg6", "bpf", "seg6local", "rpl", "ioam6", "xfrm"), 1))
 
 _IPV4 = socket.AF_INET
@@ -66,7 +68,7 @@ VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
 
 # --- requests ------------------------------------------------------------------------------------------------------
 
-# Header, body and the attributes of every request, each packed by one call.
+# The header, the body and the attributes that every request has, which one call packs.
 _ROUTE = struct.Struct("=IHHII 8BI HHI HHI HHI")
 _LOOK_UP = struct.Struct("=IHHII 8BI HHI HHI")
 _FOR_AN_ENTRY = rtnl.RTM_F_FIB_MATCH | rtnl.RTM_F_LOOKUP_TABLE
@@ -78,13 +80,16 @@ def look_up(
     flags: int = _FOR_AN_ENTRY,
     ports: tuple[int | None, int | None] = (None, None),
 ) -> Callable[[IPv4Address, int], bytes]:
-    """Return a packer of lookups for root's packets: without RTA_UID the kernel answers for the caller's uid.
+    """Return a function that packs lookups for packets from root.
+
+    Without RTA_UID, the kernel would answer for the uid of the caller.
 
     Args:
-        source: the packets' source; None: none is chosen yet.
-        is_tcp: whether the packets are TCP's.
-        flags: 0: the answer has the source that the kernel chooses (RTA_PREFSRC) instead of the entry.
-        ports: the source and destination ports; None: unspecified.
+        source: the source of the packets, or None if they have no source yet.
+        is_tcp: whether the packets are TCP.
+        flags: the flags of the request. With 0, the answer has the source that the kernel chooses (RTA_PREFSRC) instead
+            of the entry.
+        ports: the source and destination ports, which may be None.
     """
     more = b"" if source is None else attribute(RTA_SRC, source.packed)
     if is_tcp:
@@ -105,13 +110,16 @@ def look_up(
 
 
 def dump_routes(table: int | None, protocol: int = 0) -> bytes:
-    """Return the request's body for the entries of one table, or of all; the kernel filters for a strict socket."""
+    """Return the body of a request for the entries of one table or of all tables.
+
+    The kernel filters only for a strict socket.
+    """
     body = BODY.pack(_IPV4, 0, 0, 0, 0, protocol, 0, 0, 0)
     return body if table is None else body + number(RTA_TABLE, table)
 
 
 def chosen_source(answer: bytes) -> IPv4Address | None:
-    """Return the source in an answer to ``look_up`` without flags; None if it has none."""
+    """Return the source in an answer to ``look_up`` without flags, or None if it has no source."""
     source = attributes(answer, rtnl.HEADER_BYTES + BODY.size).get(RTA_PREFSRC)
     return None if source is None else IPv4Address(source)
 
@@ -120,10 +128,12 @@ PackHops = Callable[[tuple[NextHop, ...]], tuple[int, bytes]]
 
 
 def hops_packer(indexes: rtnl.Indexes) -> PackHops:
-    """Return a function that packs hops as rtm_flags and attributes, caching each tuple; valid for one batch.
+    """Return a function that packs hops as rtm_flags and attributes.
+
+    The function caches its results, so it is valid for one batch.
 
     Args:
-        indexes: the interfaces' indexes.
+        indexes: the indexes of the interfaces.
     """
 
     def leg(hop: NextHop) -> bytes:
@@ -144,13 +154,13 @@ def hops_packer(indexes: rtnl.Indexes) -> PackHops:
 
 
 def new_route(flags: int, pack_hops: PackHops, route: Route, sequence: int) -> bytes:
-    """Return a request to add or replace a route, naming all of it.
+    """Return a request to add or replace a route, which names all of its attributes.
 
     Args:
         flags: ADD or REPLACE.
-        pack_hops: the batch's packer.
+        pack_hops: the function from ``hops_packer`` for this batch.
         route: the route.
-        sequence: the number that comes back with a refusal.
+        sequence: the sequence number, which a refusal contains.
 
     Raises:
         NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
@@ -159,14 +169,14 @@ def new_route(flags: int, pack_hops: PackHops, route: Route, sequence: int) -> b
 
 
 def delete_route(pack_hops: PackHops, route: Route, sequence: int) -> bytes:
-    """Return a request to delete a route, naming what identifies it (fib_table_delete, fib_nh_match).
+    """Return a request to delete a route, which names what identifies it (fib_table_delete, fib_nh_match).
 
     Raises:
-        NetlinkError: as for ``new_route``.
+        NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
     """
-    # A blackhole of a nexthop object is shown as one but stored as unicast; type 0 matches any. Scope 0 would mean
-    # universe, and ESRCH for a route on the link: only NOWHERE matches any. The kernel compares only the first of
-    # several hops.
+    # The kernel shows a route with a blackhole nexthop object as a blackhole but stores it as unicast, so use type 0,
+    # which matches any type. Scope 0 would mean universe and cause ESRCH for a route on the link, so use NOWHERE, which
+    # matches any scope. The kernel compares only the first of several hops.
     kind = route.type if route.nexthop_id is None else 0
     return _pack(rtnl.RTM_DELROUTE, rtnl.DELETE, sequence, route, pack_hops, route.hops[:1], kind, Scope.NOWHERE)
 
@@ -186,10 +196,10 @@ def _pack(
         refuse_unwritable(route)
     short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
     try:
-        # A nexthop object has its own hops, and the kernel refuses a request that names hops too.
+        # A nexthop object has its own hops, and the kernel refuses a request that also names hops.
         of_object = None if route.nexthop_id is None else number(RTA_NH_ID, route.nexthop_id)
         hop_flags, rest = pack_hops(hops) if of_object is None else (0, of_object)
-        # A deletion without source and MTU matches any.
+        # A deletion without a source and MTU matches any source and MTU.
         if kind == rtnl.RTM_NEWROUTE and route.source is not None:
             rest += attribute(RTA_PREFSRC, route.source.packed)
         if kind == rtnl.RTM_NEWROUTE and route.mtu is not None:
