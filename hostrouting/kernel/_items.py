@@ -30,7 +30,7 @@ class Key(NamedTuple):
 
 
 def is_set(value: object) -> bool:
-    """Parse a flag: a key whose value is null or true."""
+    """Parse a flag, which is a key whose value is null or true."""
     return value is not False
 
 
@@ -82,6 +82,6 @@ class Keys:
         return fields
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the object that reads back as these fields."""
+        """Return the object that ``read`` converts to these fields."""
         written = (key for key in self.keys if key.is_always or fields[key.field] != key.default)
         return {key.key: key.show(fields[key.field]) for key in written}

@@ -125,7 +125,7 @@ def _hint(errno: int | None) -> str:
     if errno == errnos.EINVAL and threading.active_count() > 1:
         return "without root, enter the namespace before the process starts a second thread"
     for setting, forbids, advice in _SETTINGS:
-        with contextlib.suppress(FileNotFoundError):  # some kernels lack some of these settings
+        with contextlib.suppress(FileNotFoundError):  # not every kernel has all of these settings
             if Path("/proc/sys", setting).read_text().strip() == forbids:
                 return f"{setting.replace('/', '.')} is {forbids}: {advice}"
     return "run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"

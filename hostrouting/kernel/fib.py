@@ -123,7 +123,7 @@ class Fib:
         return None
 
     def hop(self, route: Route, flow: Flow) -> NextHop | None:
-        """Return the first hop of an entry that can be used (fib_lookup_good_nhc)."""
+        """Return the first usable hop of an entry (fib_lookup_good_nhc)."""
         skips_linkdown = self.ignores_linkdown and flow.protocol
         for hop in route.hops:
             if not hop.is_dead and flow.oif in (None, hop.dev) and not (skips_linkdown and hop.is_linkdown):

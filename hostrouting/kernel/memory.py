@@ -89,7 +89,7 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether anything that matters has changed since then.
+        """Yield a function that returns whether anything that matters has changed in the meantime.
 
         Args:
             inside: the prefixes that matter. An entry matters if it has an address in one of them.

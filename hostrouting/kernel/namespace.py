@@ -2,7 +2,7 @@
 
 ::
 
-    enter_namespace()                      # for this thread, and those that it starts later; there is no way back
+    enter_namespace()                      # for this thread and the threads that it starts later, with no way back
     kernel = NamespaceKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")

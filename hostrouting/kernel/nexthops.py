@@ -119,7 +119,7 @@ class Sources:
             if not address.is_secondary:
                 self._primary.setdefault(address.dev, []).append(address)
         loopbacks = (each.scope for each in addresses if each.local.is_loopback)
-        # On most hosts all of 127.0.0.0/8 has host scope.
+        # On most hosts, all addresses in 127.0.0.0/8 have host scope.
         self.loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
         self._by_hop = cache(self._source_by)
 

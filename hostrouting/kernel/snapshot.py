@@ -4,18 +4,18 @@
 
     {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z",
      "kernel":    what `uname -sr` prints,
-     "ip":             `ip -V`, which may be older than the kernel, and miss selectors of rules,
+     "ip":             `ip -V`, which may be older than the kernel and omit selectors of rules,
      "links":     what `ip -j -N -d link show` prints,
      "addresses":      `ip -j -N -d -4 address show`,
      "rules":          `ip -j -N -d -4 rule show`,
      "routes":         `ip -j -N -d -4 route show table all`,
      "nexthops":       `ip -j -N -d nexthop show`,
      "nameservers": ["10.0.0.10"],
-     "ignoringLinkdown": ["eth0"],    interfaces whose routes are passed over without a carrier (a sysctl),
-     "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    what configures interfaces
+     "ignoringLinkdown": ["eth0"],    interfaces whose routes are ignored without a carrier (a sysctl),
+     "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    network managers
      "isTorn": true,                   the host changed while it was read
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
-     "sources": [{...}, ...]}         routes, each with its connections' sources if no other list shows them
+     "sources": [{...}, ...]}         routes, each with the sources of its connections if no other list shows them
 
 Only links, addresses, rules and routes are required. The last two keys come from the kernel and not from ip. We write
 only the keys that we read.
@@ -140,7 +140,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:
-        """Read a file written by ``save``, ``hostrouting snapshot`` or a shell with ip.
+        """Read a file from ``save``, from ``hostrouting snapshot`` or from a shell script that uses ip.
 
         Args:
             path: the path of the file, or ``-`` for standard input.

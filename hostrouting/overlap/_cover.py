@@ -2,9 +2,9 @@
 
 A prefix may therefore cover the addresses of a longer one, and may contain other prefixes::
 
-    172.16.0.0/16    dev ib0     to be covered by prefixes longer than /16
-    172.16.1.0/24    dev eth0    unchanged by prefixes shorter than /24
-    172.16.2.0/24    dev ib1     to be covered by prefixes longer than /24
+    172.16.0.0/16    dev ib0     must be covered by prefixes longer than /16
+    172.16.1.0/24    dev eth0    isn't changed by prefixes shorter than /24
+    172.16.2.0/24    dev ib1     must be covered by prefixes longer than /24
     fewest                       172.16.0.0/17 172.16.128.0/17, and inside the first 172.16.2.0/25 172.16.2.128/25
 
 A prefix that isn't chosen costs as much as its two halves. A chosen one costs one more than its halves inside it.
@@ -124,7 +124,7 @@ class AdjacentIntervals:
     """The local and broadcast addresses, which count as part of the failures next to them.
 
     Args:
-        intervals: the intervals of these addresses.
+        intervals: the intervals that contain these addresses.
     """
 
     def __init__(self, intervals: Iterable[Interval]) -> None:

@@ -55,7 +55,7 @@ class Coverage:
     """The expected CIDRs, and the parts of them in which more than plain routes through the uplinks may decide.
 
     Args:
-        cidrs: the CIDRs; they may be nested.
+        cidrs: the CIDRs, which may be nested.
         expected_devs: the uplinks.
         rules: the policy rules, in the order in which the kernel evaluates them.
         besides: additional prefixes to examine, as if another interface had routes to them.
@@ -83,7 +83,7 @@ class Coverage:
         Outside these prefixes, ``intervals`` doesn't need the plain routes.
 
         Args:
-            routes: the entries of every table; plain ones through the expected interfaces may be omitted.
+            routes: the entries of every table. Plain entries through the expected interfaces may be omitted.
 
         Returns:
             The prefixes, which are inside the CIDRs and may be nested.

@@ -5,7 +5,7 @@ now. If the winning route has a metric, a route of the same length is enough. Ea
 Addresses that must not change may be covered by routes that are shorter than their entry in main, because those routes
 don't affect them::
 
-    172.16.0.0/16  dev ib0       fails: /17 and longer fix it
+    172.16.0.0/16  dev ib0       fails, but a route of /17 or longer fixes it
     172.16.3.7     dev ib0       fails and stays, because no route is longer than /32
     172.16.3.10    local         no route changes it, so it may be covered
     172.16.9.0/24  dev eth0      fine: a route that covers it must be shorter than /24

@@ -76,7 +76,7 @@ class Probe(NamedTuple):
 # No code compares or prints a State, and generating the methods for that takes as long as querying the kernel.
 @attrs.frozen(eq=False, repr=False, slots=False)
 class State:
-    """Everything that a judgement needs to know about the host.
+    """Everything that a check needs to know about a host.
 
     Args:
         uplinks: the interfaces through which the cluster may be reached, sorted.

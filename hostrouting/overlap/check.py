@@ -116,7 +116,7 @@ def check_overlap(
         scope: the scope that can cancel the check.
         deadlines: how long to wait for a default route through an uplink and for InfiniBand addresses, or None to check
             at once.
-        nameservers: the host's DNS servers; the fix names those that it moves to other interfaces.
+        nameservers: the DNS servers of the host. The fix names those that it moves to other interfaces.
         host: the name of the host in a snapshot, or None for this host.
         given: the addresses that the document gives to other components. Each one that doesn't fit gets a note.
         needs_fix: whether to compute a fix for the findings.

@@ -55,7 +55,7 @@ class ExplainedLookup:
     Args:
         classification: what the kernel's answer means.
         steps: the rules up to the one that decides, according to the tables.
-        sources: the sources that the kernel may choose if none was given.
+        sources: the sources that the kernel may choose if the lookup has no source.
         is_modelled: whether the model gives the same result as the kernel.
         sends: whether packets use the lookup. If not, it only chooses the source of a connection, which then makes
             another lookup.
@@ -85,7 +85,7 @@ class Explanation:
             expected.
         default_devs: the uplinks, sorted, or empty if there is no default route to compare with.
         lookups: the lookups that a socket makes, in order.
-        is_torn: whether the host changed during every read, so that the result may mix several moments.
+        is_torn: whether the host changed during every read, so that the result may combine several moments.
     """
 
     address: IPv4Address

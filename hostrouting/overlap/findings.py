@@ -132,7 +132,7 @@ class Finding(JsonObject):
 
 @attrs.frozen
 class Note(JsonObject):
-    """A fact worth knowing that isn't a failure.
+    """A fact that is worth knowing but isn't a failure.
 
     Args:
         kind: the subject of the note. docs/reference/report.md describes each one.
@@ -286,7 +286,7 @@ class EventVerdict(JsonObject):
 
     @property
     def is_risk(self) -> bool:
-        """Return whether an expected CIDR fails permanently, and not just because there is no default route."""
+        """Return whether an expected CIDR fails permanently, and not only for lack of a default route."""
         return self.outlook is Outlook.LASTING and bool(self.lasting_findings)
 
 
@@ -295,14 +295,14 @@ class OverlapReport(JsonObject):
     """The result of a check.
 
     Args:
-        verdict: ``overlap`` if there are findings, ``unknown`` if nothing could be judged.
+        verdict: ``overlap`` if there are findings, ``unknown`` if nothing could be judged, otherwise ``ok``.
         mode: how a failure affects the node: ``WARN`` only reports it, and ``STRICT`` stops the node from starting.
         time: when the kernel was queried, in RFC 3339 format, in UTC and without fractions of a second.
         host: the name of the host.
         default_devs: the uplinks, sorted. These are the interfaces of the default route or those that the config names.
             Empty if nothing was judged.
         findings: the failures, ordered as in the config and by address within a CIDR.
-        notes: facts worth knowing that aren't failures.
+        notes: the facts that are worth knowing but aren't failures.
         reason_kind: the kind of the reason if the verdict is ``unknown``, otherwise None.
         reason_detail: details of the reason.
         cidrs: the CIDRs that were checked.

@@ -201,7 +201,7 @@ class _Foretelling:
         back = [route for route in lost if any(manager.adds(route) for manager in managers)]
         programs = [manager.name for manager in managers if any(map(manager.adds, back))]
         restored = after(self._snapshot, event, back)
-        if restored.routes == later.routes:  # the kernel accepts none of them
+        if restored.routes == later.routes:  # the kernel accepts none of these routes
             programs = []
         if self._config.watch.enabled and (ours := _kept_routes(self._config, restored)):
             programs, restored = [*programs, _WATCHER], after(self._snapshot, event, (*back, *ours))

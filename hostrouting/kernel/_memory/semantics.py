@@ -91,7 +91,7 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
     # A weight is an attribute of RTA_MULTIPATH, so a single hop doesn't show a weight.
     weight = hop.weight if len(cfg.hops) > 1 else 1
     if isinstance(gateway, IPv6Address):
-        # RTA_VIA has no room for a zone. The check of an IPv6 gateway doesn't copy the carrier's state.
+        # RTA_VIA has no room for a zone. The check of an IPv6 gateway doesn't copy the state of the carrier.
         via = IPv6Address(gateway.packed)
         return NextHop(_fib_check_nh_v6_gw(dev, via, hop).name, via, hop.onlink, weight)
     if gateway is None:

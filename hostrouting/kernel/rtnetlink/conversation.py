@@ -35,7 +35,7 @@ _LOST = "an answer from the kernel was lost"
 
 # The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump), if earlier reads had a buffer of that size.
 _DATAGRAM_BYTES = 0x10000
-_MESSAGE_BYTES = 0x4000  # twice the kernel's size (NLMSG_GOODSIZE)
+_MESSAGE_BYTES = 0x4000  # twice the size that the kernel uses (NLMSG_GOODSIZE)
 _BATCH_BYTES = 0x8000
 _BATCH_MAX = 100
 _ANSWER_BYTES = 0x800
@@ -292,8 +292,7 @@ class Listener(Socket):
     """A socket that listens for changes to everything that ``RouteBackend`` reads.
 
     When a link goes down or loses its last address, its routes disappear without an event. A dump of IPv4 routes never
-    reports by itself that they changed during the dump (NLM_F_DUMP_INTR). Rules matter because they decide which tables
-    count.
+    reports that they changed during the dump (NLM_F_DUMP_INTR). Rules matter because they decide which tables count.
 
     Args:
         inside: the prefixes in which entries matter.

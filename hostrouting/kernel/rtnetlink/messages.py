@@ -71,7 +71,7 @@ _SIOCGIFFLAGS, _INTERFACE = 0x8913, struct.Struct("=16sH22x")
 
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
-# NLA_F_NESTED and NLA_F_NET_BYTEORDER are the two bits above.
+# The two higher bits are NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 _KIND_MASK = 0x3FFF
 _VALUE_BYTES_MAX = 0xFFFF - _ATTRIBUTE.size
 
@@ -93,7 +93,7 @@ def number(kind: int, value: int) -> bytes:
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
-    """Return the attributes in ``data`` from ``start`` to its end, by kind."""
+    """Return the attributes in ``data``, beginning at ``start``, by kind."""
     found: dict[int, bytes] = {}
     while start + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)

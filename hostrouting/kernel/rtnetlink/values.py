@@ -71,7 +71,6 @@ _MEMBER = struct.Struct("=IBxH")
 
 
 def _decode_link(message: bytes, names: rtnl.Names) -> Link:
-    """Decode one link from a dump."""
     _, hardware, index, flags, _ = _LINK.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _LINK.size)
     kind = attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND)
@@ -88,11 +87,10 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
 
 
 def _decode_address(message: bytes, names: rtnl.Names) -> Address:
-    """Decode one IPv4 address from a dump."""
     _, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _ADDRESS.size)
     local = IPv4Address(found[_IFA_LOCAL])
-    # The kernel doesn't report a far end of 0.0.0.0, but still compares with it.
+    # The kernel doesn't report a far end of 0.0.0.0, but still compares addresses with it.
     far_end = IPv4Address(found.get(_IFA_ADDRESS, 0))
     # IFA_F_NOPREFIXROUTE doesn't fit into the eight bits of the header.
     flags = to_number(found.get(_IFA_FLAGS, b"")) or short_flags
@@ -109,7 +107,6 @@ def _decode_address(message: bytes, names: rtnl.Names) -> Address:
 
 
 def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
-    """Decode one rule from a dump."""
     _, dst_len, src_len, tos, table, action_number, flags = _RULE.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _RULE.size)
 
@@ -196,7 +193,6 @@ def _up_to(most: int, value: bytes | None) -> int | None:
 
 
 def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
-    """Decode one nexthop object from a dump."""
     *_, flags = _NEXTHOP.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _NEXTHOP.size)
     id_ = to_number(found[_NHA_ID])

@@ -64,7 +64,7 @@ _IPV4 = socket.AF_INET
 _BYTE_MAX = 0xFF
 BODY = struct.Struct("=8BI")  # struct rtmsg
 HOP = struct.Struct("=HBBi")  # struct rtnexthop
-VIA_FAMILY = struct.Struct("=H")  # in front of the address of RTA_VIA
+VIA_FAMILY = struct.Struct("=H")  # precedes the address in RTA_VIA
 
 # --- requests ------------------------------------------------------------------------------------------------------
 
