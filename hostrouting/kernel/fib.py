@@ -131,7 +131,10 @@ class Fib:
         return None
 
     def find(self, table: int, flow: Flow) -> Route | None:
-        """Return the entry that a lookup in a table finds, where local and main may share one trie."""
+        """Return the entry that a lookup in a table finds.
+
+        Tables local and main may share one trie.
+        """
         if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self._longest_match(table, flow)
         local, main = self._longest_match(Table.LOCAL, flow), self._longest_match(Table.MAIN, flow)
@@ -174,7 +177,10 @@ class Fib:
 
     @cached_property
     def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
-        """Return the positions of the rules by destination and table, where None means that no entry is needed."""
+        """Return the positions of the rules by destination and table.
+
+        The table is None if the rule may decide without an entry.
+        """
         positions: dict[Prefix, dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
             prefix = (0, 0) if rule.destination is None or rule.is_inverted else numbers(rule.destination)
@@ -282,7 +288,10 @@ class Fib:
         return Lookup(address, self.shown(route))
 
     def shown(self, route: Route) -> Route:
-        """Return an entry as a dump shows it, where an unused hop without a carrier is dead (fib_nexthop_info)."""
+        """Return an entry as a dump shows it.
+
+        A hop without a carrier is shown as dead if the kernel doesn't use it (fib_nexthop_info).
+        """
         if not self.ignores_linkdown:
             return route
         linkdown = {hop.dev for hop in route.hops if hop.is_linkdown and not hop.is_dead}
@@ -358,7 +367,10 @@ class Fib:
         return found if is_claimed else None
 
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
-        """Return the tables after adding and removing routes, where a new route precedes an entry with the same key."""
+        """Return the tables after adding and removing routes.
+
+        A new route precedes an existing entry with the same key.
+        """
         gone = set(remove)
         left = [route for route in self.routes if route not in gone] if gone else self.routes
         return attrs.evolve(self, routes=(*add, *left))

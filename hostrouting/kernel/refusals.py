@@ -68,7 +68,9 @@ class Deletable:
             self._devs.setdefault(_identity(entry), []).append(_first_dev(entry))
 
     def take(self, route: Route) -> None:
-        """Find a route and mark it as deleted, where a hop without a device matches any device.
+        """Find a route and mark it as deleted.
+
+        A hop without a device matches any device.
 
         Raises:
             NetlinkError: there is no such route (ESRCH).

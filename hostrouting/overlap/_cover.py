@@ -62,7 +62,7 @@ def fewest_prefixes(segments: Sequence[Segment], taken: Container[Prefix] = ()) 
     # A segment that isn't a target is satisfied with any prefix around it (-2), and no prefix inside it helps (32).
     aboves = [segment.above if segment.is_target else -2 for segment in segments]
     lowest = [segment.above if segment.is_target else 32 for segment in segments]
-    # The number of gaps between segments before each segment.
+    # The number of gaps before each segment.
     gaps = list(accumulate(first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False)))
 
     def part(first: int, length: int) -> slice:

@@ -83,8 +83,8 @@ class _Constraint:
             failure or no route can fix it.
         obstacle: the reason why no route can fix the failure, or None if there is no failure or a route can fix it.
         most: the length of the longest route that may cover the addresses, or -1 if none may.
-        holder: the entry of table main that covers the addresses, if given instead of ``most``. Shorter routes don't
-            affect them.
+        holder: the entry of table main that covers the addresses, which replaces ``most``. Shorter routes don't affect
+            them.
     """
 
     above: int | None = None
@@ -380,7 +380,7 @@ class Fixes:
         return fib
 
     def _fixed_in(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """Return the first address of each interval that an entry fixes, where the entry overlaps a prefix."""
+        """Return the first address of each interval that an entry fixes inside its overlap with a prefix."""
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = []
         for interval in intervals_in(self._intervals, inner):

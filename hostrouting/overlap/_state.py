@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ContestedDefaultError(RouteError):
-    """The error for default routes with the same metric but different interfaces, of which any may be expected."""
+    """The error for default routes with one metric but several interfaces, so that the expected one is unknown."""
 
 
 class NoUplinkError(RouteError):
@@ -285,7 +285,10 @@ def ask(
 def _by_source(
     groups: Iterable[tuple[Route, list[int]]], intervals: Sequence[Interval], asked: Asked, *, is_tcp: bool
 ) -> dict[IPv4Address, list[int]]:
-    """Return the probes to look up from each source, given groups of an entry and the probes that use it."""
+    """Return the probes to look up from each source.
+
+    Each group is an entry with the probes that use it.
+    """
     chosen: Mapping[Route, tuple[IPv4Address, ...]] = {}
     if unnamed := [group for group in groups if group[0].source is None]:
         ranges = {

@@ -366,9 +366,9 @@ class _Work:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise ``_TooSlowError`` if the block takes more than the given processor time, where 0 means no limit.
+    """Raise ``_TooSlowError`` if the block takes more than the given processor time.
 
-    Only the main thread of a process can be limited this way.
+    0 means no limit. Only the main thread of a process can be limited this way.
     """
 
     def stop(*_: object) -> None:

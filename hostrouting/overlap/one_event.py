@@ -160,7 +160,7 @@ class _Foretelling:
     def _judge(self, event: HostEvent, later: Snapshot) -> OverlapReport:
         """Judge the host after an event.
 
-        Only the affected parts are judged first, and everything else only if their result differs.
+        Only the affected parts are judged first. If their result differs, everything is judged.
         """
         is_uplink = self._now.reason is not None or event.subject in self._now.default_devs
         if not is_uplink and all(rule.source is None for rule in later.rules):

@@ -175,7 +175,7 @@ def _promote(dev: Device, promoted: Address, primary: Address, scope: int, posit
 
 
 def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
-    """Return the routes of an address, which are the local route and maybe the connected and broadcast routes."""
+    """Return the local route of an address and, if it has them, the connected and broadcast routes."""
     of_subnet = (other for other in dev.addresses if other.network == ifa.network)
     primary = next(of_subnet, None) if ifa.is_secondary else ifa
     if primary is None:

@@ -45,7 +45,7 @@ class Device:
 
     @property
     def has_carrier(self) -> bool:
-        """Return IFF_LOWER_UP, where a device that is down has no carrier (veth_close)."""
+        """Return whether IFF_LOWER_UP is set, which requires that the device is up (veth_close)."""
         return self.is_up and self.is_plugged
 
     def show(self) -> Link:
@@ -72,7 +72,10 @@ class Net(Fib):
         self.indexes = count(1)  # for devices; an index is never reused
 
     def tell(self, entry: Route | None = None) -> None:
-        """Notify listeners that an entry has changed, or a link, an address or a rule if the entry is None."""
+        """Notify listeners that an entry has changed.
+
+        If the entry is None, a link, an address or a rule has changed.
+        """
         self.changes += 1
         for listen in tuple(self.listeners):
             listen(entry)
