@@ -1,4 +1,4 @@
-"""The files of the next boot: scripts, units and the gate.
+"""Files that take effect at the next boot: scripts, units and the gate.
 
-``Host`` bundles the two ports, routes and systemd, with the layout of the files.
+``Host`` combines the routes backend and systemd with the layout of the files.
 """

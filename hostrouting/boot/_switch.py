@@ -1,4 +1,4 @@
-"""Change the gate's scripts and its list as one."""
+"""Replace the gate's scripts and its list together."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hostrouting.model.errors import FileError
 
 
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
-    """Make the gate run other scripts, all at the same moment.
+    """Make the gate run other scripts, switching all of them at the same moment.
 
-    A rename changes one file, but there are several scripts and a list. So the list names copies of the scripts until
-    all are in place: the gate never runs old and new ones together, not even after a crash.
+    A rename replaces only one file, but there are several scripts and a list. So while the scripts are being replaced,
+    the list names copies of them. The gate never runs old and new scripts together, not even after a crash.
 
     Args:
         layout: where the host's files are.
-        wanted: the scripts, and the list if it differs; None: the file is removed.
+        wanted: the state of each script, and of the list if it differs. A file whose state is None is removed.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -46,7 +46,7 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
 
 
 def put(path: Path, state: files.FileState | None) -> None:
-    """Give a path the content and mode of a state; None: remove the file.
+    """Give a path the content and mode of a state, or remove the file if the state is None.
 
     Raises:
         FileError: the file can't be written or removed.
@@ -61,7 +61,7 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 
 def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> Path:
-    """Make the list name copies, in a new folder, of the scripts that differ; return the folder."""
+    """Copy the scripts that differ to a new folder and make the list name the copies. Return the folder."""
     _clear(layout.stages)
     with files.translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
@@ -74,7 +74,7 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
         text = with_other_scripts((new_list.content or b"").decode(), places)
         files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
     except BaseException:
-        # The first error is more useful than one from here; the next run removes the leftovers.
+        # The first error is more useful than one of the cleanup; the next run removes the leftovers.
         with suppress(FileError):
             _remove_stage(stage)
         raise
@@ -82,20 +82,20 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
 
 
 def _remove_stage(stage: Path) -> None:
-    """Remove a folder of staged scripts, and its parent folder if it was the last."""
+    """Remove a folder of staged scripts, and then its parent folder if that is empty."""
     with files.translate_errors(f"remove {stage}"):
         shutil.rmtree(stage)
     files.remove_empty_folder(stage.parent)
 
 
 def _clear(folder: Path) -> None:
-    """Remove anything that has the place of a folder of ours, such as a link to another one."""
+    """Remove whatever stands where one of our folders belongs, for example a link to another folder."""
     if files.is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
         files.remove(folder)
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove the staged scripts that killed runs have left."""
+    """Remove the staged scripts that killed runs left behind."""
     _clear(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):

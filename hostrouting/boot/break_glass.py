@@ -1,4 +1,4 @@
-"""Open the gate by hand: with a file or a kernel argument."""
+"""Ways to open the gate by hand: a file or a kernel argument."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ARGUMENT = "hostrouting.gate=off"
 
 
 def why_open(layout: Layout) -> str | None:
-    """Return why every start is admitted unchecked, as a clause; None if starts are checked."""
+    """Return a clause that says why every start is admitted unchecked, or None if starts are checked."""
     if exists(layout.gate_off):
         return f"the file {layout.relative(layout.gate_off)} is there"
     if ARGUMENT in (read_text(layout.of("/proc/cmdline")) or "").split():

@@ -1,4 +1,7 @@
-"""Pure: render a config for a host without Python: files with two scripts, or an Ignition document."""
+"""Render a config for a host without Python, as files with two scripts or as an Ignition document.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from hostrouting.boot.render import fill
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# The host as Ignition sees it; not a host's own root, so that no data of the rendering machine gets in.
+# The host as Ignition sees it. This isn't a real root, so no data of the rendering machine can get into the document.
 _SYSROOT = Layout("/sysroot")
 
 
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
-    """Return the files that a config asks for on a host where nothing is installed, in the order to write them.
+    """Return the files that a config needs on a host where nothing is installed, in the order to write them.
 
-    The manifest comes first and says that every folder above the files was made for them. Empty if the config asks for
-    nothing.
+    The manifest comes first, and says that all folders above the files were created for them. The list is empty if the
+    config asks for nothing.
     """
     wanted = Wanted.of(config, layout)
     manifest = wanted_manifest(Manifest(), wanted, layout)
@@ -41,7 +44,7 @@ def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
 
 
 def bundle(config: Config, layout: Layout) -> list[BootFile]:
-    """Return a config's files, with the scripts that install and remove them."""
+    """Return a config's files, and the scripts that install and remove them."""
     files = rendered_files(config, layout)
     rows = (f"{file.mode:04o} {_checksum(file)} {layout.relative(file.path)}" for file in files)
     values = {"CONSUMER": quote(config.consumer), "FILES": "\n".join(rows)}
@@ -50,7 +53,7 @@ def bundle(config: Config, layout: Layout) -> list[BootFile]:
 
 
 def ignition(config: Config) -> dict[str, Any]:
-    """Return a config's files as an Ignition document that other documents can merge."""
+    """Return a config's files as an Ignition document, which other documents can merge."""
     files: list[dict[str, Any]] = []
     units: dict[str, dict[str, Any]] = {}
     for file in rendered_files(config, _SYSROOT):
@@ -62,7 +65,7 @@ def ignition(config: Config) -> dict[str, Any]:
             drop_in = {"name": path.name, "contents": file.text}
             units.setdefault(name, {"name": name}).setdefault("dropins", []).append(drop_in)
         else:
-            # The data given to a new machine is limited: to 64 KiB on Azure.
+            # The size of the data given to a new machine is limited, on Azure to 64 KiB.
             packed = b64encode(gzip.compress(_content(file), mtime=0)).decode()
             contents = {"compression": "gzip", "source": f"data:;base64,{packed}"}
             files.append({"path": _SYSROOT.relative(path), "mode": file.mode, "overwrite": True, "contents": contents})

@@ -15,10 +15,10 @@ class FakeSystemd:
     """A ``UnitManager`` that knows the unit files below a layout as of the last reload.
 
     Args:
-        layout: the place of unit files and drop-ins; None: there are none to read.
+        layout: where the unit files and drop-ins are, or None if there are none to read.
         running: the loaded units, for example ``systemd-nspawn@kube1.service``.
 
-    ``properties`` holds properties of units that no file sets.
+    ``properties`` holds the properties of units that no file sets.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
@@ -35,7 +35,7 @@ class FakeSystemd:
         self._load()
 
     def within(self, scope: CancelScope) -> FakeSystemd:
-        """Return itself: it answers at once."""
+        """Return this object, which never waits."""
         del scope
         return self
 
@@ -45,7 +45,7 @@ class FakeSystemd:
         self._load()
 
     def enable(self, unit: str) -> None:
-        """Create the link, as the [Install] section of all our units says."""
+        """Create the link that the [Install] section of all our units asks for."""
         self.enabled.add(unit)
         link = self._link(unit)
         if link is None or link.is_symlink():
@@ -58,7 +58,7 @@ class FakeSystemd:
             raise UnitError(f"`systemctl enable {unit}` failed: {error}", errno=error.errno) from error
 
     def disable(self, unit: str) -> None:
-        """Remove the link."""
+        """Remove the link that ``enable`` creates."""
         self.enabled.discard(unit)
         link = self._link(unit)
         try:
@@ -68,7 +68,7 @@ class FakeSystemd:
             raise UnitError(f"`systemctl disable {unit}` failed: {error}", errno=error.errno) from error
 
     def restart(self, unit: str) -> None:
-        """Record that the unit runs."""
+        """Record that the unit was restarted and runs."""
         self.restarts.append(unit)
         self.active.add(unit)
 
@@ -83,12 +83,12 @@ class FakeSystemd:
         self.timers.pop(unit, None)
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Record the program and its time; ``timers`` has it until the timer is stopped."""
+        """Record the program and its delay in ``timers``, where they stay until the timer is stopped."""
         self.timers[f"{name}.timer"] = (seconds, tuple(argv))
         self.active.add(f"{name}.timer")
 
     def is_active(self, unit: str) -> bool:
-        """Return whether the unit was started and not stopped since."""
+        """Return whether the unit was started and hasn't been stopped since."""
         return unit in self.active
 
     def is_enabled(self, unit: str) -> bool:
@@ -97,7 +97,7 @@ class FakeSystemd:
         return unit in self.enabled if link is None else link.is_symlink()
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the running units that match a consumer; none without a layout."""
+        """Return the running units that match a consumer, or none if there is no layout."""
         if self._layout is None:
             return ()
         prefix, at, suffix = consumer.partition("@.")
@@ -108,9 +108,9 @@ class FakeSystemd:
         )
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Return a unit's properties: settings as of the last reload, ``LoadState``, and those in ``properties``.
+        """Return a unit's properties: its settings as of the last reload, ``LoadState``, and those in ``properties``.
 
-        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as in systemd.
+        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd derives them.
         """
         loaded = self._loaded.get(unit) or {}
         properties = {
@@ -128,7 +128,7 @@ class FakeSystemd:
         return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the start order of the running units and the given ones, from their own files and drop-ins."""
+        """Return the start order of the running units and the given ones, as their own files and drop-ins define it."""
         after: dict[str, list[str]] = {}
         for unit, lists in ({unit: self._read(unit) for unit in units} | self._loaded).items():
             after.setdefault(unit, []).extend(" ".join(lists.get("After", ())).split())
@@ -156,7 +156,10 @@ class FakeSystemd:
         return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
 
     def _read(self, unit: str) -> dict[str, list[str]]:
-        """Return the settings of a unit's file and drop-ins, in the drop-ins' order; an empty value clears a list."""
+        """Return the settings of a unit's file and then of its drop-ins, in their order.
+
+        An empty value clears a list.
+        """
         if self._layout is None:
             return {}
         *names, _ = unit_names(unit)
@@ -178,7 +181,7 @@ _DEFAULT_SPANS = {"TimeoutStartUSec": ["1min 30s"], "RestartUSec": ["100ms"], "S
 
 
 def _spans(settings: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the time spans among the settings, by the names of the properties."""
+    """Return the time spans among the settings, named like the properties of systemctl."""
     given = {f"{key.removesuffix('Sec')}USec": value for key, value in settings.items() if key.endswith("Sec")}
     return _DEFAULT_SPANS | {key: value for key, value in given.items() if value}
 

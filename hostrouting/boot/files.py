@@ -1,6 +1,6 @@
 """Read files, links and folders, and write them atomically and durably.
 
-Errors of the system are raised as ``FileError``.
+Errors of the operating system are raised as ``FileError``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDER_MODE = 0o755
 
 @contextlib.contextmanager
 def translate_errors(attempt: str) -> Iterator[None]:
-    """Raise errors of the operating system as our own error, which names the attempt."""
+    """Raise an error of the operating system as a ``FileError`` that names the attempt."""
     try:
         yield
     except OSError as error:
@@ -35,10 +35,10 @@ def translate_errors(attempt: str) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists; a dangling link doesn't.
+    """Return whether a path exists; a dangling link counts as missing.
 
     Raises:
-        FileError: the system can't tell, for example because a name is too long.
+        FileError: the system can't say, for example because a name is too long.
     """
     with translate_errors(f"look at {path}"):
         try:
@@ -51,7 +51,7 @@ def exists(path: Path) -> bool:
 
 
 def is_present(path: Path) -> bool:
-    """Return whether a path exists, or is a dangling link.
+    """Return whether a path exists or is a dangling link.
 
     Raises:
         FileError: as for ``exists``.
@@ -60,7 +60,7 @@ def is_present(path: Path) -> bool:
 
 
 def others_may_write(path: Path, root: Path) -> bool:
-    """Return whether a path exists that users other than the root's owner may change.
+    """Return whether users other than the root's owner may change a path.
 
     Raises:
         FileError: the path can't be examined.
@@ -72,9 +72,9 @@ def others_may_write(path: Path, root: Path) -> bool:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return a folder's entries whose names match a shell pattern; empty if there is no such folder.
+    """Return a folder's entries whose names match a shell pattern, or none if the folder doesn't exist.
 
-    Path.glob of Python 3.13 treats an unreadable folder as empty.
+    Path.glob isn't used, because in Python 3.13 it treats an unreadable folder as empty.
 
     Raises:
         FileError: the folder can't be read.
@@ -85,20 +85,20 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the content of a file; None if there is no file.
+    """Return the content of a file, or None if the file doesn't exist.
 
     Raises:
-        FileError: the file exists and can't be read.
+        FileError: the file exists but can't be read.
     """
     state = read_state(path)
     return None if state is None else state[0].decode("utf-8", "surrogateescape")
 
 
 def read_state(path: Path) -> tuple[bytes, int] | None:
-    """Return content and permission bits of a file, to restore it later; None if there is no file.
+    """Return the content and permission bits of a file, to restore it later, or None if the file doesn't exist.
 
     Raises:
-        FileError: the file exists and can't be read.
+        FileError: the file exists but can't be read.
     """
     with (
         translate_errors(f"read {path}"),
@@ -114,10 +114,10 @@ class FileState:
     """The state of a path.
 
     Args:
-        content: the content of the file, or of a link's target; None: a folder, or a dangling link.
+        content: the content of the file or of a link's target, or None for a folder or a dangling link.
         mode: the permission bits.
-        is_ours: whether it is a regular file, not a link, that belongs to the current user.
-        link: the text of a link; None: it isn't a link.
+        is_ours: whether the path is a regular file, not a link, and belongs to the current user.
+        link: the text of a link, or None if the path isn't a link.
     """
 
     content: bytes | None
@@ -127,10 +127,10 @@ class FileState:
 
 
 def look_at(path: Path) -> FileState | None:
-    """Return the state of a path; None if nothing is there.
+    """Return the state of a path, or None if nothing is there.
 
     Raises:
-        FileError: the path exists and can't be read.
+        FileError: the path exists but can't be read.
     """
     with translate_errors(f"read {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         state = path.lstat()
@@ -145,15 +145,17 @@ def look_at(path: Path) -> FileState | None:
 
 
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Give a file a content and mode. A reader, or a crash at any point, sees either the old content or the new one.
+    """Give a file the specified content and mode, so that it always holds either the old content or the new one.
 
-    The file belongs to us, and its mode doesn't depend on the umask; a link in its place is replaced, not followed.
-    Nothing is written if the file already is like that. rename(2) is atomic; the folder is synced, because otherwise a
-    power cut may undo the rename (fsync(2)).
+    This is true for readers, and after a crash at any point: rename(2) is atomic, and the folder is synced because
+    otherwise a power cut may undo the rename (fsync(2)).
+
+    Nothing is written if the file already has this content and mode and belongs to the current user. The mode doesn't
+    depend on the umask. A link in the file's place is replaced, not followed.
 
     Args:
         path: the file; missing parent folders are created.
-        text: the content; a string is written as UTF-8, with undecodable bytes of names preserved.
+        text: the content; a string is written as UTF-8, and undecodable bytes of names are preserved.
         mode: the permission bits.
 
     Returns:
@@ -173,17 +175,17 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
 
 
 def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
-    """Change the content of another program's file as atomically as ``write_if_changed``; keep its mode and owner.
+    """Replace the content of another program's file as atomically as ``write_if_changed``; keep its mode and owner.
 
-    The file may be in a folder of its owner, who can replace it by another file or a link at any moment. So links are
-    followed once, and after that only this file of this folder is touched.
+    The file's owner may also own the folder, and can then replace the file by another one or a link at any moment. So
+    links are followed only once, and after that only this file in this folder is touched.
 
     Args:
         path: the file, or a link to it.
-        edit: makes the new content from the open file.
+        edit: a function that returns the new content, given the open file.
 
     Raises:
-        FileError: the file can't be read or written, or was replaced by another one; the old content is still there.
+        FileError: the file can't be read or written, or was replaced by another one; it keeps its old content.
     """
     with translate_errors(f"write {path}"):
         there = path.resolve(strict=True)
@@ -194,7 +196,7 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
             text, state = edit(file), os.fstat(file.fileno())
             if not os.path.samestat(state, os.stat(there.name, dir_fd=folder, follow_symlinks=False)):
                 raise FileError(f"can't write {path}: it was replaced by another file")
-            # No setuid etc.: the content isn't its owner's any more.
+            # Drop setuid and the like, because the owner no longer determines the content.
             owner = state.st_uid, state.st_gid
             _replace(Path(there.name), _encoded(text), state.st_mode & 0o777, owner, folder=folder)
             os.fsync(folder)
@@ -225,9 +227,10 @@ def _encoded(text: str | bytes) -> bytes:
 
 
 def make_folders(folder: Path) -> None:
-    """Create a folder and its missing parents, with mode 0755 whatever the umask.
+    """Create a folder and its missing parents with mode 0755, regardless of the umask.
 
-    With a umask of 0 every user could replace files that the gate runs as root; with 077 the markers were unreadable.
+    With a umask of 0, every user could replace files that the gate runs as root. With 077, users couldn't read the
+    markers.
 
     Raises:
         OSError: a folder can't be created.
@@ -242,10 +245,10 @@ def make_folders(folder: Path) -> None:
 
 
 def remove_litter(path: Path) -> None:
-    """Remove temporary files that a killed ``write_if_changed`` has left next to a file. The caller holds the lock.
+    """Remove the temporary files that a killed ``write_if_changed`` left next to a file. The caller must hold the lock.
 
     Raises:
-        FileError: one can't be removed.
+        FileError: a file can't be removed.
     """
     for left in matching(path.parent, f"{escape(_temporary_prefix(path))}*"):
         remove(left)
@@ -262,7 +265,7 @@ def remove(path: Path) -> bool:
         Whether the file existed.
 
     Raises:
-        FileError: the file exists and can't be removed.
+        FileError: the file exists but can't be removed.
     """
     with translate_errors(f"remove {path}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         path.unlink()
@@ -272,7 +275,7 @@ def remove(path: Path) -> bool:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename a file and replace an existing one; a missing file is ignored.
+    """Rename a file and replace the target if it exists; do nothing if the file is missing.
 
     Raises:
         FileError: the file can't be moved.
@@ -285,7 +288,7 @@ def remove_empty_folder(path: Path) -> None:
     """Remove a folder if it exists and is empty.
 
     Raises:
-        FileError: the folder is empty and can't be removed.
+        FileError: the folder is empty but can't be removed.
     """
     with translate_errors(f"remove the folder {path}"):
         try:
@@ -318,7 +321,7 @@ def link(path: Path, to: str) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int = 0) -> Iterator[int]:
-    """Open a folder, so that all operations apply to the same one."""
+    """Open a folder, so that all operations apply to the same folder even if its path changes."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
         yield descriptor

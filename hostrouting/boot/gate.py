@@ -1,18 +1,20 @@
-"""Pure: the gate, its drop-ins and its list, and whether a unit's settings hold it.
+"""Render the gate's drop-ins and list, and check whether a unit's settings keep the gate effective.
 
-Why this design: ``Before=`` in a plain unit orders nothing against a template. ``Requires=`` opens on systemd 252 if
-the required unit is missing or masked, and restarts the machine whenever that unit is restarted. A
-script that the consumer runs itself judges every start, blocks it, shows as a failed unit, is retried by ``Restart=``,
-and nothing that happens to the oneshots stops a running machine.
+All functions are pure.
 
-The drop-ins are the same whatever is installed: if the command that systemd runs vanishes from a unit at a reload,
-systemd goes straight to ``ExecStart=``. Only the list changes, which the script reads again before each step. There are
-commands in two lists, because any command that vanishes takes the rest of its own list with it. No two lines are equal,
-because systemd would confuse them and skip the lines between.
+The design has these reasons. ``Before=`` in a plain unit orders nothing against a template. With ``Requires=``, systemd
+252 starts the consumer although the required unit is missing or masked, and restarts the machine whenever that unit is
+restarted. A script that the consumer itself runs judges every start and can block it. A blocked start shows as a failed
+unit, and ``Restart=`` retries it. Nothing that happens to the oneshots stops a running machine.
 
-The ``-`` of the first line makes systemd ignore its failure: if an ``ExecCondition=`` fails, even only because its
+The drop-ins are the same whatever is installed. If a reload removes the command that systemd is running from a unit,
+systemd goes straight to ``ExecStart=``. So only the list changes, and the script reads it again before each step. The
+commands are in two lists, because a command that vanishes takes the rest of its own list with it. No two lines are
+equal, because systemd would confuse them and skip the lines between.
+
+The ``-`` of the first line makes systemd ignore its failure. If an ``ExecCondition=`` fails, even only because its
 working directory appears late, systemd skips the unit, without an error and without ``Restart=``. So that line refuses
-a start by not ending, and the others by failing.
+a start by not ending, and the other lines refuse it by failing.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ from collections.abc import Iterator, Mapping
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
-# Whether installed or not. A plug-in's oneshots are in another drop-in, which holds nothing back.
+# The same whether they are installed or not. A plug-in's oneshots are in another drop-in, which never blocks a start.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
-# Not a script of ours: a truncated one would succeed, and leave no file.
+# This isn't one of our scripts, because a truncated script would succeed without leaving the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# An instance's own drop-in may empty the second list, which backs up the ignored failures of the first.
+# An instance's own drop-in may empty the second list, which catches the ignored failures of the first.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -52,7 +54,7 @@ DROP_INS = (
 )
 """The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
-# The gate ends within 20 s; a consumer with a shorter time-out ends it first.
+# The gate ends within 20 s. If a consumer has a shorter time-out, systemd ends the gate earlier.
 START_SECONDS = 25
 
 # The properties that opening_settings needs.
@@ -61,30 +63,30 @@ SETTINGS = (
     *("RuntimeDirectory", "RuntimeDirectoryPreserve"),
 )
 
-# The problem with a setting that contains this.
+# For each setting, a pattern that is a problem, and what follows from it.
 _NAMELESS = {
     "Environment": (r'(^|[ "])INVOCATION_ID=', "gives all starts one name: an earlier pass is mistaken for theirs"),
     "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "removes the name of a pass: no start gets through"),
 }
 
-# The gate's possible exits: its own 255, test's 1, bash's, those of a script that can't be run, systemd's (EXIT_CHDIR
-# to EXIT_NUMA_POLICY in its src/basic/exit-status.h), and the signals that kill it.
+# The ways in which the gate may end: its own 255, test's 1, bash's codes, those of a script that can't be run, those of
+# systemd (EXIT_CHDIR to EXIT_NUMA_POLICY in its src/basic/exit-status.h), and the signals that kill it.
 _ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
-# A truncated list lacks this.
+# The last line of the list; a truncated list lacks it.
 _END = "end"
 
 
 def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
-    """Render the list of the scripts that the gate runs, and whether a failure holds the consumer back.
+    """Render the list of the scripts that the gate runs, with whether a script's failure blocks the consumer.
 
-    Scripts that hold the consumer back come first: another one may use all the time there is. Each row has a checksum,
-    so that another script makes another list, and then a running gate starts over.
+    Scripts that can block the consumer come first, because any other script may use up the time. Each row has a
+    checksum. So a changed script changes the list, which makes a running gate start over.
 
     Args:
         manifest: the installation.
-        scripts: the content of each part's script, by the part's name; missing scripts are left out.
+        scripts: the content of each part's script, by the part's name; a part's script may be missing.
     """
     rows = []
     for name, part in sorted(manifest.parts.items(), key=lambda each: not each[1].is_blocking):
@@ -96,11 +98,11 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
 
 
 def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
-    """Return a list that names other places for some of its scripts.
+    """Return a list in which some of the scripts have other paths.
 
     Args:
         text: the list.
-        places: the script to run instead, by the original path.
+        places: the path of the script to run instead, by its original path.
     """
     rows = [line.split(" ") for line in text.splitlines()]
     return "".join(f"{' '.join([places.get(script, script), *more])}\n" for script, *more in rows)
@@ -110,13 +112,13 @@ _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.
 
 
 def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the commands of the gate that a unit lacks.
+    """Return the commands of the gate that a unit lacks or overrides.
 
     Args:
         shown: the properties ``ExecConditionEx`` and ``ExecStartPreEx`` as ``systemctl show`` prints them.
 
     Returns:
-        The lines that are missing, or that have lost their privileges or their effect.
+        The lines that are missing, or have lost their privileges or their effect.
     """
     return tuple(
         f"{key}={prefix}{argv}" for key, prefix, argv in _NEEDED if not _is_held(prefix, argv, shown[f"{key}Ex"])
@@ -133,10 +135,10 @@ def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[s
 
     Args:
         shown: the properties ``SETTINGS`` as ``systemctl show`` prints them.
-        is_strict: whether the check holds the unit back; if not, the gate works with a shorter time-out.
+        is_strict: whether a failed check blocks the unit; otherwise the gate works with a shorter time-out too.
 
     Yields:
-        Each setting as a clause.
+        A clause for each such setting.
     """
     forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
     if forgiven:
@@ -157,7 +159,7 @@ _SECONDS |= {"month": 2629800, "y": 31557600}
 
 
 def seconds_of(span: str) -> float:
-    """Return the seconds of a time span as systemd prints or reads it, systemd.time(7)."""
+    """Return the seconds of a time span in the format that systemd prints and reads (systemd.time(7))."""
     if span == "infinity":
         return float("inf")
     return sum(float(number) * _SECONDS[unit] for number, unit in _SPAN.findall(span))

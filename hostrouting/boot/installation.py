@@ -1,9 +1,9 @@
-"""Carry out the next boot's plan, and check that the gate holds.
+"""Carry out the plan for the next boot, and check that the gate is effective.
 
-The order keeps the gate closed at every moment: scripts and list change as one, before the drop-in names the gate. On
-removal the list first admits every start, then the drop-in is removed, and the scripts last. The manifest is written
-first and removed last, so that it names everything that a crash may leave behind. The caller holds the lock for a whole
-run.
+The order keeps the gate closed at every moment. On installation, the scripts and the list change together, before the
+drop-in names the gate. On removal, the list first admits every start, then the drop-in is removed, and the scripts come
+last. The manifest is written first and removed last, so it names everything that a crash may leave behind. The caller
+holds the lock for the whole run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     Args:
         plan: the plan.
         host: the host.
-        undo: gets the steps to undo it; the last one makes the gate run its former scripts.
+        undo: receives the steps that undo the work; the last one makes the gate run its former scripts.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -60,19 +60,19 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
 
 
 def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
-    """Write the files that a plan adds or replaces, and check that the gate holds every instance of the consumer.
+    """Write the files that a plan adds or replaces, and check that the gate holds for every instance of the consumer.
 
     Args:
         plan: the plan, after ``prepare``.
         host: the host.
-        undo: gets the steps to undo it.
+        undo: receives the steps that undo the work.
 
     Returns:
         The changes, without the plan's removals.
 
     Raises:
         FileError: a file can't be written.
-        UnitError: systemd refuses, or the gate doesn't hold an instance.
+        UnitError: systemd refuses, or the gate doesn't hold for an instance.
     """
     layout, units, units_back = host.layout, host.units, host.units.within(CancelScope())
     if plan.way_back:
@@ -84,7 +84,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     first_gate = next((file for file in plan.write if file.path in plan.after.gates(layout)), None)
     for file in plan.write:
         if file is first_gate:
-            # When undoing, systemd forgets the gate before the gate's scripts are removed.
+            # When this is undone, systemd forgets the gate before the gate's scripts are removed.
             undo.push(units_back.reload)
         _write(file, undo)
     unread = () if is_stale else _unread(units, plan.during)
@@ -98,7 +98,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
-    # Their content is different until the end.
+    # Their content only gets its final form at the end.
     written = {layout.manifest, *(file.path for file in plan.switched)}
     placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
     enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
@@ -106,7 +106,10 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
 
 
 def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
-    """Return the units whose files systemd hasn't reloaded: a run was killed between writing and reloading."""
+    """Return the units whose files systemd hasn't reloaded.
+
+    This happens if a run was killed after writing the files and before the reload.
+    """
     if not manifest.parts:
         return ()
     consumers = filter(None, (manifest.consumer, *manifest.former))
@@ -117,10 +120,13 @@ def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
-    """Read the gate back: systemd ignores a line that it doesn't understand, and an override may empty a list."""
+    """Check that systemd has loaded the gate as it was written.
+
+    systemd ignores a line that it doesn't understand, and an override may empty a list.
+    """
     for instance in units.instances(manifest.consumer) if manifest.has_gate else ():
         shown = units.show(instance, *_SETTINGS)
-        # A missing or masked unit has no settings to read back; when it is loaded, so is its drop-in.
+        # A missing or masked unit has no settings to compare; once the unit is loaded, so is its drop-in.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         if missing := missing_commands(shown):
@@ -136,9 +142,9 @@ _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
 
 
 def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
-    """Remove the links by which the Go package makes the consumer require our units, and check that they are gone.
+    """Remove the Go package's links that make the consumer require our units, and check that they have no effect.
 
-    As long as one is in effect, starting or stopping a oneshot stops the running machine.
+    As long as a link is in effect, starting or stopping a oneshot stops the running machine.
     """
     units = host.units
     for link in links:
@@ -161,19 +167,19 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
 
 
 def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Make a plan's removals, and restart the watcher if it has changed.
+    """Remove what a plan removes, and restart the watcher if it has changed.
 
     Args:
         plan: the plan.
         host: the host.
-        scope: cancels the wait for starts.
+        scope: cancels the wait for starting units.
 
     Yields:
         Each change as soon as it is made.
 
     Raises:
-        FileError: a file can't be removed; a later run continues from there.
-        UnitError: systemd refuses; a later run continues from there.
+        FileError: a file can't be removed. A later run continues from there.
+        UnitError: systemd refuses. A later run continues from there.
     """
     layout, units = host.layout, host.units
     for name in plan.stop:
@@ -192,7 +198,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
         if plan.after != plan.during:
             files.write_if_changed(layout.manifest, plan.after.to_text())
     elif not plan.unseen:
-        # A manifest that was reconstructed exists only since this run began.
+        # This run wrote the manifest itself if it had to reconstruct it.
         made = list(_remove_all(layout, [layout.manifest]))
         yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
@@ -207,7 +213,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
 
 
 def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Remove the obsolete drop-ins, then the units, and make systemd reload the rest."""
+    """Remove the obsolete drop-ins and then the units, and make systemd reload its files."""
     layout, units = host.layout, host.units
     of_systemd = [path for path in plan.remove if path.is_relative_to(layout.units)]
     gates = {*plan.before.gates(layout)}
@@ -235,13 +241,16 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
             yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
-# A gate takes at most 20 s; one that starts now admits at once.
+# A gate takes at most 20 s, and a gate that starts now admits its unit at once.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
 
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
-    """Wait until no instance runs commands before its process: a reload would skip the remaining ones."""
+    """Wait until no instance is running the commands before its process, because a reload would skip the rest of them.
+
+    Give up after 15 s.
+    """
     instances = [instance for consumer in consumers if consumer for instance in units.instances(consumer)]
     deadline = scope.clock.monotonic() + _START_WAIT_SECONDS
     while any(units.show(instance, "SubState")["SubState"] in ("condition", "start-pre") for instance in instances):
@@ -255,9 +264,12 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
 
 
 def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
-    """Start the oneshots that don't run and haven't run, without waiting for them; not under the lock, which they take.
+    """Start the oneshots that aren't running and haven't run, without waiting for them.
 
-    If the network isn't up yet, boot's own job starts them; our job would pull in the wait for the network.
+    The caller must not hold the lock, because the oneshots take it.
+
+    If the network isn't up yet, do nothing: boot's own job starts them then, and our job would also wait for the
+    network.
 
     Args:
         host: the host.
@@ -283,14 +295,14 @@ def is_installed(host: Host, name: str) -> bool:
 
 
 def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
-    """Return the units that require the parts' oneshots: such a unit can't start once they are removed.
+    """Return the units that require the parts' oneshots, and so can't start once these are removed.
 
     Args:
         host: the host.
         names: the names of the parts.
 
     Returns:
-        For each oneshot that units require, those units, sorted.
+        The sorted names of the requiring units, by the oneshot that they require.
     """
     found = {}
     for unit in (f"{name}.service" for name in names):
@@ -300,7 +312,7 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
 
 
 def is_there(host: Host, consumer: str) -> bool:
-    """Return whether such a unit or template exists.
+    """Return whether the consumer's unit or template exists.
 
     Raises:
         UnitError: systemd can't be queried.
@@ -315,7 +327,7 @@ KUBELET = "kubelet.service"
 
 
 def has_free_kubelet(host: Host, consumer: str) -> bool:
-    """Return whether the host's own kubelet starts at boot without being the consumer, so that nothing holds it back.
+    """Return whether the host's own kubelet starts at boot but isn't the consumer, so that nothing can block it.
 
     Raises:
         UnitError: systemd can't be queried.
@@ -324,7 +336,7 @@ def has_free_kubelet(host: Host, consumer: str) -> bool:
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:
-    """Remove the folders that the installation made, innermost first, unless they contain something."""
+    """Remove the folders that the installation created, innermost first, unless they contain something."""
     for folder in sorted(map(layout.of, manifest.folders), reverse=True):
         files.remove_empty_folder(folder)
 

@@ -1,4 +1,4 @@
-"""All paths that hostrouting reads or writes, in one value below one root."""
+"""All paths that hostrouting reads or writes, relative to one root."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path, PurePosixPath
 import attrs
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
-# The agent's reset removes all of CONFIG_DIR; the files needed to notice and remove what is left are here.
+# The agent's reset removes all of CONFIG_DIR. The files that are needed to notice the reset and to remove the rest are
+# here.
 STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
 
-# The first comes before other commands, the last after an override that empties their list.
+# The first drop-in comes before other commands; the last comes after an override that empties their list.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
-# The folders of programs, at boot and now, whatever the caller's PATH: cron's lacks sbin.
+# The folders of programs, which don't depend on the caller's PATH: cron's lacks sbin.
 SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The kernel's limit (MAXSYMLINKS).
@@ -24,7 +25,8 @@ _LINKS_MAX = 40
 
 
 def _root(value: str | os.PathLike[str]) -> Path:
-    # Lexical, as an image's root may be a symlink on purpose. POSIX keeps two slashes at the beginning.
+    # This doesn't resolve links, as an image's root may be a symlink on purpose. POSIX keeps two slashes at the
+    # beginning.
     return Path("/" + os.path.abspath(value).lstrip("/"))  # noqa: PTH100
 
 
@@ -40,10 +42,10 @@ class _Below:
 
 @attrs.frozen
 class Layout:
-    """Paths of all files that are installed, read or written.
+    """The paths of all files that are installed, read or written.
 
     Args:
-        root: the folder that stands for ``/``: a mounted image, or a temporary folder in a test.
+        root: the folder that stands for ``/``, such as a mounted image or a test's temporary folder.
     """
 
     root: Path = attrs.field(default=Path("/"), converter=_root)
@@ -115,15 +117,15 @@ class Layout:
 
     @property
     def is_this_host(self) -> bool:
-        """Return whether the files are the running system's."""
+        """Return whether the root is that of the running system."""
         return self.root == Path("/")
 
     def script(self, part: str) -> Path:
-        """Return the script that boot and the gate run; ``part`` is one of the gate's parts."""
+        """Return the script of one of the gate's parts, which is run at boot and by the gate."""
         return self.root / CONFIG_DIR / f"{part}.sh"
 
     def unit(self, part: str) -> Path:
-        """Return a part's unit: the oneshot that runs a script at boot, or the watcher."""
+        """Return a part's unit, which is the watcher or a oneshot that runs a script at boot."""
         return self.root / UNIT_DIR / f"{part}.service"
 
     def enablement(self, part: str) -> Path:
@@ -131,7 +133,7 @@ class Layout:
         return self.root / UNIT_DIR / "multi-user.target.wants" / f"{part}.service"
 
     def gates(self, consumer: str) -> tuple[Path, ...]:
-        """Return the drop-ins that hold a consumer back."""
+        """Return the paths of a consumer's drop-ins for the gate."""
         return tuple(self.root / UNIT_DIR / f"{consumer}.d" / name for name in GATE_NAMES)
 
     def of(self, path: str) -> Path:
@@ -139,7 +141,7 @@ class Layout:
         return self.root / path.lstrip("/")
 
     def followed(self, path: str) -> Path:
-        """Return a file's path, following links as the running system does: never out of the root."""
+        """Return a file's path after following its links as the running system would, without ever leaving the root."""
         at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
         while steps:
             step = at / steps.pop()
@@ -155,5 +157,5 @@ class Layout:
         return at
 
     def relative(self, path: Path) -> str:
-        """Return a path of this layout as in the running system, starting with ``/``."""
+        """Return a path of this layout as it is in the running system, starting with ``/``."""
         return "/" + str(path.relative_to(self.root))

@@ -1,4 +1,7 @@
-"""The two locks: for the kernel's table, which the scripts take too, and for a whole run, whose errors list changes."""
+"""The two locks: one for the kernel's table, and one for a whole run.
+
+The scripts take the first one too. An error in a run under the second one lists the changes that remain.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,25 @@ from phases import Cancelled, CancelScope, TimedOut
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# Another run may wait this long for the network.
+# Another run may wait this long for the network (11 min).
 _RUN_WAIT_SECONDS = 660
 
 
 @contextmanager
 def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
-    """Hold the lock that every writing run takes (flock(2), so that the boot scripts' ``flock`` respects it too).
+    """Hold the lock that every run takes before it writes.
 
-    The file remains when the lock is released: removing it would let two runs hold two locks of the same name.
+    It uses flock(2), so the ``flock`` command in the boot scripts respects it too. The file remains when the lock is
+    released, because removing it would let two runs hold two locks of the same name.
+
 
     Args:
         path: the lock file; it and its folder are created if missing.
-        scope: cancels the wait for another holder.
-        seconds: how long to wait for another holder.
+        scope: cancels the wait for the current holder.
+        seconds: the longest time to wait for the current holder.
 
     Raises:
-        FileError: the file can't be opened, or another run holds the lock for longer.
+        FileError: the file can't be opened, or another run holds the lock for longer than that.
     """
     with translate_errors(f"open the lock {path}"):
         make_folders(path.parent)
@@ -68,35 +73,35 @@ def _is_taken(descriptor: int, path: Path) -> bool:
 
 
 class OverdueRun(TimedOut):
-    """A run whose deadline passed after it had changed something: ``changes`` lists what stays changed."""
+    """A run whose deadline passed after it had changed something; ``changes`` lists the changes that remain."""
 
     changes = Changes()
 
 
 class StoppedRun(Cancelled):
-    """A run that was cancelled after it had changed something: ``changes`` lists what stays changed."""
+    """A run that was cancelled after it had changed something; ``changes`` lists the changes that remain."""
 
     changes = Changes()
 
 
 @attrs.define
 class Done:
-    """The changes that a run has made so far and not undone."""
+    """The changes that a run has made so far and hasn't undone."""
 
     changes: Changes = attrs.field(factory=Changes)
 
     def add(self, made: Iterable[Changes]) -> None:
-        """Add changes, each as soon as it is made."""
+        """Add changes one by one, as soon as each is made."""
         for changes in made:
             self.changes |= changes
 
 
 @contextmanager
 def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Done]:
-    """Hold the lock of a whole run, and make errors that end the run list the remaining changes.
+    """Hold the lock of a whole run, and make an error that ends the run list the changes that remain.
 
-    The second of two runs starts when the first has ended. An image has no other runs, and no /run for a lock file; a
-    run that installs nothing, on a host without earlier runs, leaves no lock file either.
+    A second run starts when the first has ended. An image has no other runs, and no /run for a lock file. If a run
+    installs nothing on a host without earlier runs, it creates no lock file either.
 
     Args:
         host: the host.
@@ -104,7 +109,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
         is_wanting: whether anything is to be installed.
 
     Yields:
-        The list of changes, which the caller extends.
+        The record of the changes, which the caller extends.
 
     Raises:
         FileError: the lock can't be taken.
@@ -120,7 +125,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
         error.changes = done.changes
         raise
     except OSError as error:
-        # An error should be translated where it happens, but an import may open a file anywhere.
+        # An error should be translated where it occurs, but an import may open a file anywhere.
         attempt = f"carry out the run at {error.filename or 'a file without a name'}"
         stray = FileError.of(attempt, error)
         stray.changes = done.changes

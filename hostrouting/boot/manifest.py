@@ -1,7 +1,8 @@
 """The manifest: a record of the installation, so that it can be removed without its config.
 
-Later runs, the doctor and the watcher rely on it too, so it lists each part's files, flags and the values it was
-rendered from. Read as a config it shows the installation: its ``hostRouting`` is that of the installed parts.
+Later runs, the doctor and the watcher rely on the manifest too. So it lists each part's files and flags, and the values
+from which the part was rendered. It can also be read as a config, because its ``hostRouting`` key has the values of the
+installed parts.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# The keys of hostRouting from which several parts are rendered.
+# The keys of hostRouting that are used to render several parts.
 SHARED_KEYS = ("waitSeconds", "uplinks")
 
-# Parts start and are judged in this order; others come after these.
+# Parts are started and judged in this order; any other part comes after these.
 _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
 _UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
-# The files named here get removed, so they must be in the folders of the parts.
+# Files that the manifest names get removed, so they must be in the folders of the parts.
 _FILE = re.compile(
     r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
     rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/([0-9a-z]+-)?hostrouting(-[a-z-]+)?\.conf)?"
@@ -49,10 +50,10 @@ class InstalledPart:
     """A part of the installation.
 
     Args:
-        is_blocking: whether its failure holds the consumer back.
+        is_blocking: whether its failure blocks the consumer.
         is_gated: whether the gate runs its script.
         files: the paths in the running system, in the order in which they were written.
-        config: the keys it was rendered from, by the section of the config.
+        config: the keys from which it was rendered, by the section of the config.
     """
 
     is_blocking: bool = False
@@ -62,7 +63,7 @@ class InstalledPart:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units with files or drop-ins among the files; without templates, as systemd never loads one itself."""
+        """The units that have a file or drop-in among the files, except templates, which systemd never loads."""
         paths = [path for path in map(PurePosixPath, self.files) if path.is_relative_to("/etc/systemd/system")]
         names = (path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name for path in paths)
         return tuple(name for name in names if "@." not in name)
@@ -77,10 +78,10 @@ class Manifest:
     """The record of an installation.
 
     Args:
-        consumer: the unit that is held back.
+        consumer: the unit that the gate can block.
         parts: the installed parts, in the order in which they are started and judged.
-        folders: the folders created for the files, as paths in the running system.
-        former: former consumers whose gate is still to be removed.
+        folders: the folders that were created for the files, as paths in the running system.
+        former: earlier consumers whose gate hasn't been removed yet.
     """
 
     consumer: str = ""
@@ -90,10 +91,10 @@ class Manifest:
 
     @classmethod
     def load(cls, layout: Layout) -> Manifest:
-        """Return a layout's manifest; an empty one if nothing is installed.
+        """Return a layout's manifest, or an empty one if nothing is installed.
 
         Raises:
-            FileError: the file can't be read, or names something that no installation writes.
+            FileError: the file can't be read, or names something that an installation never writes.
         """
         text = files.read_text(layout.manifest)
         if text is None:
@@ -101,7 +102,7 @@ class Manifest:
         try:
             document = json.loads(text)
             parts = {_checked(_PART, name): _part(item, document) for name, item in document["parts"].items()}
-            # Consumers become parts of paths that are removed, so the config validates them again.
+            # Consumers become parts of paths to remove, so they are validated again with the config's rules.
             consumer, *former = (Config(consumer=name).consumer for name in [document["consumer"], *document["former"]])
             folders = tuple(_checked(_FOLDER, name) for name in document["folders"])
             return cls(consumer, parts, folders, tuple(former))
@@ -113,26 +114,26 @@ class Manifest:
 
     @classmethod
     def of_host(cls, layout: Layout) -> Manifest:
-        """Return a layout's manifest; if the file is gone, reconstruct it from our units and drop-ins.
+        """Return a layout's manifest; if its file is missing, reconstruct it from our units and drop-ins.
 
         Raises:
-            FileError: the file can't be read, or names something that no installation writes.
+            FileError: the file can't be read, or names something that an installation never writes.
         """
         return cls.load(layout) if files.exists(layout.manifest) else _found(layout)
 
     @property
     def has_gate(self) -> bool:
-        """Return whether the gate runs anything."""
+        """Return whether the gate runs any script."""
         return any(part.is_gated for part in self.parts.values())
 
     @property
     def is_strict(self) -> bool:
-        """Return whether the check holds the consumer back."""
+        """Return whether a failed check blocks the consumer."""
         return CHECK in self.parts and self.parts[CHECK].is_blocking
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return the values that the installed parts were rendered from, as sections of one config."""
+        """Return the values from which the installed parts were rendered, as the sections of one config."""
         merged: dict[str, dict[str, Any]] = {}
         for part in self.parts.values():
             for section, keys in part.config.items():
@@ -143,14 +144,18 @@ class Manifest:
 
     @property
     def config(self) -> Config:
-        """Return the config of the installed parts of host routing; raise like ``read_as``."""
+        """Return the config of the installed parts of host routing.
+
+        Raises:
+            FileError: as for ``read_as``.
+        """
         return self.read_as(Config.from_mapping)
 
     def read_as(self, read: Callable[[Mapping[str, Any]], T]) -> T:
-        """Return the installed parts' values, read by a function.
+        """Parse the installed parts' values with a function, and return its result.
 
         Raises:
-            FileError: the manifest was edited.
+            FileError: the manifest was edited, so that the function refuses its values.
         """
         try:
             return read(self.sections)
@@ -170,19 +175,21 @@ class Manifest:
             "former": self.former,
             **self.sections,
         }
-        # A line for each key, no longer than the config itself, for which the watcher's size limit is made.
+        # One line for each key, which makes the file no longer than the config itself: the watcher limits the size of
+        # both.
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
         return f"{{\n{lines}\n}}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
-        """Return the gate's drop-ins, including those still to be removed."""
+        """Return the gate's drop-ins, including those that still have to be removed."""
         named = [name for name in (self.consumer, *self.former) if name and self.has_gate]
         return [path for name in named for path in layout.gates(name)]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return all installed files except the manifest, in the order of their removal.
+        """Return all installed files except the manifest, in the order in which they are removed.
 
-        For each part the link that starts its unit at boot comes first, then the last written file.
+        For each part, the link that starts its unit at boot comes first; its files follow, in the reverse order of
+        writing.
         """
         found = [
             path
@@ -192,12 +199,12 @@ class Manifest:
         return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
     def folders_above(self, layout: Layout) -> set[Path]:
-        """Return every folder above an installed file, except the manifest's, which is only ours."""
+        """Return every folder above an installed file, except the manifest's folder, which has no other use."""
         above = {folder for path in self.files(layout) for folder in path.parents} - {layout.manifest.parent}
         return {folder for folder in above if folder.is_relative_to(layout.root) and folder != layout.root}
 
     def textfile(self, layout: Layout) -> Path | None:
-        """Return the file to which the installed watcher writes metrics."""
+        """Return the file to which the installed watcher writes metrics, or None if there is none."""
         try:
             name = self.config.watch.textfile
         except FileError:  # the manifest was edited: the file is unknown, and the rest is removed anyway
@@ -206,14 +213,14 @@ class Manifest:
             return None
         if layout.is_this_host:
             return layout.of(name)
-        # The file is in another program's folder; a link on the path must not lead out of an image.
+        # The file is in another program's folder, and a link on its path must not lead out of an image.
         folder, _, last = name.rpartition("/")
         return layout.followed(folder) / last
 
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
-        """Return the manifest with the parts of some names replaced.
+        """Return the manifest with the named parts replaced.
 
-        Other parts that have the same keys get their values too.
+        Other parts that use the same keys get the new values too.
         """
         asked = Manifest(parts=parts).sections
         others = {name: _updated(part, asked) for name, part in self.parts.items() if name not in names}
@@ -225,7 +232,7 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
     if not keys.keys() & SHARED_KEYS or not theirs.keys() & SHARED_KEYS:
         return part
     if keys.get("uplinks") != theirs.get("uplinks"):
-        # Its script was rendered with these values and decides by them.
+        # The part's script was rendered with these values and decides by them.
         there = ",".join(keys.get("uplinks") or ()) or "none"
         raise UnitError(
             f"can't install a part with uplinks other than those of the installed parts, {there}",
@@ -235,19 +242,19 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
     return attrs.evolve(part, config={**part.config, SECTION: shared})
 
 
-# The first line of each unit and drop-in of ours.
+# The first line of each of our units and drop-ins.
 HEADER = "# Written by hostrouting;"
 
 
 def _found(layout: Layout) -> Manifest:
-    """Return the installation that our units and drop-ins on disk show if its manifest is gone."""
+    """Reconstruct the installation from our units and drop-ins on disk."""
     units = {path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)}
     folders = files.matching(layout.units, "*.service.d")
     gated = [folder for folder in folders if any(_is_ours(folder / name) for name in GATE_NAMES)]
     parts = {}
-    # Units may be gone too; the drop-ins still make the consumer run the remaining scripts.
+    # The units may be missing too, but the drop-ins still make the consumer run the remaining scripts.
     for name in {*units, *((ROUTES, CHECK) if gated else ())}:
-        # No pattern: other programs' files may have similar names.
+        # A glob pattern could match other programs' files with similar names.
         scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
         drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
         own = [units[name]] if name in units else []
@@ -262,7 +269,7 @@ def _found(layout: Layout) -> Manifest:
 def _is_ours(path: Path) -> bool:
     try:
         return (files.read_text(path) or "").startswith(HEADER)
-    except FileError:  # a folder, a device, a link that leads nowhere
+    except FileError:  # a folder, a device or a dangling link
         return False
 
 
@@ -279,7 +286,7 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _written(part: InstalledPart) -> dict[str, Any]:
-    """Return a part as JSON; its values are written separately, in the sections of a config."""
+    """Return a part as JSON, without its values, which are written as sections of a config."""
     return {
         "blocking": part.is_blocking,
         "gated": part.is_gated,

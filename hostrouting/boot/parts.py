@@ -19,13 +19,14 @@ from hostrouting.config.routing import SECTION, Config, OverlapMode
 from hostrouting.model.errors import UnitError
 from hostrouting.model.routes import Protocol
 
-# The parts that a config of host routing installs or, if it doesn't want them, removes; others have their own configs.
+# The parts that a config of host routing installs, or removes if it doesn't ask for them. Other parts have their own
+# configs.
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
 @attrs.frozen
 class BootFile:
-    """A file with its content and permission bits."""
+    """A file to write, with its content and permission bits."""
 
     path: Path
     text: str
@@ -33,19 +34,19 @@ class BootFile:
 
     @property
     def state(self) -> FileState:
-        """Return the path's state once the file is written."""
+        """Return the state that the path has once the file is written."""
         return FileState(self.text.encode("utf-8", "surrogateescape"), self.mode)
 
 
 @attrs.frozen
 class Part:
-    """Something that runs at boot: a part of the gate, or the watcher.
+    """A part of the installation that runs at boot, in the gate or as the watcher.
 
     Args:
-        name: the name of its unit, and of its script, if it has one.
-        files: script, unit and any others, in the order in which they are written: scripts before units.
-        config: the keys it was rendered from, by the section of the config.
-        is_blocking: whether its failure holds the consumer back.
+        name: the name of its unit, and of its script if it has one.
+        files: the script, the unit and any other files, in the order in which they are written.
+        config: the keys from which it is rendered, by the section of the config.
+        is_blocking: whether its failure blocks the consumer.
         is_gated: whether the gate runs its script.
     """
 
@@ -56,7 +57,7 @@ class Part:
     is_gated: bool = True
 
     def installed(self, layout: Layout) -> InstalledPart:
-        """Return the part as it is in the manifest."""
+        """Return the part as the manifest records it."""
         names = tuple(layout.relative(file.path) for file in self.files)
         return InstalledPart(self.is_blocking, self.is_gated, names, self.config)
 
@@ -66,15 +67,15 @@ PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOS
 _ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the node's uplink"
 
-# The longest time that a config may ask for, plus the lock; the check waits for the lock before each read.
+# The longest wait that a config may ask for, plus the wait for the lock. The check takes the lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
-# Units that may start late and bring routes; a unit that doesn't exist isn't waited for.
+# Units that may start late and add routes. systemd doesn't wait for a unit that doesn't exist.
 _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.service"
 
 
 def routes_part(config: Config, layout: Layout) -> Part:
-    """Return the part that installs the static routes at boot; a failure holds the consumer back in either mode."""
+    """Return the part that installs the static routes at boot; its failure blocks the consumer in both modes."""
     return Part(
         ROUTES,
         is_blocking=True,
@@ -88,8 +89,8 @@ def routes_part(config: Config, layout: Layout) -> Part:
 
 
 def check_part(config: Config, layout: Layout) -> Part:
-    """Return the part that checks at boot; a failure holds the consumer back in STRICT mode."""
-    # An image has its own Python, or none.
+    """Return the part that checks the routes at boot; its failure blocks the consumer in STRICT mode."""
+    # An image may have another Python, or none.
     script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
     return Part(
         CHECK,
@@ -103,19 +104,19 @@ def check_part(config: Config, layout: Layout) -> Part:
 
 
 def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
-    """Return the values that a part is rendered from: one key of the config, and the shared keys."""
+    """Return the values that a part is rendered from, which are one key of the config and the shared keys."""
     section = config.to_mapping()[SECTION] | {"waitSeconds": config.wait_seconds}
     return {SECTION: {each: section[each] for each in (key, *SHARED_KEYS) if each in section}}
 
 
 def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
-    """Return the text of a oneshot's unit, which doesn't depend on the config.
+    """Return the text of a oneshot's unit; it is the same for every config.
 
     Args:
         name: the name of the unit and of its script.
         description: the unit's purpose.
-        seconds: the time after which systemd ends it and units ordered after it continue.
-        after: the units to start after, besides the network's.
+        seconds: the time after which systemd ends the oneshot, so that the units ordered after it can continue.
+        after: the units after which it starts, in addition to those of the network.
     """
     return fill(
         "oneshot.service",
@@ -127,10 +128,10 @@ def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
-    """Return the watcher's part. No unit waits for it, so none fails with it.
+    """Return the watcher's part; no unit waits for the watcher or fails with it.
 
     Raises:
-        UnitError: systemd can't run this Python, or root must not.
+        UnitError: systemd can't run this Python, or must not run it as root.
     """
     python = python_of(layout)
     if not python:
@@ -157,7 +158,7 @@ def watch_part(config: Config, layout: Layout) -> Part:
 
 
 def _quoted(word: str) -> str:
-    """Quote one word of a unit's line, systemd.syntax(7)."""
+    """Quote one argument in a line of a unit (systemd.syntax(7))."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
@@ -167,9 +168,9 @@ class Wanted:
     """The parts that a config asks for, and the unit that they gate.
 
     Args:
-        names: the parts that the config decides about; others stay as they are.
-        parts: those of them to install.
-        consumer: the unit to hold back.
+        names: the parts that the config decides about; others don't change.
+        parts: the parts to install, which are among these.
+        consumer: the unit that the gate can block.
     """
 
     names: tuple[str, ...]
@@ -178,13 +179,13 @@ class Wanted:
 
     @classmethod
     def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
-        """Return what a config asks for among the named parts; without names, among all that it decides about."""
+        """Return what a config asks for among the named parts, or among all configurable parts if none is named."""
         names = names or CONFIGURED
         return cls(names, tuple(part for part in wanted_parts(config, layout) if part.name in names), config.consumer)
 
 
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
-    """Return the parts that a config asks for."""
+    """Return all parts that a config asks for."""
     return (
         *((routes_part(config, layout),) if config.static_routes.routes else ()),
         *((check_part(config, layout),) if config.route_overlap.expected_cidrs else ()),
@@ -198,11 +199,11 @@ def is_watched(config: Config) -> bool:
 
 
 def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
-    """Return the manifest with some parts replaced; if the gate runs no part, the consumer stays the same.
+    """Return the manifest with some parts replaced; the consumer changes only if the gate runs one of the wanted parts.
 
     Args:
         there: the current manifest.
-        wanted: the parts that are decided about.
+        wanted: the parts to replace, and their consumer.
         layout: where the files are.
     """
     manifest = there.with_parts(wanted.names, {part.name: part.installed(layout) for part in wanted.parts})
@@ -211,12 +212,12 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
 
 
 def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes]) -> list[BootFile]:
-    """Return the gate's files; none if the manifest has no part for the gate.
+    """Return the gate's files, or none if no part of the manifest needs the gate.
 
     Args:
         layout: where the host's files are.
         manifest: the installation.
-        scripts: the contents of the parts' scripts, by the parts' names.
+        scripts: the contents of the parts' scripts, by the names of the parts.
     """
     if not manifest.has_gate:
         return []

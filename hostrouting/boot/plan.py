@@ -1,4 +1,4 @@
-"""The plan of the next boot, as a value to print, or to carry out with ``installation``."""
+"""Plan the changes for the next boot. A plan can be printed, or carried out by ``installation``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
 
-# NAME_MAX in limits.h.
+# NAME_MAX in linux/limits.h.
 _NAME_BYTES_MAX = 255
 
 
@@ -28,27 +28,28 @@ _NAME_BYTES_MAX = 255
 class BootPlan:
     """The changes for the next boot, in the order in which they are made.
 
-    Additions come before the kernel's routes change, removals afterwards. Between, the manifest names both, and the
-    script of routes that are to be removed is one that takes them back.
+    Files are added before the kernel's routes change, and removed afterwards. In between, the manifest names both
+    kinds. If routes are to be removed, their script is replaced in the meantime by one that removes them.
 
     Args:
         before: the current manifest.
-        during: the manifest from the first write to the last removal.
+        during: the manifest from the first write until the last removal.
         after: the final manifest.
-        links: the links of the Go package's installation; they are removed first.
-        switched: the gate's scripts that differ, and its list until the routes have changed; installed as one.
-        way_back: scripts and list to use while the first routes of a host are undone.
-        last_list: the final list, if it differs.
-        write: the other files that differ, in order.
-        remove: the files to remove.
-        enable: parts whose units are to start at every boot.
-        restart: parts whose units are restarted at the end.
-        stop: parts whose units are stopped.
-        disable: parts whose units no longer start at boot.
+        links: the links of the Go package's installation, which are removed first.
+        switched: the gate's scripts that differ, and the list to use until the routes have changed; all change
+            together.
+        way_back: the scripts and the list to use while the first routes of a host are undone.
+        last_list: the final list, or None if the list in ``switched`` is final.
+        write: the other files that differ, in the order to write them.
+        remove: the paths to remove.
+        enable: the parts whose units are to start at every boot.
+        restart: the parts whose units are restarted at the end.
+        stop: the parts whose units are stopped.
+        disable: the parts whose units no longer start at boot.
         going: the installed parts to remove.
-        is_wanting: whether any part is to be installed, so that the gate must hold.
-        unseen: a sentence for each file to remove that can't be examined and so may stay; if nothing else is
-            installed, the manifest stays too.
+        is_wanting: whether any part is to be installed, so that the gate has to be effective.
+        unseen: a sentence about each file that should be removed but can't be examined, and so may stay. If nothing
+            else is installed, the manifest stays too.
         changes: all changes, to print.
     """
 
@@ -80,11 +81,11 @@ class BootPlan:
 
 
 def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
-    """Compare the installation with what is wanted for the next boot, without changing anything.
+    """Compare the installation with what a run wants for the next boot, without changing anything.
 
     Args:
         host: the host.
-        wanted: the decisions of a run.
+        wanted: the parts that the run wants.
 
     Raises:
         FileError: a file can't be read.
@@ -96,7 +97,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     after = attrs.evolve(_with_folders(after, layout) if wanted.parts else after, former=())
     going = tuple(name for name in before.parts if name not in after.parts)
     former = tuple(sorted({before.consumer, *before.former} - {after.consumer, ""})) if before.parts else ()
-    # Programs that read the manifest as a config, such as the watcher, must not see parts that are being removed.
+    # Programs that read the manifest as a config, such as the watcher, must not see the parts that are being removed.
     leaving = {name: attrs.evolve(before.parts[name], config={}) for name in going}
     during = attrs.evolve(after, parts={**leaving, **after.parts}, former=former)
 
@@ -144,8 +145,8 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
 
 def reference_links(layout: Layout) -> list[Path]:
     """Return the links by which units require or want our oneshots, including dangling ones."""
-    # Not with the link's own name as a pattern: before Python 3.13 glob leaves out dangling links, and in an image all
-    # of these dangle.
+    # The link's own name isn't used as the pattern: before Python 3.13 glob leaves out dangling links, and in an image
+    # all of these links dangle.
     folders = [folder for kind in ("requires", "wants") for folder in files.matching(layout.units, f"*.service.{kind}")]
     links = [folder / f"{name}.service" for folder in folders for name in (ROUTES, CHECK)]
     return [link for link in links if files.is_present(link)]
@@ -164,7 +165,7 @@ def _is_watching(host: Host) -> bool:
 
 
 def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
-    """Return the manifest with the folders to create for its files; its own folder serves nothing else."""
+    """Return the manifest with the folders that will be created for its files."""
     missing = {layout.relative(each) for each in manifest.folders_above(layout) if not files.exists(each)}
     return attrs.evolve(manifest, folders=tuple(sorted({*manifest.folders, *missing})))
 
@@ -172,7 +173,8 @@ def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
 def _gate_scripts(host: Host, wanted: Wanted, going: Collection[str]) -> dict[str, BootFile]:
     """Return the gate's scripts, by their parts' names.
 
-    If the routes are to be removed, their script has no routes until the kernel's are gone: running it takes them back.
+    If the routes are to be removed, their script gets no routes until those in the kernel are gone, so running it
+    removes them.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     there = files.look_at(host.layout.script(ROUTES))
@@ -186,13 +188,16 @@ def _no_routes(layout: Layout) -> BootFile:
 
 
 def _way_back(host: Host, before: Manifest, scripts: Container[str]) -> tuple[BootFile, ...]:
-    """Return the scripts and list to use while the first routes are undone: a start may have installed them."""
+    """Return the scripts and the list to use while a host's first routes are undone.
+
+    A start of the consumer may have installed these routes already.
+    """
     if host.is_image or ROUTES not in scripts or ROUTES in before.parts or not before.has_gate:
         return ()
     layout, script = host.layout, _no_routes(host.layout)
     listed = attrs.evolve(before, parts={**before.parts, ROUTES: InstalledPart(is_blocking=True, is_gated=True)})
     contents = _contents(layout, before)
-    # By then the new scripts may be in their places.
+    # By then the new scripts may already be in place.
     others = (
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
@@ -210,7 +215,7 @@ def _contents(layout: Layout, manifest: Manifest) -> dict[str, bytes]:
 def _removed(
     layout: Layout, wanted: Wanted, before: Manifest, after: Manifest
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return the existing paths to remove, and a sentence about each that can't be examined."""
+    """Return the existing paths to remove, and a sentence about each path that can't be examined."""
     going = {*before.files(layout)} - {*after.files(layout)} - {*map(layout.enablement, before.parts)}
     if CHECK in wanted.names and CHECK not in after.parts:
         going |= {*layout.markers}
@@ -221,14 +226,14 @@ def _removed(
         going.add(layout.manifest)
     there, unseen, gates = [], [], {*before.gates(layout)}
     for path in sorted(going):
-        # A folder that fails, such as that of the node exporter's textfiles, doesn't stop the other removals. But a
-        # drop-in that stays would hold every start without the gate's script.
+        # If a folder can't be read, such as that of the node exporter's textfiles, the other removals continue. But a
+        # drop-in that stayed without the gate's script would block every start.
         try:
             there += [path] if files.is_present(path) else []
         except FileError as error:
             if path in gates:
                 raise
-            # A name that no file system allows doesn't exist.
+            # A name that is too long for every file system can't exist.
             if error.errno != errno.ENAMETOOLONG or max(map(len, map(os.fsencode, path.parts))) <= _NAME_BYTES_MAX:
                 unseen.append(f"{error.message}; if it is there, it stays")
     if unseen and layout.manifest in there:
@@ -237,7 +242,7 @@ def _removed(
 
 
 def _changes(layout: Layout, plan: BootPlan, changed: Sequence[BootFile]) -> Changes:
-    """Return a plan's changes to print: the final state, without intermediate files."""
+    """Return the plan's changes for printing, as the final state without intermediate files."""
     found = []
     for file in changed:
         before = files.read_text(file.path)

@@ -1,8 +1,9 @@
-"""Pure: render a config as the texts of the scripts that run at boot.
+"""Render a config as the texts of the scripts that run at boot.
 
-Each asset is a script with a few ``@NAMES@`` that are substituted in one pass: values, and parts that several scripts
-share. Data is in a quoted here-document, one row each. Only values accepted by the config's classes reach a row:
-addresses, prefixes, numbers, and names and patterns of a small alphabet without blanks, quotes or ``$``.
+All functions are pure. Each asset is a script with a few ``@NAMES@``, which are replaced in one pass by values or by
+text that several scripts share. Data is in a quoted here-document, one row each. A row contains only values that the
+config's classes have accepted: addresses, prefixes, numbers, and names and patterns of a small alphabet without blanks,
+quotes or ``$``.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ ROOM = "hostrouting.boot"
 
 _SHARED = {"COMMON": "common.sh", "ROUTES_AWK": "routes.awk", "BUNDLE": "bundle.sh"}
 
-# The ranges between reserved blocks; the first and the last block are the ends of the address space.
+# The ranges between the reserved blocks, which include both ends of the address space.
 _JUDGED = [
     (int(one.broadcast_address) + 1, int(other.network_address) - 1) for one, other in pairwise(sorted(RESERVED))
 ]
 
-_INHERITED = "*"  # not a valid interface name or gateway
+_INHERITED = "*"  # neither an interface name nor a gateway can look like this
 
 
 def render_static_routes_script(routes: Iterable[StaticRoute | Mapping[str, Any]], *, wait_seconds: int = 30) -> str:
-    """Render the script that installs the static routes in the kernel, all of them or none.
+    """Render the script that installs either all of the static routes in the kernel, or none of them.
 
     Args:
-        routes: the config's routes, or mappings like its JSON.
-        wait_seconds: 0-600; how long to wait for the default route, devices and gateways, once for a whole run.
+        routes: the config's routes, or mappings in the form of its JSON.
+        wait_seconds: 0-600; how long one run waits in all for the default route, devices and gateways.
 
     Returns:
         The text of an executable file.
 
     Raises:
-        ConfigError: with every value that breaks its rule.
+        ConfigError: values break their rules; the error lists all of them.
     """
     return render_static_routes(Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds))
 
 
 def render_static_routes(config: Config) -> str:
-    """Render the script for a whole config."""
-    # A word for each field, in the class's order.
+    """Render the script of the static routes for a whole config."""
+    # One field of the row for each attribute, in the class's order.
     routes = [_row(*map(_word, attrs.astuple(route, recurse=False))) for route in config.static_routes.routes]
     rows = [*_uplink_rows(config), *routes]
     return fill("static-routes.sh", WAIT_SECONDS=f"{config.wait_seconds:d}", ROUTES="\n".join(rows))
@@ -71,20 +72,21 @@ def render_check_route_overlap_script(
     """Render the script that proves that every expected CIDR leaves through the node's uplinks.
 
     Args:
-        expected_cidrs: IPv4 CIDRs, each alone or as an ``ExpectedCidr``; host bits are masked.
+        expected_cidrs: the IPv4 CIDRs, as text or as ``ExpectedCidr``; host bits are masked.
         mode: ``WARN`` or ``STRICT``.
         wait_seconds: 0-600; how long to wait for the default route.
         container_devs: shell patterns of interfaces that belong to pods.
         allowed_devs: shell patterns of interfaces that may carry expected traffic.
-        settle_seconds: 0-600; how long to wait for InfiniBand interfaces without an address. None: in STRICT mode 60 s
-            for those that are up.
-        foreseen: CIDRs that another interface may get later; accepted but unused, because the script prints no notes.
+        settle_seconds: 0-600; how long to wait for InfiniBand interfaces without an address. By default, the script
+            waits 60 s for those that are up, and only in STRICT mode.
+        foreseen: the CIDRs that another interface may get later; validated but not used, because the script prints no
+            notes.
 
     Returns:
         The text of an executable file.
 
     Raises:
-        ConfigError: with every value that breaks its rule.
+        ConfigError: values break their rules; the error lists all of them.
     """
     config = Config(
         route_overlap={
@@ -104,15 +106,15 @@ def render_check(config: Config, *, python: str = "") -> str:
     """Render the check script for a whole config.
 
     Args:
-        config: the expectations.
-        python: the program that explains a failure, if it still exists; empty: none.
+        config: the whole config.
+        python: the program that explains a failure, if it still exists by then; an empty string stands for none.
     """
     overlap = config.route_overlap
     rows = [
         *_uplink_rows(config),
         _row("container", _expression(overlap.container_devs)),
         _row("allowed", _expression(overlap.allowed_devs)),
-        # Matched against the flags of an InfiniBand interface.
+        # This is matched against the flags of an InfiniBand interface.
         _row("awaited", "[<,]UP[,>]" if overlap.settle_seconds is None else "<"),
         *(row for expected in dict.fromkeys(overlap.expected_cidrs) for row in _expected_rows(expected)),
     ]
@@ -132,7 +134,7 @@ def _uplink_rows(config: Config) -> Iterable[str]:
 
 
 def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
-    """Yield the parts of an expected CIDR that are judged, from first to last address."""
+    """Yield a row for each part of an expected CIDR that is judged, from the first address to the last."""
     own = () if expected.devs is None else (_expression(expected.devs), ",".join(expected.devs))
     words = (str(expected.cidr), *own)
     for low, high in _JUDGED:
@@ -146,13 +148,17 @@ _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """Return an awk expression that matches like unanchored shell patterns; awks and fnmatch differ in details."""
+    """Return an awk expression that matches what any of the shell patterns matches, but isn't anchored.
+
+    Different awks and fnmatch treat some patterns differently, so each set is spelled out as letters.
+    """
     return "|".join(map(_pattern_expression, patterns)) or _NONE
 
 
 def _pattern_expression(pattern: str) -> str:
     parts = []
-    # Like fnmatch: a bracket at the start of a set belongs to it, and an unclosed one is a plain character.
+    # As in fnmatch, a closing bracket at the start of a set belongs to the set, and an unclosed bracket is a plain
+    # character.
     for part in re.findall(r"\[\]?[^]]*\]|.", pattern):
         if len(part) == 1:
             parts.append({"*": ".*", "?": "."}.get(part) or _letter_expression(part))
@@ -177,18 +183,18 @@ def _word(value: object) -> str:
 
 
 def _row(*words: str) -> str:
-    # join, no f-string: a str subclass's own __format__ can't change the validated text.
+    # join() is used because a str subclass could change the validated text in an f-string through its own __format__.
     return " ".join(words)
 
 
 def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
-    """Fill the ``@NAMES@`` of an asset; a line with only a name is removed if its value is empty.
+    """Fill in the ``@NAMES@`` of an asset; remove a line that consists of one name if its value is empty.
 
     Args:
         asset: the file's name.
-        room: the package that has the asset in its ``scripts``.
-        values: the values by name. ``@COMMON@``, ``@ROUTES_AWK@`` and ``@BUNDLE@`` are shared by the scripts of any
-            package.
+        room: the package whose ``scripts`` folder holds the asset.
+        values: the values by name. ``@COMMON@``, ``@ROUTES_AWK@`` and ``@BUNDLE@`` stand for texts that all packages
+            share.
 
     Raises:
         FileError: the asset can't be read.

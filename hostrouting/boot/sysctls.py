@@ -1,4 +1,4 @@
-"""The interfaces' sysctl that decides how a lost carrier affects routes."""
+"""Read the sysctl that decides how a lost carrier affects the routes of an interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYSCTL = "/proc/sys/net/ipv4/conf/{}/ignore_routes_with_linkdown"
 
 
 def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes are skipped without a carrier; None if there are no sysctls to read.
+    """Return the interfaces whose routes are skipped while they have no carrier, or None if there are no sysctls.
 
     Args:
         layout: the host's layout.
@@ -25,7 +25,7 @@ def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, 
     def value(name: str) -> str | None:
         return read_text(layout.of(_SYSCTL.format(name)))
 
-    # The value for "all" sets it for each interface (IN_DEV_ORCONF).
+    # The value of "all" applies to every interface (IN_DEV_ORCONF).
     if (of_all := value("all")) is None:
         return None
     return tuple(link.name for link in links if {of_all, value(link.name)} - {"0\n", None})

@@ -1,4 +1,4 @@
-"""systemd through systemctl(1): the running one, or the unit files of an image."""
+"""The ``UnitManager`` that runs systemctl(1), for the running systemd or for the unit files of an image."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
 
-# Reloading units on a loaded machine takes seconds, not minutes; a hanging manager is an error.
+# Reloading the units on a loaded machine takes seconds, not minutes. If the manager hangs longer, that is an error.
 ANSWER_SECONDS = 60.0
-# While undoing a run that was told to end.
+# This limit applies while a run that was told to end is undone.
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be installed for the next boot"
@@ -28,11 +28,11 @@ _ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alon
 
 @attrs.define
 class _Silence:
-    """Shared knowledge in a run about whether systemd answers.
+    """What a run knows about whether systemd answers.
 
     Args:
-        until: the monotonic time before which it isn't queried.
-        is_ending: whether a run was told to end while it waited for an answer.
+        until: the monotonic time before which systemd isn't queried.
+        is_ending: whether the run was told to end while it waited for an answer.
     """
 
     until: float = 0.0
@@ -43,7 +43,7 @@ class Systemctl:
     """A ``UnitManager`` that runs systemctl(1).
 
     Args:
-        root: the root of an image, of which only unit files are changed (``systemctl --root``); None: the running
+        root: the root of an image, in which only unit files are changed (``systemctl --root``), or None for the running
             system.
     """
 
@@ -83,7 +83,7 @@ class Systemctl:
             self._run("start", "--no-block", unit)
 
     def stop(self, unit: str) -> None:
-        """Stop a unit; a unit that doesn't run or doesn't exist is ignored."""
+        """Stop a unit, unless it doesn't run or doesn't exist."""
         if self.is_active(unit):
             self._run("stop", unit)
 
@@ -95,21 +95,21 @@ class Systemctl:
             self._run("--quiet", "--collect", f"--unit={name}", *when, *how, *argv, program="systemd-run")
 
     def is_active(self, unit: str) -> bool:
-        """Return whether a unit runs or is starting."""
-        # 3 and 4: it doesn't exist, or doesn't run; the printed word decides.
+        """Return whether a unit is running or starting."""
+        # The codes 3 and 4 stand for units that don't run or don't exist; the printed word decides.
         words = ("active", "activating", "reloading")
         return self._root is None and self._run("is-active", unit, fine=(0, 3, 4)).strip() in words
 
     def is_enabled(self, unit: str) -> bool:
         """Return whether a unit starts at every boot."""
-        # 1 for disabled, masked and, before 253, missing units; the printed word decides, not the code.
+        # The code 1 stands for disabled, masked and (before systemd 253) missing units; the printed word decides.
         return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in ("enabled", "enabled-runtime")
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the units with readable settings that a consumer stands for.
+        """Return the units that a consumer stands for and whose settings can be read.
 
-        For a template: the instances that are loaded or enabled or have their own settings, and one that doesn't
-        exist.
+        For a template, these are the instances that are loaded, are enabled or have their own settings, and a
+        made-up one that doesn't exist.
         """
         if self._root is not None:
             return ()
@@ -126,10 +126,10 @@ class Systemctl:
         return tuple(sorted(names - {consumer}))
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Return a unit's properties; several lines of one property are joined by newlines in their order."""
+        """Return a unit's properties; if systemctl prints a property on several lines, join them with newlines."""
         properties = dict.fromkeys(names, "")
         if self._root is not None:
-            return properties  # systemctl would query the running system despite --root
+            return properties  # even with --root, systemctl would query the running system
         for line in self._run("show", "--property", ",".join(names), "--", unit).splitlines():
             name, equals, value = line.partition("=")
             if equals and name in properties:
@@ -140,13 +140,13 @@ class Systemctl:
         """Return the start order of the units that are loaded or enabled."""
         if self._root is not None:
             return {}
-        # systemd forgets ended units and their Before=, and those that a cycle kept from starting.
+        # systemd forgets units that have ended, with their Before=, and units that couldn't start because of a cycle.
         enabled = {path.name for folder in _dependents("wants", "requires") for path in matching(folder, "*")}
         names = sorted({*units, *(name for name in enabled if "@." not in name)})
         after: dict[str, set[str]] = {}
         for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
             properties = dict(line.partition("=")[::2] for line in block.splitlines())
-            # Other units are known only by name, because a unit is ordered after them.
+            # systemd knows other units only by name, because some unit is ordered after them.
             if properties.get("LoadState") == "loaded":
                 after.setdefault(properties["Id"], set()).update(properties["After"].split())
                 for later in properties["Before"].split():
@@ -156,7 +156,7 @@ class Systemctl:
     def _run(self, *words: str, fine: tuple[int, ...] = (0,), program: str = "systemctl") -> str:
         argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
         command = " ".join(argv)
-        # While undoing, each step would wait as long, with the lock of the whole run held.
+        # Otherwise each step of undoing a run would wait as long again, while it holds the lock.
         asked_at = time.monotonic()
         if asked_at < self._silence.until:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
@@ -192,10 +192,10 @@ class Systemctl:
 
 @cache
 def running_systemd() -> Systemctl:
-    """Return this host's service manager: a single one for a run, because it knows whether systemd hangs."""
+    """Return this host's service manager; all callers share it, because it remembers whether systemd hangs."""
     return Systemctl()
 
 
 def _dependents(*kinds: str) -> list[Path]:
-    """Return the folders whose links list the wanted or required units."""
+    """Return the folders whose links list the units that other units want or require."""
     return [found for kind in kinds for folder in map(Path, UNIT_PATH) for found in matching(folder, f"*.{kind}")]

@@ -1,7 +1,7 @@
-"""A trial of routes in progress: its file in /run, and the systemd timer that ends it.
+"""The current trial of routes: its file in /run, and the systemd timer that ends it.
 
-The file has the end of the trial by the clock since boot, which can't be set, and in words for people. The boot ID
-wouldn't work: in a container, a unit with ``ProtectKernelTunables=`` sees another one than the rest.
+The file has the end of the trial twice: by the clock since boot, which can't be set, and as text for users. The boot ID
+couldn't replace it: in a container, a unit with ``ProtectKernelTunables=`` sees another boot ID than the other units.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:
-    """Read a trial's file: the end of the trial and its config; None if there is no trial.
+    """Read a trial's file, which has the end of the trial and its config; return None if there is no trial.
 
     Raises:
         FileError: the file was edited.
@@ -40,23 +40,25 @@ def read_trial(path: Path) -> dict[str, Any] | None:
 
 
 def standing(path: Path) -> str | None:
-    """Return until when a trial stands, according to its file; None if there is no trial."""
+    """Return the time at which the current trial ends, or None if there is no trial."""
     document = read_trial(path)
     return None if document is None else document["until"]
 
 
 def uptime() -> float:
-    """Return the seconds since boot, including sleep: /proc/uptime."""
+    """Return the seconds since boot, including the time asleep, as in /proc/uptime."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def times_of(seconds: int) -> dict[str, Any]:
-    """Return the end of a trial of so many seconds, as in its file."""
+    """Return the end of a trial that lasts so many seconds, in the form of its file."""
     return {"until": rfc_3339(time.time() + seconds), "uptime": math.ceil(uptime() + seconds)}
 
 
 def is_overdue(layout: Layout) -> bool:
-    """Return whether a trial stands past its end: a soft reboot or ``systemctl isolate`` removes its timer.
+    """Return whether the current trial is past its end.
+
+    This happens after a soft reboot or ``systemctl isolate``, which remove its timer.
 
     Raises:
         FileError: the trial's file was edited.
@@ -68,8 +70,8 @@ def is_overdue(layout: Layout) -> bool:
 
 
 def start_timer(host: Host, seconds: int) -> None:
-    """Make systemd end a trial after some seconds, whether or not its script exists by then."""
-    # Stop the timer of an earlier trial that has ended.
+    """Make systemd end a trial after some seconds, whether or not the trial's script exists by then."""
+    # Stop the timer of an earlier trial.
     host.units.stop(_TIMER)
     host.units.stop(_SERVICE)
     host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
@@ -81,15 +83,15 @@ def stop_timer(host: Host) -> None:
 
 
 def put_back(host: Host) -> None:
-    """End a trial now, if there is one, with the same script that would end it in time.
+    """End a trial now, if there is one, with the script that would otherwise end it later.
 
     Raises:
-        UnitError: the script fails; if it can, it tries again when the time is over.
+        UnitError: the script fails. If it can, it tries again when the trial's time is over.
     """
     host = host.within(CancelScope())
     if exists(host.layout.trial):
         if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-            start_timer(host, _LATER_SECONDS)  # the unit goes with its timer
+            start_timer(host, _LATER_SECONDS)  # systemd removes the unit together with its timer
         host.units.restart(_SERVICE)
     stop_timer(host)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hostrouting.boot.files import is_present, matching
 from hostrouting.boot.layout import Layout
 
-# systemd.unit(5); the first of two files with the same name counts. Of generators only the output folder is read.
+# From systemd.unit(5). If two files have the same name, the first one counts. Only the output of generators is read.
 UNIT_PATH = (
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
@@ -27,9 +27,9 @@ UNIT_PATH = (
 
 
 def unit_names(unit: str) -> tuple[str, ...]:
-    """Return the names whose folders hold a unit's drop-ins and links: its own, its template's, and all shorter ones.
+    """Return the names under which systemd looks for a unit's drop-ins and links, the most specific first.
 
-    Those of ``a-b@c.service`` are ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and, for all services,
+    For ``a-b@c.service`` they are ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and, for all services,
     ``service``.
     """
     stem, _, kind = unit.rpartition(".")
@@ -40,21 +40,21 @@ def unit_names(unit: str) -> tuple[str, ...]:
 
 
 def unit_files(layout: Layout, unit: str) -> list[Path]:
-    """Return a unit's own files, or its template's, including dangling links; the first one counts."""
+    """Return the files of a unit or of its template, including dangling links; the first file counts."""
     paths = [layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
     return [path for path in paths if is_present(path)]
 
 
 def is_masked(path: Path) -> bool:
-    """Return whether a unit's file or a drop-in links to /dev/null."""
+    """Return whether a unit file or a drop-in is a link to /dev/null."""
     return os.path.realpath(path) == os.devnull
 
 
 def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
-    """Return the drop-ins that systemd would read if it loaded a unit now, by their names.
+    """Return the drop-ins, by name, that systemd would read if it loaded a unit now.
 
-    The first of several with the same name counts: by folder, and within one the more specific unit; those for all
-    services come last.
+    If several have the same name, the first one counts. The folders come in systemd's order, and within a folder those
+    of the more specific unit come first. Drop-ins for all services come last.
     """
     *own, kind = unit_names(unit)
     folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
@@ -66,6 +66,6 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
 
 
 def settings(text: str) -> list[tuple[str, str]]:
-    """Return the settings (``KEY=value``) in the text of a unit file, or of a file with the same syntax, in order."""
+    """Return the settings (``KEY=value``) of a unit file, or of a file with the same syntax, in their order."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
     return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]
