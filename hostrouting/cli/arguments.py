@@ -1,6 +1,6 @@
-"""The command line's words and their arguments; ``commands`` runs and explains the commands.
+"""The commands' names and arguments; ``commands`` and ``checking`` run them and explain them in their docstrings.
 
-Only the parser of the named command is built: all the others would take as long as a check.
+Only the parser of the named command is built, because building all of them would take as long as a check.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ActionT = TypeVar("ActionT", bound=argparse.Action)
 _TRY_SECONDS_MAX = 86400
 _COMMAND = "COMMAND"
 
-# The limit for a snapshot; a million routes are 250 MB.
+# The limit for a snapshot. One with a million routes has 250 MB.
 _MIB_MAX = 1024
 _VERBOSE = "log each task when it starts and ends"
 
@@ -53,9 +53,9 @@ _WIDEST_COLUMNS = 120
 
 
 class Help(argparse.HelpFormatter):
-    """Help as wide as the terminal, without broken words and with examples on their own lines.
+    """A help formatter that uses the terminal's width, breaks no words and keeps examples on their own lines.
 
-    argparse's own formatter gets the width from shutil, which loads three compression modules.
+    argparse's own formatter gets the width from shutil, which imports three compression modules.
     """
 
     def __init__(self, prog: str) -> None:
@@ -86,7 +86,7 @@ def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[s
 
 
 def _example(line: str, width: int) -> list[str]:
-    """Return a command and its purpose, which goes below if there is no space next to it."""
+    """Return the lines of a command and its purpose; the purpose goes below the command if it doesn't fit beside it."""
     if len(line) <= width:
         return [line]
     command, _, meaning = line.strip().partition("  ")
@@ -94,10 +94,10 @@ def _example(line: str, width: int) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises instead of ending the process."""
+    """A parser that raises an error instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error about the arguments."""
+        """Raise an error about the arguments, with a hint to --help."""
         raise UsageError(f"{message}; try {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
@@ -110,18 +110,19 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{shown(value)} isn't a command{f'; did you mean {near[0]}?' if near else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        # For --help and --version; Python 3.10's own method fails if the reader has gone.
+        # --help and --version use this. In Python 3.10, argparse's own method fails if the reader of the output has
+        # closed it.
         say(message.removesuffix("\n"))
 
 
 class Word(NamedTuple):
-    """A word of the command line, with its function's docstring as help.
+    """A command or a group of commands, whose function's docstring is the help.
 
     Args:
-        run: runs the command; for a group, returns its subcommands.
-        takes: functions that add arguments to the parser, in order.
-        failed: the exit code of a failure that has no other one.
-        is_followed: whether it is a group of subcommands.
+        run: the function that runs the command; for a group, it returns the subcommands.
+        takes: the functions that add arguments to the parser, in order.
+        failed: the exit code of any failure that has no code of its own.
+        is_followed: whether this is a group of subcommands.
     """
 
     run: Callable[..., Any]
@@ -134,7 +135,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The namespace, with the command's ``run`` and ``failed``, and with ``image``, the host of --root.
+        The namespace, with ``run`` and ``failed`` of the command, and with the host of --root as ``image``.
 
     Raises:
         ConfigError: --root isn't an image.
@@ -164,7 +165,7 @@ def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser
 
 
 def _name_commands(parser: Parser, words: Mapping[str, Word], *_: object) -> NoReturn:
-    """List the commands, because none is given."""
+    """Print the commands and raise an error, because no command was given."""
     width = max(map(len, words))
     complain("\n".join(f"  {name:{width}}  {_clause(word)}" for name, word in words.items()))
     parser.error("a command is missing")
@@ -176,7 +177,7 @@ def _clause(word: Word) -> str:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    # Not required: for a wrong option argparse would say that the command is missing.
+    # The subparsers aren't marked as required, because argparse would then report a missing command for a wrong option.
     made = parser.add_subparsers(title="commands", metavar=_COMMAND, prog=prog)
     parser.set_defaults(run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
     for name, word in words.items():
@@ -201,7 +202,7 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
 
 def _add_config(parser: Parser) -> None:
     """Add the argument that names the config."""
-    # Layout().config; a line of help is no reason to load it.
+    # This is Layout().config, repeated here because a line of help is no reason to import the layout.
     default = "/etc/aks-flex-node/config.json"
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
 
@@ -217,7 +218,7 @@ def _add_snapshot(parser: Parser) -> None:
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Return a type for argparse that keeps the text of a ValueError, which argparse doesn't print."""
+    """Return a type for argparse that keeps the text of a ValueError, which argparse itself would drop."""
 
     def parsed(text: str) -> object:
         try:
@@ -328,9 +329,9 @@ def _config() -> Mapping[str, Word]:
 def _lb_probe() -> Mapping[str, Word]:
     """Let nodes answer Azure's IPv6 health probes.
 
-    The balancer probes IPv6 Services from fe80::1234:5678:9abc, which a node must not forward to another interface. If
-    a pod has to answer, the probe is lost, and the balancer takes the node out. nftables rules rewrite the source of
-    probes on their way in, and the destination of answers on their way out. CONFIG's key is
+    The balancer probes IPv6 Services from fe80::1234:5678:9abc, a source that a node must not forward to another
+    interface. If a pod has to answer, the probe is lost, and the balancer removes the node from its pool. nftables
+    rules rewrite the source of incoming probes and the destination of outgoing answers. The key in CONFIG is
     hostNetworking.loadBalancerProbe.
     """
     from hostrouting.cli.azure import probe
@@ -345,9 +346,9 @@ def _lb_probe() -> Mapping[str, Word]:
 def _azure_vnet() -> Mapping[str, Word]:
     """Clean up what the CNI azure-vnet has left of pods.
 
-    Rules and neighbours that azure-vnet has left for pods that are gone keep a later pod with such an address from
-    being reached. The clean-up removes only those: inside the CIDRs that CONFIG names in hostNetworking.staleAzureVnet,
-    and nothing that a running pod or another program uses.
+    If azure-vnet leaves rules and neighbours behind when a pod is deleted, a later pod with the same address can't be
+    reached. The clean-up removes only such leftovers, inside the CIDRs that CONFIG names in
+    hostNetworking.staleAzureVnet. It removes nothing that a running pod or another program uses.
     """
     from hostrouting.cli.azure import vnet
 
@@ -358,7 +359,7 @@ def _azure_vnet() -> Mapping[str, Word]:
 def _completion(options: argparse.Namespace, _host: Host) -> int:
     """Print a script that makes a shell complete our commands.
 
-    To enable it in new shells, write it where they look:
+    To enable completion in new shells, write the script to the place where the shell looks for it:
 
       hostrouting completion bash > /usr/share/bash-completion/completions/hostrouting
       hostrouting completion zsh > /usr/local/share/zsh/site-functions/_hostrouting

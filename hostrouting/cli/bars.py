@@ -1,4 +1,4 @@
-"""Bars: the addresses of a CIDR as coloured cells, and their legend."""
+"""Draw bars, which show the addresses of a CIDR as coloured cells, with a legend."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 
 
 class CellKind(NamedTuple):
-    """A kind of cell: what happens to packets to its addresses.
+    """A kind of cell, which says what happens to packets to its addresses.
 
     Args:
-        kind: the kind of finding or note; None: they leave through the uplinks.
-        devs: the interfaces that shadow, and those that would do so next, sorted. Empty where they are many by nature:
-            a veth for each pod, or a local address on each interface.
+        kind: the kind of finding or note, or None if the packets leave through the uplinks.
+        devs: the interfaces that shadow the addresses, and those that would shadow them next, sorted. It is empty for
+            kinds that usually have many, such as a veth for each pod or a local address on each interface.
     """
 
     kind: str | None = None
     devs: tuple[str, ...] = ()
 
 
-# The unexpected answers, each with its addresses.
+# Each unexpected answer, with its addresses.
 Bar = list[tuple[CellKind, tuple[IPv4Network, ...]]]
 
 
 def cells(cidr: IPv4Network, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
-    """Draw a CIDR as cells that are equal parts of it.
+    """Draw a CIDR as cells, each of which stands for an equal part of it.
 
-    If a cell has several answers, the worst one is drawn: a failure before a note before a fine one, and among equals
-    the rarest in the bar. So a single failing address in a /12 is visible. A power of two makes each cell a prefix.
+    If a cell contains several answers, the worst one is drawn: failures come before notes, and notes before expected
+    answers. Among equals, the one with the fewest addresses in the bar is drawn. So a single failing address in a /12
+    is visible. If the number of cells is a power of two, each cell is a prefix.
 
     Args:
         cidr: the CIDR to draw.
-        bar: the CIDR's answers.
-        count: the number of cells; if a CIDR has fewer addresses, each has several cells.
+        bar: the CIDR's unexpected answers.
+        count: the number of cells; if it exceeds the number of addresses, each address gets several cells.
 
     Returns:
-        The answer of each cell; None if none of its addresses is judged.
+        The answer that each cell shows, or None if none of its addresses is judged.
     """
 
     def rank(part: tuple[CellKind, tuple[IPv4Network, ...]]) -> tuple[bool, int]:
@@ -64,12 +65,12 @@ def cells(cidr: IPv4Network, bar: Bar, count: int) -> tuple[CellKind | None, ...
 
 
 class Paint(NamedTuple):
-    """The paint of a cell.
+    """The appearance of a cell.
 
     Args:
-        symbol: one character, for outputs without colours.
-        back: the background colour, one of a terminal's 256.
-        meaning: a few words.
+        symbol: a single character, for outputs without colours.
+        back: the background colour, one of a terminal's 256 colours.
+        meaning: a short explanation for the legend.
         ink: the colour of the symbol.
     """
 
@@ -79,14 +80,17 @@ class Paint(NamedTuple):
     ink: int = 16
 
     def on(self, text: str) -> str:
-        """Return symbols as cells: solid, with only the middle symbol visible; copying them gets all."""
+        """Return text as cells in one solid colour, of which only the middle character is visible.
+
+        If the cells are copied, all of the text is copied.
+        """
         middle = len(text) // 2
         parts = ((self.back, text[:middle]), (self.ink, text[middle]), (self.back, text[middle + 1 :]))
         return "".join(f"\x1b[48;5;{self.back};38;5;{ink}m{part}\x1b[0m" for ink, part in parts if part)
 
 
-# Expected cells are calm, failures warm, notes cool or grey. Adjacent colours differ in lightness, not only in hue, and
-# each has a symbol too: no reader has to tell red from green.
+# Expected cells have calm colours, failures warm ones, and notes cool colours or grey. Adjacent colours differ in
+# lightness, not only in hue, and each has a symbol too, so no reader has to tell red from green.
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
@@ -98,8 +102,8 @@ KINDS: dict[str | None, Paint] = {
 }
 
 
-# An H200 has eight InfiniBand interfaces; after those only the symbols differ, and after 21 only the words. N and X are
-# taken.
+# An H200 has eight InfiniBand interfaces. For more answers than that only the symbols differ, and for more than 21 only
+# the texts. N and X are used by other kinds.
 _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
 
 
@@ -107,14 +111,14 @@ _NAMES = 4
 
 
 def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dict[CellKind | None, Paint]:
-    """Give each answer its own symbol and colour, as long as there are any.
+    """Give each answer its own symbol and colour while there are unused ones.
 
     Args:
-        drawn: the answers in order of appearance.
+        drawn: the answers, in the order in which they appear.
         default_devs: the expected interfaces.
 
     Returns:
-        The paint of each answer: the expected one first, then failures, notes and unjudged parts.
+        The paint of each answer: first the expected answer, then failures, notes and parts that aren't judged.
     """
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
@@ -130,7 +134,7 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
 
 
 def dev_words(devs: Sequence[str]) -> str:
-    """Return interfaces in a few words: ``ib0-ib7``."""
+    """Return a short text for a list of interfaces, such as ``ib0-ib7``."""
     runs = _runs(devs)
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs[:_NAMES]]
     rest = sum(map(len, runs[_NAMES:]))
@@ -141,7 +145,7 @@ _NUMBERED = r"(?s)(.*\D)(0|[1-9][0-9]{0,8})"
 
 
 def _runs(devs: Iterable[str]) -> list[list[str]]:
-    """Group interfaces with consecutive numbers."""
+    """Group interfaces whose names end in consecutive numbers."""
     parts = [
         (match[1], int(match[2]), dev) if (match := re.fullmatch(_NUMBERED, dev)) else (dev, -1, dev) for dev in devs
     ]

@@ -1,4 +1,4 @@
-"""Write changes of routes, files and units, made or planned, as text for people."""
+"""Format changes of routes, files and units, either made or planned, as text."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _PAINT = {
 
 
 def changes_lines(changes: Changes) -> list[str]:
-    """Return the changes, a line each: routes, then files, then units."""
+    """Return one line for each change: first the routes, then the files, then the units."""
     return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
 
 
 def changed_text(plan: RoutePlan, changes: Changes) -> str:
-    """Return the changes and the unchanged routes, a line each; and one line if nothing was changed."""
+    """Return one line for each change and each unchanged route, and a final line if nothing was changed."""
     lines = changes_lines(Changes(changes.routes)) + _foreign_lines(plan, "unchanged") + changes_lines(changes.of_boot)
     return "\n".join(lines if changes else [*lines, NOTHING])
 
 
 def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> str:
-    """Return the changes, and the verdict on the expected CIDRs, if there are any."""
+    """Return the changes, followed by the verdict on the expected CIDRs if there are any."""
     text = changed_text(plan, changes)
     if not overlap.cidrs:
         return text
@@ -77,7 +77,7 @@ _IMPERATIVE = {"enabled": "enable", "disabled": "disable", "restarted": "restart
 
 
 def boot_lines(boot: Changes) -> list[str]:
-    """Return the planned changes of files and units, as diffs and a line for each unit."""
+    """Return the planned changes of files as diffs, and one line for each planned change of a unit."""
     return [
         *(line for change in boot.files for line in diff_lines(change)),
         *(_PAINT[each.action](f"{_IMPERATIVE[each.action]} {each.what}") for each in boot.units),
@@ -85,7 +85,7 @@ def boot_lines(boot: Changes) -> list[str]:
 
 
 def diff_lines(change: Change) -> list[str]:
-    """Return a file's planned change as a unified diff; long new files and removed ones are only named."""
+    """Return a file's planned change as a unified diff, or only its name if it is removed, or new and long."""
     import difflib
 
     name, before, after = clean(str(change.what)), (change.before or "").splitlines(), (change.after or "").splitlines()
@@ -103,8 +103,8 @@ def diff_lines(change: Change) -> list[str]:
 
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each change, with the mark of its kind."""
-    # Thousands of lines differ only in the route.
+    """Yield a line for each change, starting with the mark of its kind."""
+    # There may be thousands of lines that differ only in the route.
     for action, alike in groupby(changes, attrgetter("action")):
         word = marks.get(action) or action.ljust(len("unchanged"))
         start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")

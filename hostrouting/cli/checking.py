@@ -1,4 +1,4 @@
-"""The commands that judge a host: a few lines over the tasks. Docstrings are the help."""
+"""The commands that judge a host; each docstring is the command's help."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 def check(options: argparse.Namespace, host: Host) -> int:
     """Check now that every expected CIDR leaves through the node's uplink.
 
-    The check judges every address: it cuts each CIDR into ranges inside which the kernel's answer can't change, and
-    asks the kernel about each range. If a policy rule has a "from", it also asks for connections from the source that
-    they get. It waits for a default route, at most waitSeconds (30 without a CONFIG), and for InfiniBand's addresses
-    according to settleSeconds, and writes no marker. With --one-event it also says what a single event would break,
-    which changes neither the verdict nor the exit code. It exits with 0 if all is well, with 1 if a CIDR is shadowed,
-    has no route or is discarded, and with 2 if it can't judge. With --output nagios it exits with 0, 1 (failures,
-    WARN), 2 (failures, STRICT) or 3.
+    The check judges every address. It cuts each CIDR into ranges inside which the kernel's answer can't change, and
+    asks the kernel about each range. If a policy rule has a "from", it also asks about connections from the source
+    address that the kernel would choose for them. It waits at most waitSeconds for a default route (30 without a
+    CONFIG), and for InfiniBand's addresses as settleSeconds says. It writes no marker. With --one-event it also says
+    what a single event would break, which changes neither the verdict nor the exit code. It exits with 0 if all is
+    well, with 1 if a CIDR is shadowed, has no route or is discarded, and with 2 if it can't judge. With --output nagios
+    it exits with 0, 1 (failures, WARN), 2 (failures, STRICT) or 3.
 
       hostrouting check                         the CIDRs of /etc/aks-flex-node/config.json, or of the installation
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
@@ -58,7 +58,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     document, config = read_with_cidrs(options, host) if _is_asked(options, host) else (None, _installed(host))
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
-    # A snapshot's host may not be CONFIG's.
+    # CONFIG may be meant for another host than the snapshot's.
     result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
     if options.output == "nagios":
         code, line = nagios(result)
@@ -71,7 +71,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     elif options.output == "prometheus":
         from hostrouting.overlap.metrics import check_metrics, exposition, gate_metrics
 
-        # A snapshot contains no files.
+        # There are no files in a snapshot.
         gate = () if on.snapshot is not None else gate_metrics(on.layout, result.mode)
         say(exposition(*gate, *check_metrics(result, int(time.time()))).rstrip())
     else:
@@ -82,7 +82,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
 
 def _is_asked(options: argparse.Namespace, host: Host) -> bool:
-    """Return whether the expectations come from the command line, the default config, or accompany a snapshot."""
+    """Return whether the expectations come from the command line or the default config, or a snapshot was given."""
     return bool(options.cidr) or options.snapshot is not None or has_config(options, host)
 
 
@@ -100,7 +100,7 @@ to find the cluster's CIDRs:
 
 
 def _next_lines(report: OverlapReport, host: Host) -> list[str]:
-    """Return the next steps if nothing could be judged, in lines for people."""
+    """Return the next steps for the user if nothing could be judged."""
     from hostrouting.overlap.findings import UnknownReason
 
     if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
@@ -134,10 +134,11 @@ def _without_waits(config: Config) -> Config:
 
 
 def _explain_verdict(host: Host) -> int:
-    """Judge again by the installed config, explain it on standard error, and write the report next to the marker.
+    """Judge again with the installed config, explain the verdict on standard error, and write the report.
 
     Returns:
-        0; 1 if the marker disagrees: then it prints and writes nothing, because the script's verdict counts.
+        0, or 1 if the marker disagrees. In that case nothing is explained or written, because the script's verdict
+        counts.
     """
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.manifest import Manifest
@@ -158,11 +159,11 @@ def _explain_verdict(host: Host) -> int:
 def explain(options: argparse.Namespace, host: Host) -> int:
     """Explain where traffic to ADDRESS goes, and why.
 
-    The command follows each lookup that a socket makes for the address: the policy rules in their order and why the
-    kernel passes each, the entry that wins in a table, the interface, and the source that a connection gets. From that
-    source it follows the second lookup. It compares the result with CONFIG's expectation for the CIDRs around the
-    address. For an address in none of them, and without a CONFIG, it expects the uplinks. It exits with 0 if the
-    address goes as expected, with 1 if not, and with 2 if there is nothing to compare with.
+    The command follows each lookup that a socket makes for the address. It shows the policy rules in their order and
+    why the kernel passes each, the entry that wins in a table, the interface, and the source address that a connection
+    gets. Then it follows the second lookup, which uses that source. It compares the result with CONFIG's expectation
+    for the CIDRs around the address. Without a CONFIG, or if no CIDR contains the address, it expects the uplinks. It
+    exits with 0 if the address goes as expected, with 1 if not, and with 2 if there is nothing to compare with.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on another host
@@ -185,15 +186,15 @@ def explain(options: argparse.Namespace, host: Host) -> int:
 def fix(options: argparse.Namespace, host: Host) -> int:
     """Print the config that fixes what a check finds.
 
-    The fix is the fewest routes that cover every failing address and no address that is fine, each longer than the
-    route that wins there. With CONFIG the command prints the whole document with these routes merged in, as if its own
-    routes were already installed; with --cidr alone it prints a document with only the proposal. On standard error it
-    says what no route can fix, and what else changes. It changes nothing, unless --in-place makes it write CONFIG's
-    file, where all text outside hostRouting stays the same byte for byte. It exits with 0, with 1 if something isn't
-    fixable (it prints the rest), and with 2 if it can't judge.
+    The fix consists of the fewest routes that cover every failing address and no address that is fine. Each route is
+    longer than the route that wins there. With CONFIG the command prints the whole document with these routes merged
+    in, as if its own routes were already installed. With --cidr alone it prints a document that has only the proposal.
+    On standard error it says what no route can fix, and what else the fix changes. It changes nothing itself, unless
+    --in-place makes it write CONFIG's file, in which all text outside hostRouting stays the same byte for byte. It
+    exits with 0, with 1 if something isn't fixable (it prints the rest), and with 2 if it can't judge.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
-      hostrouting fix config.json > fixed.json                      to look at it first; config.json isn't changed
+      hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """
@@ -209,7 +210,8 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     if options.in_place and document is None:
         raise UsageError("--in-place changes a config: name it beside --cidr")
     on = asked_host(options, host)
-    # With a config, it is the complete request; a proposal for CIDRs alone joins an unknown config.
+    # A config says everything that is wanted. A proposal for CIDRs alone will be added to a config that isn't known
+    # here.
     backend = on.routes if document is None else as_installed(config, on.routes)
     servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
     task = phases.task("check")(lambda scope: queries.check_kernel(config, on, backend, scope, servers))
@@ -243,7 +245,7 @@ def _proposal(
     path: Path | str,
     uplinks: tuple[str, ...] | None,
 ) -> tuple[dict[str, Any] | str, Changes]:
-    """Return the proposal as a document or in another format, and the changes made for it."""
+    """Return the proposal, as a document or in another format, and the changes that were made to write it."""
     from hostrouting.cli.fixing import fixed
     from hostrouting.model.changes import Changes
     from hostrouting.routes import formats
@@ -265,12 +267,12 @@ def _proposal(
 def judge(options: argparse.Namespace, host: Host) -> int:
     """Check many hosts from their snapshots at once, and group them by what is wrong.
 
-    Each FILE is the output of hostrouting snapshot on a host; without a host's name in it, the file's name is used.
-    Hosts with the same failures (kind, CIDR, interfaces) and the same fix form one group. A FILE that can't be read is
-    unknown, and so is one that takes too much time or memory; the others continue. With --one-event the hosts that a
-    single event would lead astray permanently form separate groups. The command uses all cores;
-    docs/howto/many-hosts.md shows how to use more machines. It exits with 0 if all is well, with 1 if a host fails, and
-    otherwise with 2 if a host can't be judged.
+    Each FILE is the output of hostrouting snapshot on a host. If it doesn't name the host, the file's name is used.
+    Hosts with the same failures (kind, CIDR, interfaces) and the same fix form one group. If a FILE can't be read, or
+    takes too much time or memory, the verdict on its host is unknown, and the command continues with the others. With
+    --one-event, hosts that a single event would lead astray permanently form separate groups. The command uses all
+    cores, and docs/howto/many-hosts.md shows how to use more machines. It exits with 0 if all is well, with 1 if a host
+    fails, and otherwise with 2 if a host can't be judged.
 
       hostrouting judge config.json snapshots/*.json
       hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs hostrouting[html]
@@ -305,13 +307,13 @@ def judge(options: argparse.Namespace, host: Host) -> int:
 def doctor(options: argparse.Namespace, host: Host) -> int:
     """Say whether the gate on this host holds, and what may break it.
 
-    The doctor first reports the check's current verdict. Then it examines the units as systemd has them in memory,
-    every installed file, the kernel's routes, and programs that may remove them. It names each finding with its fix,
-    and changes nothing. Without a CONFIG, and without the default one, it compares the installation with the config
-    that it was made from. It exits with 0 if nothing is broken, and with 1 otherwise; it only lists what may break
-    later.
+    The doctor first reports the check's current verdict. Then it examines the units as systemd has loaded them, every
+    installed file, the kernel's routes, and programs that may remove these routes. It prints a fix with each finding,
+    and changes nothing. If there is no CONFIG, and no default one either, it compares the installation with the config
+    that it was made from. It exits with 1 if anything is broken, and otherwise with 0, even if it lists things that may
+    break later.
 
-    With --output preflight it prints the JSON of AKSFlexNode's preflight, without any value of CONFIG.
+    With --output preflight it prints JSON in the form of AKSFlexNode's preflight, without any value of CONFIG.
 
       ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
     """

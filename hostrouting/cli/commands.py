@@ -1,4 +1,4 @@
-"""The commands that change or show something: a few lines over the tasks. Docstrings are the help."""
+"""The commands that change or show something; each docstring is the command's help."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _LINE_SECONDS = 1.0
 def demo(_options: argparse.Namespace, _host: Host) -> int:
     """Show the whole story in a throw-away network namespace.
 
-    The demo builds a node like Azure's H200 machines: eth0 has the default route, and the connected /16 routes of ib0
-    to ib7 shadow the cluster's network. It checks, installs more specific routes, checks again, and cleans up. It needs
-    no root where user namespaces are allowed, and never touches the host's tables. Where namespaces are refused it runs
-    on a kernel in memory.
+    The demo builds a node like Azure's H200 machines. Its interface eth0 has the default route, and the connected /16
+    routes of ib0 to ib7 shadow the cluster's network. The demo checks, installs more specific routes, checks again, and
+    cleans up. It never touches the host's tables, and needs no root where user namespaces are allowed. Where namespaces
+    are refused, it uses a kernel in memory.
     """
     import signal
     import subprocess
 
-    # Use exactly this process's modules: -m alone would search the caller's folder first.
+    # Use exactly the modules of this process: -m alone would search the caller's folder first.
     program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
-    # Ctrl-C reaches both; as the child may still be loading its modules, it has SIGINT blocked and gets SIGTERM.
+    # Ctrl-C reaches both processes. SIGINT is blocked in the child, which may still be importing, so the child gets
+    # SIGTERM.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
@@ -48,22 +49,23 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
 def apply(options: argparse.Namespace, host: Host) -> int:
     """Install the routes, the check and the gate of CONFIG, and check now.
 
-    First apply installs the static routes, all of them or none, and then it checks. For every boot it installs scripts,
-    units and the gate, two drop-ins that hold the consumer back (systemd-nspawn@.service, or what CONFIG names) until
-    both have passed. It never stops or restarts a running machine. It removes parts that an earlier run installed and
-    CONFIG no longer asks for. It lists every route, file and unit that it changes, even if it fails half-way. With
-    --output json it prints one document, whatever the exit code: "host", "changed", lists of "routes", "files" and
-    "units", "overlap"; and "error" if it fails.
+    The command first installs the static routes, either all of them or none, and then checks. For every boot it
+    installs scripts, units and the gate. The gate is two drop-ins that hold back the consumer (systemd-nspawn@.service,
+    or the unit that CONFIG names) until the routes are installed and the check has passed. The command never stops or
+    restarts a running machine. It removes parts that an earlier run installed and that CONFIG no longer asks for. It
+    lists every route, file and unit that it changes, even if it fails half-way. With --output json it prints one
+    document, whatever the exit code. This has "host", "changed", lists of "routes", "files" and "units", "overlap", and
+    "error" if it fails.
 
-    With --try it changes only the kernel's routes, and checks. When the time is over systemd restores the former
-    routes, whatever has died by then, unless they were confirmed with hostrouting confirm (or Enter on a terminal),
-    which installs the rest. Ctrl-C restores them at once, and so does a failing check in STRICT mode. Until then the
-    watcher leaves routes alone. Another apply, remove, and a start of the consumer end the trial; the installation
-    judges that start.
+    With --try it changes only the kernel's routes, and checks. When the time is over, systemd restores the former
+    routes, even if other processes have died by then. To keep the routes and install the rest, confirm them with
+    hostrouting confirm, or with Enter on a terminal. Ctrl-C restores the former routes at once, and so does a failing
+    check in STRICT mode. During the trial the watcher leaves routes alone. Another apply, remove or a start of the
+    consumer ends the trial. That start is judged as the installation says.
 
       hostrouting apply /etc/aks-flex-node/config.json
-      hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps them
-      hostrouting apply --root /mnt/image config.json        holds from the image's first boot
+      hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
+      hostrouting apply --root /mnt/image config.json        takes effect at the image's first boot
     """
     from hostrouting.cli.changes import applied_text, changed_text
 
@@ -99,11 +101,11 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
-    The plan marks routes: + is added, ~ is replaced, - is removed, = is there already. It shows files as diffs, then
-    units, and last whether the next start of the consumer would be admitted. It exits with 2 if there is anything to
-    change, and with 0 if not. Its JSON has the form of apply's, as if it were done. With --snapshot it compares only
-    routes, and judges the next start on the snapshot's host, because a snapshot contains no files and units. With
-    --root it compares only files and units.
+    The plan marks each route: + is added, ~ is replaced, - is removed, = is there already. It shows files as diffs,
+    then units, and finally whether the consumer's next start would be admitted. It exits with 2 if there is anything to
+    change, and with 0 if not. Its JSON has the form of apply's output, as if the changes were made. With --snapshot it
+    compares only routes, and judges the next start on the snapshot's host, because a snapshot has no files and units.
+    With --root it compares only files and units.
     """
     from hostrouting.cli.changes import plan_text
     from hostrouting.tasks import preview
@@ -120,8 +122,9 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 def render(options: argparse.Namespace, host: Host) -> int:
     """Write the files that apply would install, for a host without Python.
 
-    With --out it writes them into a folder, with an install.sh that installs them and a remove.sh that removes them;
-    both need bash, coreutils, util-linux, ip, sed and grep. With --format it prints them as an Ignition document.
+    With --out it writes the files into a folder, together with install.sh, which installs them, and remove.sh, which
+    removes them. Both scripts need bash, coreutils, util-linux, ip, sed and grep. With --format it prints the files as
+    an Ignition document.
 
       hostrouting render --out routing config.json && scp -r routing root@node:    there: ./routing/install.sh
       hostrouting render --format ignition config.json > routing.ign    for a machine that is made from an image
@@ -142,7 +145,7 @@ def render(options: argparse.Namespace, host: Host) -> int:
         try:
             write_if_changed(file.path, file.text, mode=file.mode)
         except FileError as error:
-            # None of this needs root.
+            # Writing these files doesn't need root.
             hint = "name a folder that is yours" if error.is_not_permitted else error.hint
             raise FileError(error.message, hint=hint, errno=error.errno) from error
         say(str(file.path))
@@ -152,9 +155,10 @@ def render(options: argparse.Namespace, host: Host) -> int:
 def snapshot(_options: argparse.Namespace, host: Host) -> int:
     """Print the state that a check needs, to judge it elsewhere.
 
-    This is one JSON document: links, IPv4 addresses, rules, routes of all tables, nexthop objects, nameservers, and the
-    sysctl and network managers that decide the effect of events on them. The command needs no privileges and changes
-    nothing. If the host changes during every read, the document has "isTorn": true, and isn't judged.
+    The output is one JSON document with links, IPv4 addresses, rules, routes of all tables, nexthop objects,
+    nameservers, and the sysctl and network managers that decide how events affect them. The command needs no privileges
+    and changes nothing. If the host changes during every attempt to read it, the document has "isTorn": true, and can't
+    be judged.
 
       hostrouting snapshot > node.json                               on the sick node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
@@ -184,8 +188,8 @@ def schema(_options: argparse.Namespace, _host: Host) -> int:
 
       hostrouting schema > config.schema.json
 
-    An editor then completes and checks a config whose top level has the key "$schema": "./config.schema.json". For all
-    configs at once, name the file in json.schemas of VS Code's settings.
+    An editor then completes and validates a config that has the key "$schema": "./config.schema.json" at its top level.
+    To use the schema for all configs, name the file in json.schemas of VS Code's settings.
     """
     from importlib import resources
 
@@ -196,14 +200,15 @@ def schema(_options: argparse.Namespace, _host: Host) -> int:
 def watch(options: argparse.Namespace, host: Host) -> int:
     """Keep the node as CONFIG asks, until a signal ends it.
 
-    The watcher looks whenever links, addresses, routes, rules or CONFIG change, and otherwise once a minute. It
-    restores our lost routes, makes routes follow a changed default route, checks, and writes the markers and the
-    metrics of watch.textfile. It reports each new failure once, and its end once: to the journal if systemd has started
-    it, otherwise on standard output, where a line that isn't accepted within a second is lost. It never stops a running
-    machine, and refuses to leave the host's markers where it is in another network namespace. With "watch":
-    {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
+    The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and otherwise once a minute. It
+    restores our routes if they are lost, and adapts them if the default route changes. It also writes the markers, and
+    the metrics of watch.textfile. It reports each new failure once, and once more when the failure ends. If systemd has
+    started it, the reports go to the journal. Otherwise they go to standard output, and a line is lost if it can't be
+    written within a second. The watcher never stops a running machine. In another network namespace it refuses to run
+    if it would replace the host's markers. With "watch": {"enabled": true} in CONFIG, apply installs it as
+    hostrouting-watch.service.
 
-      hostrouting watch config.json         in the foreground; SIGTERM or Ctrl-C ends it, the routes stay
+      hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; the routes stay
       journalctl -u hostrouting-watch       the service's messages
     """
     from pathlib import Path
@@ -212,14 +217,14 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
-    load(options, host)  # report its problems in full now, in one line later
+    load(options, host)  # report all its problems now; later only one line is reported
     path = host.layout.config if options.config is None else options.config
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
-    # A process that is idle for hours wakes up four times a second, not forty.
+    # An idle process then wakes up four times a second, not forty times.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
 
     def print_line(line: str) -> None:
-        # A stopped terminal must not stop the watcher.
+        # The watcher must go on even if its terminal is stopped.
         is_in_time = patience(_LINE_SECONDS)
         say(line, lambda: is_in_time() and not scope.is_cancelled)
 
@@ -238,9 +243,9 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def set_config(options: argparse.Namespace, host: Host) -> int:
     """Write our keys of CONFIG into FILE, which other components share.
 
-    The keys are hostRouting and hostNetworking. Each is replaced as a whole; a key that CONFIG lacks stays in FILE as
-    it is. The bytes around them, the mode, the owner and a link to FILE stay too. If there is no FILE, it is created
-    for its owner alone. A second run writes nothing.
+    The keys are hostRouting and hostNetworking. Each is replaced as a whole, and a key that CONFIG lacks stays in FILE
+    unchanged. The bytes around the keys, the mode, the owner and a link to FILE stay the same too. If FILE doesn't
+    exist, it is created and only its owner can read it. A second run writes nothing.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """
@@ -256,8 +261,8 @@ def set_config(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Remove everything that was ever installed.
 
-    The command removes our routes (protocol 217 in table main), files and markers, and lists each of them; with --root
-    it removes the files of an image. It needs no config, and touches nothing that another program owns.
+    The command removes our routes (protocol 217 in table main), files and markers, and lists each of them. With --root
+    it removes the files in an image. It needs no config, and touches nothing that another program owns.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest

@@ -1,7 +1,7 @@
-"""The H200's story, on a real kernel in a throw-away namespace, or on the one in memory.
+"""The story of an H200, on a real kernel in a throw-away namespace or on the kernel in memory.
 
-The demo moves its own process into the namespace, so the ``demo`` command starts it as a child: a process that has
-entered a user namespace can't come back.
+The demo moves its own process into the namespace. The ``demo`` command therefore starts it as a child process, because
+a process that has entered a user namespace can't leave it again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "S
 
 
 def main() -> int:
-    """Tell the story in this process, which ends up in another network namespace; return the exit code."""
+    """Print the story and return the exit code; this process ends up in another network namespace."""
     try:
         for part in story(columns(sys.stdout)):
             say(part)
@@ -59,10 +59,10 @@ def story(width: int | None) -> Iterator[str]:
     """Yield the demo's parts, each as soon as it has happened.
 
     Args:
-        width: the number of columns; None: it isn't for a terminal.
+        width: the number of columns, or None if the output isn't a terminal.
 
     Raises:
-        HostRoutingError: something went differently than expected.
+        HostRoutingError: a step didn't have the expected result.
     """
     kernel: Kernel
     with tempfile.TemporaryDirectory(prefix="hostrouting-demo-") as root:
@@ -115,7 +115,7 @@ def _heading(text: str) -> str:
 
 
 def _routes(report: RoutesReport) -> str:
-    """Return only the changes of routes, because the files are in a folder that the demo removes."""
+    """Return only the changes of routes, because the demo removes the folder with the files."""
     return _below(changed_text(report.plan, report.plan.changes))
 
 
@@ -143,7 +143,7 @@ def _answer(kernel: Kernel) -> str:
 
 
 def run() -> NoReturn:
-    """Run ``main`` in its own process."""
-    # So that its folder is removed.
+    """Run ``main`` and end the process with its exit code."""
+    # With SIGTERM raising KeyboardInterrupt, the temporary folder is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Draw pages for a terminal, and pictures of them, with rich, which no other module loads."""
+"""Draw pages for a terminal, and pictures of such pages, with rich, which no other module imports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hostrouting.cli.output import Page, Row
 PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40
 
-# White, red and green of a terminal's eight colours; no others are used.
+# White, red and green of a terminal's eight colours; the others aren't used.
 _THEME = TerminalTheme((11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)])
-# rich loads fonts from another site.
+# rich's SVG would load fonts from another site.
 _FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
 _FONTS = 2
 # Characters that XML 1.0 can't represent (section 2.2).
@@ -26,7 +26,10 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def draw(page: Page, width: int) -> str:
-    """Return a page with colours, with no line wider than the terminal; a very narrow terminal breaks lines itself."""
+    """Return a page with colours, in which no line is wider than the terminal.
+
+    If the terminal has less than 40 columns, it breaks the lines itself.
+    """
     text = _printed(page, max(width, _LEAST_COLUMNS)).export_text(styles=True)
     return "\n".join(line.rstrip(" ") for line in text.strip("\n").split("\n"))
 
@@ -35,18 +38,18 @@ def picture(page: Page, title: str) -> str:
     """Return a page as a picture of a terminal.
 
     Args:
-        page: the lines and rows.
-        title: a few plain words about the picture.
+        page: the page to draw.
+        title: a few plain words for the picture's title.
 
     Returns:
-        A self-contained SVG document in ASCII, which is the same in any encoding.
+        A self-contained SVG document in ASCII, so that its encoding doesn't matter.
     """
     svg = _FONT.sub("", _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME), count=_FONTS)
     return _NOT_XML.sub("?", svg).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _printed(page: Page, width: int) -> Console:
-    # Colours are the palette's, whatever the terminal or its variables.
+    # The colours are always those of the palette, whatever the terminal and its variables.
     out = StringIO()
     console = Console(file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False)
     for _, items in groupby(page, type):
@@ -62,7 +65,7 @@ def _printed(page: Page, width: int) -> Console:
 
 
 class _Paragraph:
-    """Text that is broken where necessary; the second and later lines are indented."""
+    """Text that is broken into lines where necessary, with an indentation from the second line on."""
 
     def __init__(self, text: str) -> None:
         self._text = Text.from_ansi(text)

@@ -1,4 +1,7 @@
-"""The command line's entry: how every run ends. ``arguments`` parses, ``commands`` runs the commands."""
+"""The entry point of the command line, which decides how every run ends.
+
+``arguments`` parses the arguments, and ``commands`` and ``checking`` run the commands.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: the arguments after the program's name; None: the process's.
-        host: the host to work on; None: this host.
+        argv: the arguments after the program's name; by default those of the process.
+        host: the host to work on; by default this host.
 
     Returns:
         The exit code.
@@ -62,19 +65,19 @@ def _run(words: Sequence[str], host: Host | None) -> int:
     except OSError as error:
         import shlex
 
-        # An error should be translated where it happens, but an import may open a file anywhere.
+        # An error should be translated where it occurs, but an import may open a file anywhere.
         named = f" ({error.filename})" if error.filename is not None else ""
         stray = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
-        vars(stray).update(vars(error))  # the changes so far, and the notes
+        vars(stray).update(vars(error))  # the changes so far and the notes
         return _tell(stray, failed, words)
 
 
 def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
     """Report a command's failure in the requested form, and return its exit code."""
-    # A cancelled command doesn't wait for a terminal that isn't read. A program gets its whole document.
+    # A cancelled command doesn't wait for a terminal that doesn't accept output. A program gets its whole document.
     last_words = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
     keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
-    # A monitoring daemon expects a line in its own format, whatever is wrong.
+    # A monitoring daemon expects a line in its own format, whatever went wrong.
     if _is_asked_for("nagios", words):
         from hostrouting.cli.nagios import nagios_unknown
 
@@ -102,7 +105,7 @@ def _is_asked_for(output: str, words: Sequence[str]) -> bool:
 
 
 def _document_of(error: BaseException) -> dict[str, Any]:
-    """Return a failure for programs: the changes so far, the findings, and the error."""
+    """Return a failure as JSON: the changes so far, the check's report if there is one, and the error."""
     from hostrouting.model.changes import Changes
 
     document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
@@ -115,19 +118,19 @@ def _document_of(error: BaseException) -> dict[str, Any]:
     return document
 
 
-# The data that `phases` reports of a task.
+# The fields that `phases` adds to the log records of a task.
 _DATA = ("task", "path", "status", "duration", "error")
 
 
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
-    """``--verbose``: show each record of a task, with its data, until the end of the block."""
+    """Log each record of a task with its fields to standard error, until the end of the block."""
     import logging
 
     form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
 
     class ToStderr(logging.Handler):
-        """A handler that doesn't wait: if a handler waited for the terminal, the run would miss signals."""
+        """A handler that never waits, because a run that waited for the terminal would miss signals."""
 
         def emit(self, record: logging.LogRecord) -> None:
             complain(self.format(record), lambda: False)

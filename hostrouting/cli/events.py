@@ -1,4 +1,4 @@
-"""The events of a check, for people: one row for the events of an interface with the same result."""
+"""Format the events of a check, with one row for all events of an interface that have the same result."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import EventVerdict, Finding, Outlook, OverlapReport, Verdict
 
-# People don't read more than these; programs have the JSON.
+# A user won't read more than these, and programs have the JSON.
 _ROWS, _FINDINGS = 32, 4
 
 
 def event_rows(report: OverlapReport) -> Page:
-    """Return the change by each event, and what undoes it; empty if events weren't requested."""
+    """Return what each event would change and what would undo it, or an empty page if no events were requested."""
     if report.events is None:
         return []
     rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Change a config's file: all text outside host routing stays the same byte for byte."""
+"""Change a config's file, and keep all text outside our sections the same byte for byte."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def fixed(
 
     Args:
         path: the config's path.
-        document: its content when it was judged; None: there is no config, only these routes.
+        document: the config's content when it was judged, or None if there is no config and only routes were asked for.
         entries: the routes to add.
-        cidrs: the CIDRs to add, unless it already expects them.
-        is_in_place: whether to write it, unless nothing is new.
+        cidrs: the CIDRs to add, except those that the config already expects.
+        is_in_place: whether to write the file, which only happens if there is something to add.
 
     Returns:
-        The document, and the changes.
+        The document, and the changes that were made.
 
     Raises:
-        FileError: the file can't be written, or it was changed in the meantime.
+        FileError: the file can't be written, or it has changed since it was judged.
     """
     before = document or {}
     section = before.get(SECTION) or {}
@@ -72,14 +72,14 @@ def fixed(
 
 
 def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> Changes:
-    """Write our keys into a JSON file; if there is none, create one that only its owner may read.
+    """Write our keys into a JSON file; if it doesn't exist, create it so that only its owner can read it.
 
     Args:
         path: the file's path; other components may have their own keys, and secrets, in it.
         sections: the values of our keys.
 
     Returns:
-        The changes: none if the keys already have these values.
+        The changes, of which there are none if the keys already have these values.
 
     Raises:
         ConfigError: the file isn't a JSON object, or has one of our keys twice.
@@ -95,7 +95,7 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
         document = parse_document(content, str(path), "config", bytes_max=CONFIG_BYTES_MAX)
         if not isinstance(document, dict):
             raise ConfigError([(str(path), "is not a JSON object")])
-        # In Python 1 equals true.
+        # The values are compared as JSON text, because 1 equals True in Python.
         return json.dumps([document.get(key) for key in sections], sort_keys=True)
 
     wanted = json.dumps([*sections.values()], sort_keys=True)
@@ -116,7 +116,7 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
 
 
 def _with_value(text: str, key: str, value: object) -> str:
-    """Return the text of a JSON object with one of its keys changed or added."""
+    """Return the text of a JSON object with the value of one key replaced or added."""
     decode = json.JSONDecoder().raw_decode
 
     def begin(at: int) -> int:

@@ -1,6 +1,6 @@
-"""Reports on many hosts: their groups as text, and as a page for a browser.
+"""Reports on many hosts, which show their groups as text or as a page for a browser.
 
-Nothing else loads jinja2.
+No other module imports jinja2.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hostrouting.overlap.wording import advice, reasons
 LIBRARIES = {"html": "jinja2"}
 """The library that an output needs, from the extra of the same name."""
 
-# Programs have the JSON, and people won't look at more pictures.
+# A user won't look at more pictures, and programs have the JSON.
 _SHOWN_HOSTS, _SHOWN_EVENTS, _DRAWN_GROUPS = 16, 4, 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
 def fleet_text(report: FleetReport, width: int | None) -> str:
-    """Return the groups for people, each with its fix and some of its hosts.
+    """Return the groups as text, each with its fix and some of its hosts.
 
     Args:
         report: the fleet's report.
-        width: the number of columns of the terminal; None: it isn't for one.
+        width: the number of columns of the terminal, or None if the output isn't a terminal.
 
     Returns:
         Lines with colours.
@@ -53,7 +53,7 @@ def _counts(report: FleetReport) -> str:
 
 
 def _title(group: HostGroup) -> str:
-    """Return the common result of a group's hosts."""
+    """Return the result that all hosts of a group have in common."""
     if group.verdict is Verdict.UNKNOWN:
         return f"unknown: {clean(group.report.reason or '')}"
     failures = (
@@ -69,13 +69,13 @@ def _title(group: HostGroup) -> str:
 
 
 def fleet_page(report: FleetReport) -> str:
-    """Return the groups as an HTML page, each with a picture of its first host and the fix to copy.
+    """Return the groups as an HTML page, each with a picture of its first host and a fix that can be copied.
 
     Args:
         report: the fleet's report.
 
     Returns:
-        A self-contained document in ASCII, which is the same in any encoding.
+        A self-contained document in ASCII, so that its encoding doesn't matter.
     """
     import hashlib
 
@@ -107,7 +107,8 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
 
 
 def _picture(report: OverlapReport) -> str:
-    # Notes are only about the first host. As an image it can't contain scripts, and has its own styles.
+    # The notes are left out, because they are only about the first host. The page embeds the picture as an image, so
+    # that it can't run scripts and its styles stay separate.
     return _base64(overlap_picture(report, tells_notes=False).encode())
 
 

@@ -1,4 +1,4 @@
-"""Lay out a page: aligned for a pipe, and with rich for a terminal."""
+"""Lay out a page, as aligned lines for a pipe or with rich for a terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def page_text(page: Page, width: int | None) -> str:
     """Return a page as lines with colours.
 
     Args:
-        page: the lines and rows.
-        width: the number of columns of the terminal; None: it is for a pipe, where paragraphs aren't broken.
+        page: the lines and rows of the page.
+        width: the number of columns of the terminal, or None for a pipe, for which paragraphs aren't broken.
 
     Returns:
         The lines, with aligned rows.

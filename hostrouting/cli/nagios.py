@@ -1,4 +1,4 @@
-"""The line and the exit code of a monitoring plugin."""
+"""Format a check's result as a monitoring plugin does, with a line and an exit code."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from hostrouting.overlap.findings import OverlapReport, Verdict
 _OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
-# Daemons in between (NRPE, NSCA) cut longer lines, and the performance data is at the end.
+# Daemons in between (NRPE, NSCA) truncate longer lines, and the performance data comes last.
 _TEXT_CHARACTERS = 400
 
 
 def nagios(report: OverlapReport) -> tuple[int, str]:
-    """Return a check's exit code for a monitoring daemon, and one line with performance data.
+    """Return a check's exit code for a monitoring daemon, and a line with performance data.
 
-    Source: the Monitoring Plugins' development guidelines (https://www.monitoring-plugins.org/doc/guidelines.html).
+    The format is that of the Monitoring Plugins' development guidelines
+    (https://www.monitoring-plugins.org/doc/guidelines.html).
 
     Args:
         report: the check's report.
 
     Returns:
-        The exit code (0 ok, 1 failures in WARN, 2 failures in STRICT, 3 nothing could be judged), and a line: the
-        status, the failures, and after ``|`` how many of the CIDRs fail.
+        The exit code (0 ok, 1 failures in WARN, 2 failures in STRICT, 3 nothing could be judged), and a line with the
+        status, the failures and, after ``|``, the number of CIDRs that fail.
     """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
@@ -35,13 +36,13 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     if failing:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{len(failing)} of {len(cidrs)} expected CIDRs fail: {report.findings[0].message}"
-    # A range of 0: any other value alerts. Only the reachable threshold is given.
+    # A threshold of 0 means that any other value raises an alert. Only the threshold that can be reached is given.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"
 
 
 def nagios_unknown(reason: str) -> tuple[int, str]:
-    """Return the exit code and the line of a check that couldn't be made."""
+    """Return the exit code and the line for a check that couldn't be made."""
     return _UNKNOWN, _text(_UNKNOWN, reason)
 
 

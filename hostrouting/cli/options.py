@@ -1,4 +1,4 @@
-"""Read the options of a command: a config, CIDRs, a host."""
+"""Read what a command's options refer to: a config, CIDRs or a host."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 class UsageError(Exception):
-    """The arguments are invalid; the message says why."""
+    """Arguments that are invalid; the message says why."""
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
-    """Return the host that a command works on: the image of --root, the snapshot's host, or the given one."""
+    """Return the host that a command works on: the image of --root, the host of --snapshot, or the given one."""
     if options.snapshot is None:
         return options.image or host
     if options.image is not None:
@@ -46,7 +46,7 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:
-    """Return the document of CONFIG as it was written, and its config."""
+    """Return CONFIG's document as it was written, and the config in it."""
     from hostrouting.config.routing import SECTION, Config
 
     return read_section(options, host, SECTION, Config.from_mapping)
@@ -55,7 +55,10 @@ def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Confi
 def read_section(
     options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
-    """Return the document of CONFIG, and the config in one of its sections; None if the section may be missing."""
+    """Return CONFIG's document, and the config that ``parse`` makes of it.
+
+    If the document lacks the section, say so on standard error; with None as the section, it may be missing.
+    """
     from hostrouting.config.routing import read_config
 
     path = host.layout.config if options.config is None else options.config
@@ -76,7 +79,7 @@ def read_section(
 
 
 def _is_cidr(word: str) -> bool:
-    """Return whether a word that names no file was meant as a CIDR."""
+    """Return whether an argument was meant as a CIDR, and not as the name of a file."""
     from hostrouting.model.parsing import parse_cidr
 
     try:
@@ -87,19 +90,22 @@ def _is_cidr(word: str) -> bool:
 
 
 def has_config(options: argparse.Namespace, host: Host) -> bool:
-    """Return whether CONFIG is given, or the default one exists."""
+    """Return whether CONFIG is given or the default config exists."""
     from hostrouting.boot.files import read_text
 
     return options.config is not None or read_text(host.layout.config) is not None
 
 
 def load(options: argparse.Namespace, host: Host) -> Config:
-    """Return CONFIG's config."""
+    """Return the config in CONFIG."""
     return read(options, host)[1]
 
 
 def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any] | None, Config]:
-    """Return the document of CONFIG, and its config with --cidr added; for CIDRs alone no file is read."""
+    """Return CONFIG's document, and its config with the CIDRs of --cidr added.
+
+    If only CIDRs are given, no file is read and the document is None.
+    """
     from hostrouting.config.routing import Config
 
     given = tuple(map(ExpectedCidr, options.cidr))

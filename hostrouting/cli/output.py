@@ -1,4 +1,4 @@
-"""Compose pages for people, and write them; only a terminal gets colours."""
+"""Write text to the standard streams, with colours only on a terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _POLL_SECONDS = 0.025
 
 
 class Row(NamedTuple):
-    """A row of a table; the rows of a page are aligned.
+    """A row of a page, whose rows are aligned as a table.
 
     Args:
-        mark: one character.
-        label: the subject.
-        said: the paragraphs.
+        mark: a single character.
+        label: what the row is about.
+        said: the paragraphs beside the label.
     """
 
     mark: str
@@ -42,7 +42,7 @@ def bad(text: str) -> str:
 
 
 def dim(text: str) -> str:
-    """Return text in the colour of an aside."""
+    """Return text in the colour of a side remark."""
     return f"\x1b[2m{text}\x1b[0m"
 
 
@@ -52,7 +52,7 @@ def head(text: str) -> str:
 
 
 def columns(stream: TextIO | None) -> int | None:
-    """Return the width of a terminal; None if the stream isn't one, or the width is unknown."""
+    """Return the width of a terminal, or None if the stream isn't a terminal or its width is unknown."""
     if stream is None:
         return None
     try:
@@ -62,7 +62,7 @@ def columns(stream: TextIO | None) -> int | None:
 
 
 class OutputError(Exception):
-    """Standard output can't be written; the command itself is done by then.
+    """An error in writing standard output, raised when the command itself has finished.
 
     Args:
         error: the operating system's error.
@@ -77,12 +77,12 @@ KeepOn = Callable[[], bool]
 
 
 def say(text: str, keep_on: KeepOn | None = None) -> None:
-    """Print to standard output; a reader that is gone or never existed doesn't make the command fail.
+    """Print to standard output; if its reader is gone or never existed, the command still succeeds.
 
     Args:
-        text: one line or more.
-        keep_on: when it returns False, the rest of the text is dropped; None: wait as long as it takes, which is only
-            right for a process that signals end.
+        text: one or more lines.
+        keep_on: a function that returns whether to keep waiting; when it returns False, the rest of the text is
+            dropped. Without it, ``say`` waits as long as necessary, which is only right for a process that signals end.
 
     Raises:
         OutputError: the output can't be written, for example because the disk is full.
@@ -94,22 +94,22 @@ def say(text: str, keep_on: KeepOn | None = None) -> None:
 
 
 def complain(text: str, keep_on: KeepOn | None = None) -> None:
-    """Print to standard error, if there is one; if it can't be written, the run continues and ends as usual.
+    """Print to standard error, if there is one; if that fails, the run continues and ends as usual.
 
     Args:
-        text: one line or more.
+        text: one or more lines.
         keep_on: as for ``say``.
     """
     _print(text, sys.stderr, OSError, keep_on)
 
 
 def draw_line(text: str) -> None:
-    """Write a part of a line to the terminal of standard error; drop what it doesn't accept at once."""
+    """Write a part of a line to the terminal of standard error, and drop what the terminal doesn't accept at once."""
     _print(text, sys.stderr, OSError, lambda: False, end="")
 
 
 def patience(seconds: float) -> KeepOn:
-    """Return a function that keeps waiting for that long in total."""
+    """Return a function for ``keep_on`` that keeps waiting for that many seconds in all."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() < end
 
@@ -122,15 +122,15 @@ def _print(text: str, stream: TextIO | None, forgiven: type[OSError], keep_on: K
         if keep_on is None or (descriptor := _descriptor(stream)) is None:
             print(shown, file=stream, end=end, flush=True)
         else:
-            stream.flush()  # text printed by other means comes first
+            stream.flush()  # text from print() must come first
             _write(f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"), descriptor, keep_on)
     except forgiven:
-        # The rest would fail again when the interpreter closes the stream.
+        # Otherwise the interpreter would fail again when it flushes the stream at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """Return the file descriptor of a stream; None if the stream is in memory."""
+    """Return the file descriptor of a stream, or None if the stream is in memory."""
     try:
         return stream.fileno()
     except (OSError, ValueError):
@@ -138,17 +138,18 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _write(data: bytes, descriptor: int, keep_on: KeepOn) -> None:
-    """Write without ever blocking for more than 25 ms."""
+    """Write data without blocking for more than 25 ms at a time."""
     with ExitStack() as stack:
-        # A pipe that is writable has at least this much room (pipe_poll in fs/pipe.c).
+        # A writable pipe has space for at least PIPE_BUF bytes (pipe_poll in fs/pipe.c).
         target, at_once = descriptor, select.PIPE_BUF
         if os.isatty(descriptor):
             try:
-                # Opened again: other processes share the stream's open file, whose flags must not change.
+                # The terminal is opened again, because other processes share the stream's open file, whose flags must
+                # not change.
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
-            except OSError:  # after su(1) it belongs to another user; a writable terminal has room for a byte
+            except OSError:  # after su(1) another user owns it; a writable terminal has space for a byte
                 at_once = 1
         poll = select.poll()
         poll.register(target, select.POLLOUT)
@@ -167,7 +168,10 @@ _ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…":
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """Return text that a stream can show, perhaps without colours (https://no-color.org, https://force-color.org)."""
+    """Return the text in a form that the stream can show, with colours only where they are wanted.
+
+    The variables NO_COLOR and FORCE_COLOR are respected (https://no-color.org, https://force-color.org).
+    """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         if not text.isascii():

@@ -1,4 +1,4 @@
-"""Pages for people: the explanation of an address, and the doctor's findings."""
+"""Compose the pages that show the explanation of an address and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostrouting.overlap.findings import FindingKind
 
 
 def explanation_page(found: Explanation) -> Page:
-    """Return a page with each lookup, a row for each rule, and the lookup's end."""
+    """Return a page that shows each lookup with a row for each rule, and how the lookup ends."""
     expected = " and ".join(map(str, found.expected))
     uplinks = f"expected is {clean(','.join(found.default_devs))}"
     if not found.default_devs:
@@ -75,7 +75,7 @@ _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNO
 
 
 def doctor_page(report: DoctorReport) -> Page:
-    """Show every check with its findings and their hints, and a verdict at the end."""
+    """Return a page with every check, its findings and their hints, followed by a verdict."""
     page: Page = []
     for each, findings in report.found.items():
         if not findings:

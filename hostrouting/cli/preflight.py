@@ -1,7 +1,7 @@
-"""The doctor's report in the form of AKSFlexNode's and unbounded's ``preflight``, for use next to theirs.
+"""Format the doctor's report like the ``preflight`` of AKSFlexNode and unbounded, for use together with theirs.
 
-Their contract forbids configured values in messages and targets. So a message consists of words from the code: what a
-check looks for, and the kinds of its findings.
+Their contract forbids configured values in messages and targets. So a message contains only fixed text, which says what
+the check looks for and which kinds of findings there are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ALL = "all"
 
 
 def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_warnings: bool = False) -> dict[str, Any]:
-    """Return a report as a preflight.
+    """Return the doctor's report in the form of a preflight.
 
     Args:
         report: the doctor's report.
-        ignored: names of checks whose errors count as warnings, also several in a string, with commas; ``all``: all
-            checks.
+        ignored: the names of checks whose errors count as warnings, or ``all`` for all checks. A string may have
+            several names, separated by commas.
         fails_on_warnings: whether a warning makes the preflight fail.
     """
     names = {name.strip().lower() for each in ignored for name in each.split(",")}

@@ -1,4 +1,4 @@
-"""The page of a check for people: each CIDR is a bar of coloured cells."""
+"""Compose the page of a check, which shows each CIDR as a bar of coloured cells."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
-# People don't read more than these, and a thousand fine CIDRs are no news; programs have the JSON.
+# A user won't read more than these, and a thousand CIDRs without failures are no news; programs have the JSON.
 _ROWS, _NOTES = 16, 32
 _BAR_CELLS = 64
 _PICTURE_LINES = 4
 
 
 def fix_lines(report: OverlapReport) -> list[str]:
-    """Return the result of a fix, a line each: what it doesn't fix and why, and what else it moves."""
+    """Return what a fix doesn't cover and why, and what else it moves, one line each."""
     if report.verdict is Verdict.UNKNOWN:
         return [bad(clean(summary(report)))]
     lines = [bad(clean(reason)) for reason in reasons(report)]
@@ -31,11 +31,11 @@ def fix_lines(report: OverlapReport) -> list[str]:
 
 
 def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
-    """Return a check for people: the verdict, bars that show the places, the failures, the fix, and last the notes.
+    """Return a check's result as text: the verdict, the bars, the failures, the fix, and finally the notes.
 
     Args:
         report: the check's report.
-        width: the number of columns; None: it isn't for a terminal.
+        width: the number of columns, or None if the output isn't a terminal.
 
     Returns:
         Lines with colours.
@@ -44,11 +44,11 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
 
 
 def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
-    """Draw a check for a report or a README: an SVG document, whose bars have several lines to show more.
+    """Draw a check's result as an SVG document, with several lines for each bar to show more detail.
 
     Args:
         report: the check's report.
-        tells_notes: whether to write the notes as well as draw them.
+        tells_notes: whether to write the notes, which the bars show in any case.
     """
     from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
 
@@ -58,7 +58,7 @@ def overlap_picture(report: OverlapReport, *, tells_notes: bool = True) -> str:
 
 
 def verdict_line(report: OverlapReport) -> str:
-    """Return the result in a line: the verdict, the host, how many of the expected CIDRs fail, and the mode."""
+    """Return a line with the verdict, the host, how many of the expected CIDRs fail, and the mode."""
     total, failing = len(set(report.cidrs)), len({finding.cidr for finding in report.findings})
     if not total:
         said = "no CIDRs are expected"
@@ -109,7 +109,7 @@ def _notes(report: OverlapReport) -> Page:
 
 
 def _bars(report: OverlapReport) -> dict[IPv4Network, Bar]:
-    """Return the bar of each CIDR that isn't fine."""
+    """Return a bar for each CIDR that has findings or notes."""
     bars: defaultdict[IPv4Network, Bar] = defaultdict(list)
     for finding in report.findings:
         devs = {*finding.devs, *finding.behind} if finding.kind is FindingKind.OVERLAP else ()
@@ -121,7 +121,7 @@ def _bars(report: OverlapReport) -> dict[IPv4Network, Bar]:
 
 
 def _drawn(cidr: IPv4Network, bar: Bar, count: int, lines: int) -> list[tuple[CellKind | None, ...]]:
-    """Return the lines of a bar."""
+    """Return the cells of a bar, line by line."""
     line = cells(cidr, bar, count * lines if cidr.num_addresses > count else count)
     return [line[first : first + count] for first in range(0, len(line), count)]
 
@@ -129,7 +129,10 @@ def _drawn(cidr: IPv4Network, bar: Bar, count: int, lines: int) -> list[tuple[Ce
 def _rows(
     mark: str, cidr: IPv4Network, drawn: list[tuple[CellKind | None, ...]], paints: dict[CellKind | None, Paint]
 ) -> list[Row]:
-    """Return a row for each line of a bar, or one without; all but the first line begin with their first address."""
+    """Return a row for each line of a bar, or a single row if there is no bar.
+
+    The label of the first row is the CIDR, and that of each later row is the first address in its line.
+    """
     if not drawn:
         return [Row(mark, str(cidr), [])]
     step = cidr.num_addresses // len(drawn)
@@ -146,7 +149,7 @@ def _bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Pai
 
 
 def _cells_in(columns: int | None, label: int) -> int:
-    """Return how many cells fit: a power of two, so that each cell is a prefix."""
+    """Return how many cells fit, as a power of two, so that each cell is a prefix."""
     count = _BAR_CELLS
     while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2

@@ -1,4 +1,4 @@
-"""Run the task of a command, print its result, and choose the exit code."""
+"""Run a command's task and print its result."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ EXIT_PLAN_CHANGES = 2
 
 _SAME_SIGNAL_SECONDS = 0.5
 _BAR_COLUMNS, _LEAST_BAR_COLUMNS = 20, 8
-# For a terminal that doesn't know its width.
+# The width to use if the terminal doesn't report one.
 _NO_COLUMNS = 80
 
 
 def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None) -> T:
-    """Run a task that signals cancel, show what it waits for, and return its result.
+    """Run a task, let signals cancel it, show what it waits for, and return its result.
 
     Args:
         task: the task to run.
-        scope: a scope that signals cancel already; None: a scope for this task alone.
+        scope: a scope that signals already cancel; by default, a new scope for this task alone.
     """
     if scope is not None:
         return phases.run(task, scope=scope, observer=_Waits())
@@ -45,7 +45,7 @@ def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None) -> T
 
 
 def say_json(document: dict[str, Any], keep_on: KeepOn | None = None) -> None:
-    """Print a result for programs; if the document doesn't name a host, it is about this one."""
+    """Print a result as JSON; if the document doesn't name a host, this host's name is added."""
     say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip(), keep_on)
 
 
@@ -55,12 +55,12 @@ def say_as_asked(
     text: Callable[[], str],
     keep_on: KeepOn | None = None,
 ) -> None:
-    """Print a result in the form that ``--output`` asks for; don't make the other one, which may be large.
+    """Print a result in the form that ``--output`` asks for, without building the other one, which may be large.
 
     Args:
         options: the command's options.
-        document: makes the form for programs.
-        text: makes the form for people.
+        document: builds the JSON document.
+        text: builds the text.
         keep_on: as for ``say``.
     """
     if options.output == "json":
@@ -71,11 +71,12 @@ def say_as_asked(
 
 @contextmanager
 def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
-    """Make SIGINT, SIGTERM and SIGHUP cancel the scope, so that started changes are undone.
+    """Make SIGINT, SIGTERM and SIGHUP cancel the scope, so that changes made so far are undone.
 
-    An ignored signal stays ignored: nohup(1) ignores SIGHUP, and a shell ignores SIGINT for background jobs. A second
-    SIGINT or SIGTERM ends the process at once, and changes not undone by then stay. It only counts half a second after
-    the first: timeout(1) sends each signal twice, and a shell and a terminal may both send the same Ctrl-C.
+    A signal that is ignored stays ignored: nohup(1) ignores SIGHUP, and a shell ignores SIGINT for background jobs. A
+    second SIGINT or SIGTERM ends the process at once, and changes that haven't been undone by then remain. It only
+    counts if it comes half a second or more after the first. The reason is that timeout(1) sends each signal twice, and
+    a shell and a terminal may both send a signal for the same Ctrl-C.
     """
     asked_at: list[float] = []
 
@@ -89,7 +90,7 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
             signal.raise_signal(number)
 
     before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # in another thread the caller cancels the scope by other means
+    with suppress(ValueError):  # in a thread other than the main one, the caller cancels the scope by other means
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, cancel)
@@ -101,9 +102,9 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 
 
 class _Waits:
-    """An observer that shows on standard error what a task waits for: a bar on a terminal, or else lines.
+    """An observer that shows on standard error what a task waits for, as a bar on a terminal and otherwise as lines.
 
-    It never waits for the reader: signal handlers run in the thread that would wait, and couldn't end such a wait.
+    It never waits for the reader, because signal handlers run in the same thread and couldn't end such a wait.
     """
 
     def __init__(self) -> None:
@@ -111,10 +112,10 @@ class _Waits:
         self._last = ""
 
     def started(self, path: str) -> None:
-        """Show nothing for a task that doesn't wait."""
+        """Show nothing yet, because the task may not wait."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Show a message and the progress."""
+        """Show the message and the progress."""
         del path
         text = clean(message)
         if sys.stderr is not None and sys.stderr.isatty():
@@ -134,17 +135,17 @@ class _Waits:
 
 
 def bar_line(text: str, fraction: float | None, width: int) -> tuple[str, int]:
-    """Draw a bar and a text, short enough that the terminal doesn't break the line.
+    """Draw a bar and a text that together are short enough for one line of the terminal.
 
     Args:
         text: what the task waits for.
-        fraction: the progress, 0…1; None: unknown, so there is no bar.
+        fraction: the progress from 0 to 1, or None if it is unknown, in which case no bar is drawn.
         width: the terminal's columns.
 
     Returns:
-        The line, with colours, and its width in columns; characters outside ASCII count double, as many are.
+        The line with colours, and its width in columns. Characters outside ASCII count double, because many are wide.
     """
-    # The last column stays free: a terminal may wrap once it is used.
+    # The last column is left empty, because a terminal may wrap as soon as it is used.
     room = width - 1
     sizes = [*accumulate((1 if letter.isascii() else 2 for letter in text), initial=0)]
     fitting = bisect(sizes, room) - 1

@@ -1,4 +1,4 @@
-"""The commands for routes on trial: ``apply --try``, and ``confirm``, whose docstring is its help."""
+"""The commands for routes on trial: ``apply --try`` and ``confirm``, whose docstring is its help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
-    """Install the routes in the kernel until Enter keeps them; without a terminal, say how to keep them."""
+    """Install the routes in the kernel until Enter keeps them; without a terminal, print how to keep them."""
     from hostrouting.boot.trial import put_back, standing
     from hostrouting.cli.changes import applied_text
     from hostrouting.overlap.findings import RouteOverlapError
@@ -40,7 +40,7 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
             complain("hostrouting: the former routes are back, because this fails with the tried ones:", keep_on)
             raise
         except phases.Cancelled:
-            # A signal may come between the task's last check and its end.
+            # A signal may arrive between the task's last check and its end.
             if stood is None and standing(host.layout.trial) is not None:
                 put_back(host)
             raise
@@ -48,7 +48,7 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
         text = applied_text(report.routes.plan, report.changes, report.overlap)
         text = f"{text}\nuntil {until}, unless they are kept with: hostrouting confirm"
         try:
-            # A program gets its one document whole.
+            # A program always gets its whole document.
             say_as_asked(options, report.to_json, lambda: text, keep_on if options.output != "json" else None)
             if not is_asking:
                 if options.output != "json":
@@ -65,7 +65,7 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
 
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
-    """Return whether Enter is pressed while a trial stands; the end of the input ends the trial."""
+    """Return whether Enter is pressed before the trial ends; if standard input is closed, end the trial."""
     from hostrouting.boot.trial import put_back, standing
 
     end = scope.clock.monotonic() + seconds
@@ -74,7 +74,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
         scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
         with suppress(phases.TimedOut):
             scope.child(timeout=0.5).wait(sys.stdin)
-            if sys.stdin.buffer.readline():  # any bytes may come before Enter
+            if sys.stdin.buffer.readline():  # other bytes may come before Enter
                 return True
             put_back(host)
         scope.check()
@@ -84,8 +84,8 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
 def confirm(options: argparse.Namespace, host: Host) -> int:
     """Keep the routes that apply --try has installed in the kernel.
 
-    The command writes files and units and checks, like apply with the tried config, and ends the trial. It
-    exits with 1 if no trial stands.
+    The command writes the files and units and checks, as apply does with the tried config, and ends the trial. It exits
+    with 1 if there is no trial.
     """
     from hostrouting.cli.changes import applied_text
     from hostrouting.tasks.trial import ConfirmTrial

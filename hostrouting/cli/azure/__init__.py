@@ -1,1 +1,1 @@
-"""The Azure plug-in at the command line: its own commands, and its part in other commands."""
+"""The Azure plug-in's own commands, and its part in other commands."""

@@ -1,4 +1,4 @@
-"""``hostrouting lb-probe``: a few lines over the tasks, and their results as text for people."""
+"""Run ``hostrouting lb-probe`` and print the results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from hostrouting.model.text import clean
 def apply(options: argparse.Namespace, host: Host) -> int:
     """Rewrite the probes, now and at every boot.
 
-    The command loads the rules in one nftables transaction, and adds a route to the rewritten address, so that the
-    host's own answers find their way back whatever happens to the default route. For every boot it installs the rules
-    and a unit that loads them before the node starts. If nftables.service or nftables-flush.service flushes the
-    ruleset, the rules are restored at once. A second run loads the same rules again, which loses no probe. If it fails,
-    it undoes its changes.
+    The command loads the rules in one nftables transaction. It also adds a route to the rewritten address, so that the
+    host's own answers find their way back even if the default route changes. It installs a unit that loads the rules
+    before the node starts at every boot. If nftables.service or nftables-flush.service flushes the ruleset, the rules
+    are restored at once. A second run loads the same rules again, which loses no probe. If the command fails, it undoes
+    its changes.
 
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
-      hostrouting lb-probe apply --root /mnt/image config.json      holds from the image's first boot
+      hostrouting lb-probe apply --root /mnt/image config.json      takes effect at the image's first boot
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     host = options.image or host
@@ -44,8 +44,8 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """Show what apply would change, and change nothing.
 
-    The command shows the rules, the route, files as diffs, and units. It exits with 2 if there is anything to change,
-    and with 0 if not.
+    The command shows the rules and the route, files as diffs, and units. It exits with 2 if there is anything to
+    change, and with 0 if not.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
@@ -56,8 +56,8 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Remove everything that was installed for probes.
 
-    It removes rules, route, files and units, and needs no config. hostrouting remove does this too, with everything
-    else.
+    The command removes rules, route, files and units, and needs no config. hostrouting remove does the same, and
+    removes everything else too.
     """
     result = run_task(RemoveLoadBalancerProbe(host=host))
     say_as_asked(options, result.to_json, lambda: report_text(result))
@@ -71,7 +71,7 @@ _TABLE = f"nftables table ip6 {TABLE}"
 
 
 def plan_text(plan: ProbeReport) -> str:
-    """Return the planned changes of rules, route, files and units, a line each and files as diffs."""
+    """Return the planned changes of rules, route, files and units, one line each; files are shown as diffs."""
     lines = _about(plan)
     if plan.rules is not None:
         lines.append(good(f"+ {_TABLE}") if plan.rules == "loaded" else bad(f"- {_TABLE}"))
@@ -80,7 +80,7 @@ def plan_text(plan: ProbeReport) -> str:
 
 
 def report_text(report: ProbeReport) -> str:
-    """Return the changes for the rewriting of probes, a line each; one line if nothing changed."""
+    """Return the changes made for the probes, one line each, or a single line if nothing changed."""
     lines = _about(report)
     if report.rules is not None:
         lines.append(good(f"{_TABLE}: {report.rules}"))

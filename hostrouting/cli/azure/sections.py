@@ -1,4 +1,4 @@
-"""The Azure plug-in's part in the core's commands; nothing else connects the two."""
+"""The Azure plug-in's part in the core's commands; this module is the only connection between the two."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[DoctorCheck, ...]:
-    """Return the plug-in's checks for the doctor."""
+    """Return the plug-in's checks for the doctor, with its config if CONFIG exists."""
     from hostrouting.azure.checks import checks
 
     return checks(read_section(options, host, None, HostNetworking.from_mapping)[1] if has_config else None)
 
 
 def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:
-    """Return CONFIG's sections that are ours, as they are written there.
+    """Return CONFIG's sections that belong to hostrouting, unchanged.
 
     Raises:
-        ConfigError: a section breaks its rules, or there is none.
+        ConfigError: a section breaks its rules, or CONFIG has none of our sections.
     """
     document, _ = read_section(options, host, None, HostNetworking.from_mapping)
     keys = HOST_ROUTING, SECTION
@@ -45,7 +45,7 @@ def our_sections(options: argparse.Namespace, host: Host) -> dict[str, Any]:
 
 
 def remove_all(host: Host, scope: CancelScope) -> tuple[str, dict[str, Any]]:
-    """Remove the whole installation, including the probes', and return the changes as text and as JSON."""
+    """Remove the whole installation with that of the probes, and return the changes as text and as JSON."""
     from hostrouting.cli.azure.probe import report_text
     from hostrouting.tasks.configure import RemoveHostRouting
 

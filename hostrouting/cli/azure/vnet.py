@@ -1,4 +1,4 @@
-"""``hostrouting azure-vnet``: a few lines over the task, and each object with its reason as text for people."""
+"""Run ``hostrouting azure-vnet`` and print each object with the reason for its fate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.model.text import clean
 
 
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
-    """Read the config; one without CIDRs is an error, because nothing outside of them is ever touched."""
+    """Read the config; a config without CIDRs is an error, because the command only touches objects inside of them."""
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
         raise ConfigError(
@@ -31,7 +31,7 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
 def plan(options: argparse.Namespace, host: Host) -> int:
     """List what would be removed, and why; change nothing.
 
-    The command lists each rule and neighbour that it would remove, and each similar one that would stay, with the
+    The command lists each rule and neighbour that it would remove, and each similar object that would stay, with the
     reason. It takes no lock. It exits with 2 if there is anything to remove, and with 0 if not.
     """
     plan = plan_stale(_load(options, host), host)
@@ -42,9 +42,9 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 def remove(options: argparse.Namespace, host: Host) -> int:
     """Remove what azure-vnet has left, and nothing else.
 
-    The command takes azure-vnet's own lock, and removes stale neighbours and then all stale rules, the rules in one
-    transaction. A second run finds nothing. If another program changes the rules in the meantime, the command removes
-    none and says so: run it again.
+    The command takes azure-vnet's own lock. It removes the stale neighbours first, and then all stale rules in one
+    transaction. A second run finds nothing to remove. If another program changes the rules at the same time, the
+    command removes no rules and says so. Run it again then.
 
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json
@@ -58,7 +58,12 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
 
 def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
-    """Return the removals, in the words of a plan or a report, and what stays, by reason; one line for nothing."""
+    """Return the removals and what stays, grouped by reason, or a single line if there is neither.
+
+    Args:
+        about: the plan or report of the clean-up.
+        goes: what to call a removal, such as "would go" in a plan.
+    """
     going = about.removed
     lines = [*_lines(goes, "-", bad, going), *_lines("stays", "=", dim, about.kept)]
     if about.other_rules:
@@ -73,7 +78,7 @@ def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
 
 
 def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[Item]) -> list[str]:
-    """Return a heading for each reason, and below it a line for each object."""
+    """Return a heading for each reason, followed by a line for each object."""
     lines = []
     for reason in dict.fromkeys(item.reason for item in items):
         lines.append(clean(f"{word}, because {reason}:"))
@@ -86,7 +91,7 @@ def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[It
 
 
 def _rest(item: Item) -> str:
-    """Return the details of an item besides its address."""
+    """Return what to print about an item after its address."""
     behind = "" if item.interface is None else f"  ({item.interface})"
     if isinstance(item.what, Neighbour):
         return f"dev {item.what.dev} {item.what.mac} PERMANENT{behind}"
