@@ -1,4 +1,4 @@
-"""Static routes: resolve -> plan -> install -> verify.
+"""Static routes, in the steps resolve -> plan -> install -> verify.
 
 ``formats`` writes the same routes for other tools.
 """

@@ -1,7 +1,7 @@
-"""Pure: write resolved routes in the format of other tools: ip-route(8), netplan(5), systemd.network(5).
+"""Write resolved routes in the formats of other tools: ip-route(8), netplan(5) and systemd.network(5).
 
-Only addresses, numbers and names that ``parse_device`` accepts reach a line: an inherited interface's name comes from
-the kernel, which allows ``$(reboot)``.
+All functions are pure. A line contains only addresses, numbers and names that ``parse_device`` accepts. The name of an
+inherited interface comes from the kernel, which would allow ``$(reboot)``.
 """
 
 from __future__ import annotations
@@ -33,70 +33,76 @@ _NETWORKD = """\
 # "networkctl reconfigure" drops it too, and doesn't read the file.
 """
 
-# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores; 1.1 still loses the largest.
+# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. 1.1 still loses the largest one.
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
 
 def as_ip(routes: Sequence[Route]) -> str:
-    """Write routes as commands that are safe to paste, even twice.
+    """Write routes as commands that are safe to paste, even if they are pasted twice.
 
-    The verb is ``add``: it refuses existing routes (EEXIST), while ``replace`` would take over a route from DHCP. The
-    protocol is static, because our next run removes routes with our own protocol.
+    The verb is ``add``, because it refuses routes that exist (EEXIST), while ``replace`` would take over a route from
+    DHCP. The protocol is static, because our next run removes routes with our own protocol.
 
     Args:
-        routes: from ``resolve``, in its order.
+        routes: the result of ``resolve``, in its order.
 
     Returns:
-        A comment and a line for each; empty if there are none.
+        A comment and a line for each route, or an empty string if there are no routes.
 
     Raises:
-        RouteError: with every route whose interface has a name that isn't safe to paste.
+        RouteError: an interface has a name that isn't safe to paste. The error names every route through such an
+            interface.
     """
     lines = _each(routes, "as a command", _ip_line)
     return _IP + "".join(line for _, line in lines) if lines else ""
 
 
 def as_netplan(routes: Sequence[Route]) -> str:
-    """Write routes as YAML for a separate netplan file, by interface.
+    """Write routes as YAML for a separate netplan file, grouped by interface.
 
     Args:
-        routes: from ``resolve``.
+        routes: the result of ``resolve``.
 
     Returns:
-        The text of the file, with a comment; empty if there are no routes.
+        The text of the file, with a comment, or an empty string if there are no routes.
 
     Raises:
-        RouteError: with every route that netplan can't express, each with the reason and an alternative.
+        RouteError: netplan can't express some routes. The error names each of them, with the reason and an alternative.
     """
     items = _each(routes, "for netplan", _netplan_item)
     if not items:
         return ""
     parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
     for dev, texts in _by_device(items).items():
-        # Without quotes YAML may read a name as another type: 1e3, on, null.
+        # Without quotes, YAML may read a name as another type, for example 1e3, on or null.
         parts += [f'    "{dev}":\n      routes:\n', *texts]
     return "".join(parts)
 
 
 def as_networkd(routes: Sequence[Route]) -> str:
-    """Write routes as drop-ins of .network files, one for each interface, with nothing newer than systemd 249.
+    """Write routes as drop-ins of .network files, one for each interface, using nothing newer than systemd 249.
 
     Args:
-        routes: from ``resolve``.
+        routes: the result of ``resolve``.
 
     Returns:
-        The texts of the files, one after the other, each with a comment that starts with ``# DEVICE:``; empty if
-        there are no routes. A multipath route is listed with its first hop's interface.
+        The texts of the files, one after the other, or an empty string if there are no routes. Each starts with a
+        comment that begins with ``# DEVICE:``. A multipath route is listed with the interface of its first hop.
 
     Raises:
-        RouteError: with every route that networkd can't express, each with the reason and an alternative.
+        RouteError: networkd can't express some routes. The error names each of them, with the reason and an
+            alternative.
     """
     sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
     return "\n".join(_NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items())
 
 
 def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
-    """Return the text of each route and the interface of its first hop; raise for those with a ValueError."""
+    """Return the interface of each route's first hop, and the route's text.
+
+    Raises:
+        RouteError: ``write`` or ``parse_device`` refused some routes.
+    """
     written: list[tuple[str, str]] = []
     refusals: list[Refusal] = []
     for route in routes:
@@ -112,7 +118,7 @@ def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) 
 
 
 class _Inexpressible(ValueError):
-    """A route that the format can't express."""
+    """A reason why the format can't express a route."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -154,7 +160,7 @@ def _networkd_section(route: Route) -> str:
 
 
 def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
-    """Return a route's properties besides its hops."""
+    """Return the lines for a route's source, MTU and metric."""
     rest = ((source, route.source), (mtu, route.mtu), (metric, route.metric or None))
     return [f"{key}{value}" for key, value in rest if value is not None]
 
@@ -162,7 +168,8 @@ def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
 def _networkd_hop(hop: NextHop) -> list[str]:
     if hop.gateway is None:
         return ["Scope=link"]
-    # Without it, it is "yes" on an interface without a static address, whose gateway becomes reachable through DHCP.
+    # If GatewayOnLink= is missing, networkd takes it as "yes" on an interface without a static address, whose gateway
+    # becomes reachable through DHCP.
     return [f"Gateway={hop.gateway}", f"GatewayOnLink={'yes' if hop.onlink else 'no'}"]
 
 

@@ -1,4 +1,4 @@
-"""Apply a plan to the kernel's routes, and record how to undo it."""
+"""Apply a plan to the kernel's routes, and record how to undo each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
 T = TypeVar("T")
 
-# A bulk call can't be interrupted: this is small enough to cancel quickly, and large enough to be fast.
+# A bulk call can't be interrupted. This number is small enough to cancel quickly, and large enough to be fast.
 BULK_ROUTES = 256
 
 _DELETIONS_MAX = 4
@@ -38,20 +38,20 @@ _REASONS = {
 
 
 def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo) -> None:
-    """Add, then replace, then remove, so that every destination always has a route.
+    """Add routes, then replace routes, then remove routes, so that every destination always has a route.
 
     Args:
         plan: the changes to make.
         backend: the kernel.
-        scope: checked between bulk calls.
-        undo: gets the steps to undo the changes.
+        scope: the scope, which is checked between bulk calls.
+        undo: receives the steps that undo the changes.
 
     Raises:
-        RouteError: the kernel refused; ``undo`` has the changes made so far.
+        RouteError: the kernel refused a change. ``undo`` has the changes made so far.
     """
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
         _refuse(verb, failures)
-    # Each delete reads all our routes first: make only a few calls, or the time grows quadratically.
+    # Each deletion first reads all our routes. More than a few calls would make the time grow quadratically.
     for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
         undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
         _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
@@ -60,19 +60,19 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
 def apply_what_goes(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> tuple[RoutePlan, dict[Route, str]]:
-    """Add and replace the routes that the kernel accepts; remove routes only if it accepted all of them.
+    """Add and replace the routes that the kernel accepts, and remove routes only if it has accepted all of them.
 
     Args:
         plan: the changes to make.
         backend: the kernel.
-        scope: checked between bulk calls.
-        undo: gets the steps to undo the changes.
+        scope: the scope, which is checked between bulk calls.
+        undo: receives the steps that undo the changes.
 
     Returns:
-        The changes, and the reason why each of the other routes was refused.
+        The changes that were made, and for each refused route the reason.
 
     Raises:
-        RouteError: the kernel can't be queried, or doesn't remove a route; ``undo`` has the changes made so far.
+        RouteError: the kernel can't be queried, or doesn't remove a route. ``undo`` has the changes made so far.
     """
     refusals: dict[Route, str] = {}
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
@@ -90,7 +90,7 @@ def apply_what_goes(
 def _add_and_replace(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    """Yield the changes of each bulk call, and the kernel's refusals."""
+    """Yield the verb of each bulk call, and the failures that the kernel reported."""
     added: list[Route] = []
     undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
     for add in _bulks(plan.add, scope):
@@ -104,7 +104,10 @@ def _add_and_replace(
 
 
 def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
-    """Refuse to replace a route that took our route's place since it was read: NLM_F_REPLACE ignores the owner."""
+    """Refuse to replace our routes if another program has put a route in the place of one of them.
+
+    NLM_F_REPLACE ignores the owner, so the kernel would replace that route.
+    """
     there: dict[object, Route] = {}
     for route in backend.routes(Table.MAIN):
         there.setdefault(route.key, route)
@@ -128,13 +131,13 @@ def _refuse(verb: str, failures: Sequence[RouteFailure]) -> None:
     if not failures:
         return
     refusals = [_explain(verb, failure) for failure in failures]
-    # EACCES is the FIB's word for prohibit; it isn't about our privileges.
+    # With EACCES the FIB reports a prohibit route; it has nothing to do with our privileges.
     errno = failures[0].errno
     raise RouteError.of(refusals, most=_NAMED_FAILURES_MAX, errno=None if errno == errnos.EACCES else errno)
 
 
 def _explain(verb: str, failure: RouteFailure) -> Refusal:
-    # For a bad gateway the kernel has one sentence and many errnos (fib_check_nh); ip shows only the sentence.
+    # For a bad gateway the kernel has one message but many errnos (fib_check_nh), and ip shows only the message.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     hop = failure.route.hops[0] if failure.route.hops else NextHop()

@@ -1,4 +1,4 @@
-"""Compare the wanted routes with the table: what must change, and what must not."""
+"""Compare the wanted routes with the table, and decide which routes must change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.routes.resolve import resolve
 
 @attrs.frozen
 class Replacement:
-    """One of our routes that is to be replaced by another with the same destination and metric."""
+    """One of our routes and the route that is to replace it, which has the same destination and metric."""
 
     old: Route
     new: Route
@@ -30,11 +30,11 @@ class RoutePlan:
     """The changes to make in table main, in the order in which they are made.
 
     Args:
-        add: routes whose destination and metric are free.
-        replace: our routes that differ.
+        add: the routes whose destination and metric aren't used yet.
+        replace: our routes that differ from the wanted ones.
         remove: our routes that are no longer wanted.
-        unchanged: our routes that are as wanted.
-        foreign: another program's routes that already do what is wanted; left alone.
+        unchanged: our routes that are already as wanted.
+        foreign: other programs' routes that already do what is wanted, and don't change.
     """
 
     add: tuple[Route, ...] = ()
@@ -45,12 +45,12 @@ class RoutePlan:
 
     @property
     def wanted(self) -> tuple[Route, ...]:
-        """Return all routes that must win afterwards."""
+        """Return all routes that must win once the plan has been applied."""
         return (*self.add, *(item.new for item in self.replace), *self.unchanged, *self.foreign)
 
     @property
     def changes(self) -> Changes:
-        """Return the plan's changes; false if the table is as wanted."""
+        """Return the plan's changes, which are false if the table is as wanted."""
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
         return Changes((*added, *replaced, *(Change(route, "removed") for route in self.remove)))
@@ -58,7 +58,7 @@ class RoutePlan:
 
 @attrs.frozen
 class RoutesReport:
-    """The result for the static routes, and for their installation at every boot.
+    """The result of installing the static routes now and for every boot.
 
     Args:
         plan: the plan that was applied.
@@ -69,7 +69,7 @@ class RoutesReport:
     changes: Changes = attrs.field(factory=Changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON; each route as ``ip route show`` prints it."""
+        """Return the report as JSON, with each route as ``ip route show`` prints it."""
         same = {name: [*map(str, getattr(self.plan, name))] for name in ("unchanged", "foreign")}
         return {"schema": 1} | self.changes.to_json() | same
 
@@ -78,14 +78,14 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
     """Compare wanted routes with table main.
 
     Args:
-        wanted: resolved routes, no two with the same key.
+        wanted: the resolved routes; no two of them have the same key.
         main: the entries of table main, in the kernel's order.
 
     Returns:
         The plan.
 
     Raises:
-        RouteError: with every refusal, each with the conflicting route and a hint.
+        RouteError: some routes can't be installed. The error names each of them, with the conflicting route and a hint.
     """
     plan, refusals = plan_what_goes(wanted, main)
     if refusals:
@@ -96,18 +96,18 @@ def plan_routes(wanted: Sequence[Route], main: Sequence[Route]) -> RoutePlan:
 def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, and plan those that don't conflict.
 
-    Only our own routes (protocol 217) are ever replaced or removed. Another program's route with the same
-    destination, tos and metric is left alone if it has the same next hops; otherwise the wanted route is refused,
+    Only our own routes (protocol 217) are ever replaced or removed. If another program's route has the same
+    destination, tos and metric, it is left alone if it has the same next hops. Otherwise the wanted route is refused,
     because NLM_F_REPLACE ignores the owner (fib_table_insert in net/ipv4/fib_trie.c).
 
     Args:
-        wanted: resolved routes, no two with the same key.
+        wanted: the resolved routes; no two of them have the same key.
         main: the entries of table main, in the kernel's order.
 
     Returns:
-        The plan of the accepted routes, and every refusal, each with the conflicting route and a hint.
+        The plan for the accepted routes, and a refusal for each other route, with the conflicting route and a hint.
     """
-    # The entries of each destination; numbers hash several times as fast.
+    # The entries of each destination. Pairs of numbers hash several times as fast as networks.
     entries: dict[Prefix, list[Route]] = {}
     for route in main:
         entries.setdefault(numbers(route.destination), []).append(route)
@@ -119,7 +119,7 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
             sorted_["add"].append(route)
             continue
         connected = next((entry for entry in same if entry.is_connected), None)
-        # REPLACE replaces the first of several entries with the same key.
+        # If several entries have the same key, NLM_F_REPLACE replaces the first one.
         there = next((entry for entry in same if entry.key == route.key), None)
         if connected is not None:
             refusals.append(_refuse_connected(route, connected))
@@ -135,7 +135,8 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
             refusals.append(_refuse_foreign(route, there))
     ours = [route for route in main if route.is_ours]
     keys = {route.key for route in wanted} if ours else set()
-    # Routes that others need for their gateways go last, so that undo, in reverse order, restores them first.
+    # Routes that other routes need for their gateways are removed last, so that undoing, in reverse order, restores
+    # them first.
     sorted_["remove"] = sorted(
         (route for route in ours if route.key not in keys), key=lambda route: route.scope == Scope.LINK
     )
@@ -167,14 +168,14 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 
 
 def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | None]:
-    """Plan for the host's current state without changing anything.
+    """Plan the routes for the host's current state, without changing anything.
 
     Args:
         config: the wanted routes.
         backend: the kernel.
 
     Returns:
-        The plan, and in words what is still missing; if anything is, the plan is empty.
+        The plan, and a phrase that says what is still missing. If anything is, the plan is empty.
 
     Raises:
         RouteError: a route can never be installed as given, or the kernel can't be queried.
@@ -186,22 +187,22 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
 
 
 def find_missing(config: Config, backend: RouteBackend) -> str | None:
-    """Return what the config's routes still wait for, without reading the whole table.
+    """Return what must appear before the config's routes can be planned, without reading the whole table.
 
-    Only links, defaults, and the entries around the config's gateways are read.
+    This reads only the links, the default routes, and the entries around the config's gateways.
 
     Args:
         config: the wanted routes.
         backend: the kernel.
 
     Returns:
-        The missing part, in words; None: the routes can be planned, or one of them can never be installed as given.
+        A phrase that says what is missing, or None if the routes can be planned or one of them can never be installed.
 
     Raises:
         RouteError: the kernel can't be queried.
     """
-    # One route of each device and gateway suffices, and each route on the link, which may reach a gateway. With all of
-    # 100,000, apply would take 0.4 s longer.
+    # One route for each device and gateway is enough, besides each route on the link, which may reach a gateway. With
+    # all routes of a config with 100,000, apply would take 0.4 s longer.
     firsts: dict[object, StaticRoute] = {}
     for route in config.static_routes.routes:
         firsts.setdefault((route.dev, route.gateway, route.gateway == ONLINK and route.destination), route)
@@ -221,6 +222,6 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
 
     missing = missing_with(answer.route for answer in backend.lookup(gateways))
     if missing is not None and gateways:
-        # A longer prefix or a rule may hide from a lookup the entry against which the kernel checks a gateway.
+        # A lookup may find a longer prefix or another table than the entry against which the kernel checks a gateway.
         missing = missing_with(backend.routes_except({dev for route in defaults for dev in route.devs}))
     return missing

@@ -1,4 +1,7 @@
-"""Pure: fill in what a static route leaves open, from the default route and the existing links."""
+"""Fill in what a static route leaves open, from the default route and the existing links.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +28,28 @@ def resolve(
     main: Sequence[Route],
     uplinks: tuple[str, ...] | None,
 ) -> tuple[tuple[Route, ...], str | None]:
-    """Fill in device, gateway, source and MTU of static routes.
+    """Fill in the device, gateway, source and MTU of static routes.
 
-    Given values are taken literally. Others are inherited from the default route through the named device, if there
-    is one, otherwise through an uplink: its gateway of either family (RFC 8950), ``onlink``, all hops of a multipath
-    route, and its ``src`` and ``mtu``.
+    Values that the config gives are used as they are. Other values are inherited from the default route through the
+    named device, or if none is named, through an uplink. These are the gateway of either family (RFC 8950), ``onlink``,
+    all hops of a multipath route, ``src`` and ``mtu``.
 
     Args:
         wanted: the config's routes.
         links: the host's links.
         addresses: the host's addresses.
         main: the entries of table main; those for 0.0.0.0/0 and those of scope link or nearer are enough.
-        uplinks: the config's patterns of the interfaces whose default route is inherited; None: any interface.
+        uplinks: the config's patterns of the interfaces whose default route is inherited, or None for any interface.
 
     Returns:
-        The routes, first those through which others may reach their gateway; complete only if nothing is missing. And
-        the things to wait for, in one phrase, each with a route that needs it; None: nothing.
+        The routes, and a phrase for what is missing, or None if nothing is. Routes through which others may reach their
+        gateway come first. If anything is missing, the routes are incomplete, and the phrase names for each missing
+        thing a route that needs it.
 
     Raises:
-        RouteError: waiting doesn't help: a device is a port of another one, a gateway is this host itself, or the
-            default route has several interfaces and a device must be named. The error names all such routes.
+        RouteError: some routes can never be installed: a device is a port of another one, a gateway is this host
+            itself, or the default route has several interfaces and a device must be named. The error names all such
+            routes.
     """
     resolver = _Resolver(links, addresses, main, wanted, uplinks)
     # A gateway may be reachable only through another of these routes, which must then be installed first.
@@ -77,11 +82,11 @@ def resolve(
 
 
 class _NotThere(Exception):
-    """Something is missing that may still appear."""
+    """An error because something is missing that may still appear."""
 
 
 class _Refused(Exception):
-    """The route can never be installed."""
+    """An error because the route can never be installed."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -89,10 +94,12 @@ class _Refused(Exception):
 
 
 def _on_link(main: Sequence[Route], wanted: Sequence[StaticRoute]) -> list[tuple[IPv4Network, tuple[str | None, ...]]]:
-    """Return the prefixes that may contain a gateway, and the interfaces that reach it; None: the default's.
+    """Return the prefixes that may contain a gateway, each with the interfaces that reach it.
 
-    The kernel looks a gateway up only among routes of scope link or nearer (fib_check_nh_v4_gw). Our own existing ones
-    count only if they are wanted: routes that this run adds must not depend on ones that it removes.
+    None as an interface stands for that of the default route.
+
+    The kernel looks up a gateway only among routes of scope link or nearer (fib_check_nh_v4_gw). Our own existing
+    routes count only if they are wanted, because routes that this run adds must not depend on routes that it removes.
     """
     there = (route for route in main if route.type is RouteType.UNICAST and route.scope >= Scope.LINK)
     theirs = [(route.destination, route.devs) for route in there if not route.is_ours]
@@ -113,16 +120,19 @@ class _Resolver:
         self._defaults = unicast_defaults(main)
         self._uplinks = uplinks
         self._on_link = _on_link(main, wanted)
-        self.like = cache(self._like)  # thousands of routes have the same values
+        self.like = cache(self._like)  # thousands of routes may have the same values
 
     def _like(self, dev: str | None, gateway: Gateway) -> Route:
-        """Return a default route with the hops, scope, source and MTU of a route with this device and gateway."""
+        """Return what all routes with this device and gateway have in common, as a route.
+
+        It has their hops, scope, source and MTU, and the default route's destination.
+        """
         hops, default = self._hops(dev, gateway)
         source, mtu = (default.source, default.mtu) if default else (None, None)
         return Route(DEFAULT_DESTINATION, hops, source=source, mtu=mtu)
 
     def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
-        """Return the next hops, and the default route from which the rest is inherited, if any."""
+        """Return the next hops, and the default route from which the other values are inherited, if any."""
         if dev is not None:
             self._check_device(dev)
         if dev is not None and gateway is not None:
@@ -142,7 +152,7 @@ class _Resolver:
         if not isinstance(gateway, IPv4Address):
             return NextHop(dev)
         if gateway in self._local:
-            # The kernel accepts it (fib_check_nh takes a local address), and the packets are lost.
+            # The kernel accepts a local address as a gateway (fib_check_nh), but the packets are lost.
             raise _Refused(f"the gateway {gateway} is an address of this host")
         if any(hop.gateway == gateway and hop.dev == dev and hop.onlink for hop in inherited):
             return NextHop(dev, gateway, onlink=True)

@@ -1,8 +1,8 @@
-"""Check that every route wins: from the tables if they leave no doubt, otherwise by asking the kernel.
+"""Check that every route wins, using the tables if they leave no doubt, and otherwise asking the kernel.
 
-Longest-prefix match gives an address that no longer prefix covers to the entries of one destination; of these the one
-with the lowest metric carries it. Cases that aren't as simple (a custom policy rule, an entry of table local around the
-address, a dead hop, a second metric) aren't decided here.
+Longest-prefix match assigns an address that no longer prefix covers to the entries of one destination. Of these, the
+entry with the lowest metric carries the packets. Cases that aren't as simple are left to the kernel: a custom policy
+rule, an entry of table local around the address, a dead hop, or a second metric.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from hostrouting.model.rules import Rule
 
 _NAMED_MAX = 5
 
-# To 0.0.0.0 the host talks to itself, whatever the tables say (ip_route_output_key_hash_rcu in net/ipv4/route.c).
+# Packets to 0.0.0.0 stay on the host, whatever the tables say (ip_route_output_key_hash_rcu in net/ipv4/route.c).
 _THIS_HOST = (0, 32)
 
 
 def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
-    """Check that every route wins at an address that no longer prefix covers: from the tables, or by asking the kernel.
+    """Check that every route wins at an address that no longer prefix covers.
 
     Args:
-        wanted: routes of table main that must win.
+        wanted: the routes of table main that must win.
         backend: the kernel.
 
     Raises:
-        RouteError: a route doesn't win: it is in the table, but a rule, a lower metric or longer prefixes beat it, and
-            the error names the winner; or it was removed again.
+        RouteError: a route doesn't win. Either it is in the table, but a rule, a lower metric or longer prefixes beat
+            it, and the error names the winner; or it was removed again.
     """
     if not wanted:
         return
@@ -59,7 +59,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Network, int, int], Route]) -> bool:
-    """Return whether packets use a route, or the wanted one of a lower metric whose fallback it is."""
+    """Return whether packets use a route, or a wanted route with a lower metric, for which it is the fallback."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -79,7 +79,10 @@ def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> Refusal:
 
 
 def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[Refusal]:
-    """Refuse routes of which longer prefixes cover every address, unless these are ours or local addresses."""
+    """Return refusals for routes that never win because longer prefixes cover every address.
+
+    Routes that are covered by our routes or by local addresses are fine.
+    """
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
     ours = [numbers(route.destination) for route in main if route.is_ours and not route.is_dead]
@@ -107,25 +110,26 @@ def unproven(
     main: Sequence[tuple[Route, Sequence[Prefix]]],
     local: Iterable[Route],
 ) -> list[tuple[Route, IPv4Address | None]]:
-    """Return the routes for which the tables don't prove that they win.
+    """Return the routes of which the tables don't prove that they win.
 
     Args:
-        wanted: the routes of table main.
-        rules: in the order in which the kernel evaluates them.
+        wanted: the routes of table main that must win.
+        rules: the policy rules, in the order in which the kernel evaluates them.
         main: the entries of table main, in the kernel's order (``RouteBackend.routes_by_attributes``).
         local: the entries of table local.
 
     Returns:
-        The routes to ask the kernel about, in their order: all of them if there are custom rules. Each has an address
-        that no longer prefix covers; None if longer ones cover all of it.
+        The routes to ask the kernel about, in their order; with custom rules, these are all routes. Each comes with an
+        address that no longer prefix covers, or None if longer prefixes cover all of it.
     """
-    # A packet without a tos doesn't match entries with one, and no packet matches entries whose hops are all dead.
+    # A packet without a tos doesn't match entries that have one, and no packet matches an entry whose hops are all
+    # dead.
     asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0 and not entry.is_dead]
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
     uncovered = uncovered_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
-    # For every packet these rules look up local first, then main; before the first custom rule the two are one trie,
-    # and the longer prefix wins.
+    # With these rules, every packet is looked up in table local first and then in main. Before the first custom rule
+    # exists, the two share one trie, in which the longer prefix wins.
     winners = _winners(asked) if tuple(rules) == KERNEL_RULES else {}
     covered_by_local = PrefixSet(locals_).overlaps
     left: list[tuple[Route, IPv4Address | None]] = []
@@ -139,7 +143,7 @@ def unproven(
 
 
 def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:
-    """Return for each destination the first entry with the lowest metric."""
+    """Return the entry that wins for each destination, which is the first one with the lowest metric."""
     winners: dict[Prefix, Route] = {}
     for entry, prefixes in main:
         for prefix in prefixes:
@@ -149,7 +153,7 @@ def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Rou
 
 
 def _is_as_wanted(entry: Route, route: Route) -> bool:
-    """Return whether an entry is the wanted route, and the kernel doesn't skip it."""
+    """Return whether an entry is the wanted route and the kernel doesn't skip it."""
     is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
     is_same = entry.metric == route.metric and entry.table == route.table
     return is_unicast and is_same and _lead_as_wanted(entry.hops, route.hops)
@@ -157,5 +161,5 @@ def _is_as_wanted(entry: Route, route: Route) -> bool:
 
 @lru_cache
 def _lead_as_wanted(hops: tuple[NextHop, ...], wanted: tuple[NextHop, ...]) -> bool:
-    # A sysctl makes the kernel skip a hop without carrier (ignore_routes_with_linkdown).
+    # With a sysctl (ignore_routes_with_linkdown) the kernel skips a hop without a carrier.
     return bool(wanted) and hops == wanted and not any(hop.is_dead or hop.is_linkdown for hop in hops)
