@@ -1,1 +1,1 @@
-"""The tasks for a bootstrap program, and functions that change nothing."""
+"""The tasks for a bootstrap program, and functions that examine a host without changing it."""

@@ -1,4 +1,4 @@
-"""Convert the common arguments of tasks, a config and a host; refuse anything else, and say what to give instead."""
+"""Convert the arguments that tasks have in common, a config and a host, and refuse other values with a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.model.text import shown
 
 
 def to_config(value: Config) -> Config:
-    """Convert a task's config; for attrs.
+    """Return a task's config after checking its type; used as a converter of attrs.
 
     Raises:
         TypeError: the value isn't a config.
@@ -24,7 +24,7 @@ def to_config(value: Config) -> Config:
 
 
 def to_host(value: Host | None) -> Host:
-    """Convert the host that a task works on; None means this host. For attrs.
+    """Return the host that a task works on, which is this host if the value is None; used as a converter of attrs.
 
     Raises:
         TypeError: the value isn't a host.
@@ -43,7 +43,7 @@ class ConfigTask:
 
     Args:
         config: the wanted config.
-        host: the host to work on; None: this host.
+        host: the host to work on; by default this host.
     """
 
     config: Config = attrs.field(converter=to_config)

@@ -1,6 +1,6 @@
-"""The tasks that install: one function does what each of them asks for.
+"""The tasks that install something; one function, ``configure``, carries out all of them.
 
-Wait for the network -> scripts, units and gate -> routes -> removals -> oneshots -> the check.
+Its steps are: wait for the network -> scripts, units and gate -> routes -> removals -> oneshots -> the check.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from phases import CancelScope, all_or_nothing, run_child, task
 class ConfigureStaticRoutes(ConfigTask):
     """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
 
-    Our routes from an earlier run that are no longer wanted are removed; no other program's route is ever changed. On a
-    running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
+    The task removes our routes from an earlier run that are no longer wanted, and never changes another program's
+    route. On a running STRICT node use ``Configure``, which changes routes and expected CIDRs in one step.
 
     Args:
         config: the wanted config.
-        host: the host to work on; None: this host.
+        host: the host to work on; by default this host.
     """
 
     name = "configure-static-routes"
@@ -62,7 +62,7 @@ class ConfigureStaticRoutes(ConfigTask):
         """Install the routes.
 
         Returns:
-            The routes that were added, replaced, removed and left alone; and the files and units that were changed.
+            The routes that were added, replaced, removed and left alone, and the files and units that were changed.
 
         Raises:
             RouteError: a route can't be installed or doesn't win; all changes are undone.
@@ -76,11 +76,11 @@ class ConfigureStaticRoutes(ConfigTask):
 class ConfigureWatch(ConfigTask):
     """Install the watcher if a config asks for one; otherwise remove it.
 
-    The watcher works by the manifest of the installation, so it follows the other tasks by itself.
+    The watcher works from the manifest of the installation, so it follows the other tasks on its own.
 
     Args:
         config: the wanted config.
-        host: the host to work on; None: this host.
+        host: the host to work on; by default this host.
     """
 
     name = "configure-watch"
@@ -102,25 +102,25 @@ class ConfigureWatch(ConfigTask):
 class CheckRouteOverlap(ConfigTask):
     """Prove that every expected CIDR leaves through the node's uplinks, and write a marker with the result.
 
-    On a running STRICT node use ``Configure``: it changes routes and expected CIDRs in one step.
+    On a running STRICT node use ``Configure``, which changes routes and expected CIDRs in one step.
 
     Args:
-        config: the expected CIDRs, and the effect of a failure.
-        host: the host to work on; None: this host.
+        config: the expected CIDRs, and the mode, which decides what a failure does.
+        host: the host to work on; by default this host.
     """
 
     name = "check-route-overlap"
 
     def do(self, scope: CancelScope) -> OverlapReport:
-        """Check, and install the check for every boot.
+        """Check the expected CIDRs, and install the check for every boot.
 
         Returns:
-            The report; in WARN mode also if something fails.
+            The report; in WARN mode it is also returned if something fails.
 
         Raises:
-            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged. The markers are written
-                first, and nothing is undone.
-            UnitError: the installed routes have other uplinks; ``Configure`` changes both.
+            RouteOverlapError: something fails or nothing could be judged, and the mode is STRICT. The markers are
+                written before that, and nothing is undone.
+            UnitError: the installed routes were rendered with other uplinks; use ``Configure`` to change both parts.
             FileError: a file can't be written, or the lock can't be taken.
         """
         report = configure(self.config, self.host, scope, CHECK)
@@ -131,34 +131,34 @@ class CheckRouteOverlap(ConfigTask):
 class Configure(ConfigTask):
     """Install the static routes and the watcher, then prove that every expected CIDR leaves through the uplinks.
 
-    This is one step: scripts and expected CIDRs are in place before the kernel's first route changes, so a start of the
-    node is judged either by the old config or by the new one.
+    All of this is one step. Scripts and expected CIDRs are in place before the first route in the kernel changes, so a
+    start of the node is judged either by the old config or by the new one.
 
     Args:
         config: the wanted config.
-        host: the host to work on; None: this host.
+        host: the host to work on; by default this host.
     """
 
     name = "configure"
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Install everything; the check comes last, because it may raise in STRICT mode.
+        """Install everything, and check last, because the check may raise an error in STRICT mode.
 
         Returns:
-            The reports of routes, watcher and check, and all changes.
+            The reports on routes, watcher and check, and all changes.
 
         Raises:
-            HostRoutingError: any error of the tasks; the check doesn't run after a failed installation.
+            HostRoutingError: any error of the other tasks; the check doesn't run after a failed installation.
         """
         return configure(self.config, self.host, scope)
 
 
 @attrs.frozen
 class RemoveHostRouting:
-    """Remove everything that was ever installed, without needing its config.
+    """Remove everything that was ever installed; no config is needed.
 
     Args:
-        host: the host to work on; None: this host.
+        host: the host to work on; by default this host.
     """
 
     name = "remove-host-routing"
@@ -173,7 +173,7 @@ class RemoveHostRouting:
 
         Raises:
             RouteError: a route can't be removed; the table is unchanged.
-            FileError: a file can't be removed or examined; the rest is removed. A later run continues.
+            FileError: a file can't be removed or examined; the rest is removed, and a later run continues.
         """
         report = configure(Config(), self.host, scope)
         if report.warnings:
@@ -191,10 +191,11 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
         config: the wanted config.
         host: the host to work on.
         scope: cancels the run.
-        names: the parts to decide about, others stay as they are; without names, all parts of a config.
+        names: the parts to install or remove, while others don't change; by default all parts that a config can ask
+            for.
 
     Raises:
-        HostRoutingError: with the changes that remain; a failed installation is undone.
+        HostRoutingError: the run failed. The error lists the changes that remain; a failed installation is undone.
         StoppedRun: the run was cancelled, and some changes remain.
     """
     host = host.within(scope)
@@ -202,19 +203,19 @@ def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> Co
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
         run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
         if len(wanted.parts) > 1:
-            # Logs and observers get two tasks from it.
+            # Logs and observers see this run as two tasks.
             plan = run_child(task("configure-static-routes")(run.install), scope)
             overlap = run_child(task("check-route-overlap")(run.finish), scope)
         else:
             plan, overlap = run.install(scope), run.finish(scope)
         if not host.is_image:
-            # A successful run also ends a trial whose confirm was killed.
+            # A successful run also ends a trial whose confirmation was killed.
             remove(host.layout.confirmed)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
-    """Return reasons why an installation can't work yet; they aren't errors, because they may be solved later.
+    """Return the reasons why an installation can't work yet; they aren't errors, because they may be solved later.
 
     Raises:
         UnitError: systemd is running but can't be queried.
@@ -245,7 +246,7 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
             )
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
-            raise  # without a systemd nothing is known
+            raise  # without a systemd nothing is known about units
     return tuple(warnings)
 
 
@@ -256,11 +257,11 @@ class Run:
     Args:
         config: the wanted config.
         host: the host to work on.
-        wanted: the parts that are decided about.
-        deadlines: the deadlines of its waits.
-        warnings: the warnings for the report, or for a failing check.
-        done: the changes that aren't undone.
-        boot: the plan of the next boot, once it is made.
+        wanted: the parts to install or remove.
+        deadlines: the deadlines of the run's waits.
+        warnings: the warnings, which go into the report or into the error of a failing check.
+        done: the changes made so far, except those that were undone.
+        boot: the plan for the next boot, once it is made.
     """
 
     config: Config
@@ -272,13 +273,13 @@ class Run:
     boot: BootPlan = attrs.field(init=False)
 
     def install(self, scope: CancelScope) -> RoutePlan:
-        """Install for the next boot and install the routes in the kernel: all of it or nothing.
+        """Install everything for the next boot and the routes in the kernel, or nothing if a step fails.
 
         Args:
             scope: cancels the installation.
 
         Returns:
-            The plan of the routes. The next boot's removals are still to be made.
+            The plan of the routes. What the next boot no longer needs still has to be removed.
 
         Raises:
             HostRoutingError: the installation failed; all changes are undone.
@@ -295,20 +296,20 @@ class Run:
                 # A start of the node may install the new routes in the kernel before this run does.
                 undo.push(partial(_restore, host.routes.our_routes(), host))
             placed, plan = put_in_place(self.boot, host, undo), RoutePlan()
-            # A script that holds the lock may be writing our routes right now.
+            # A script that holds the lock may be writing our routes at this moment.
             if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.routes.our_routes()):
                 plan = write_routes(config, host, scope, network)
         self.done.changes |= placed | plan.changes
         return plan
 
     def finish(self, scope: CancelScope) -> OverlapReport:
-        """Make the removals, check, and start the oneshots.
+        """Remove what is no longer wanted, check, and start the oneshots.
 
         Args:
             scope: cancels the run.
 
         Raises:
-            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged.
+            RouteOverlapError: something fails or nothing could be judged, and the mode is STRICT.
             HostRoutingError: a removal or the check failed; a later run continues from there.
         """
         self.done.add(take_away(self.boot, self.host, scope))
@@ -328,23 +329,23 @@ class Run:
         )
 
     def _check(self, scope: CancelScope) -> OverlapReport:
-        """Check and write the markers, if the check is among the parts that are decided about."""
+        """Check and write the markers, if the check is one of the run's parts."""
         overlap, host = self.config.route_overlap, self.host
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
             return nothing_expected(overlap)
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
         report = check_overlap(self.config, host.routes, scope, deadlines=self.deadlines)
-        # Like the script and the watcher: two that write at once could leave both markers.
+        # The script and the watcher take the lock too. If two of them wrote at once, both markers could remain.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
         return report
 
 
 def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
-    """Raise a report as an error in STRICT mode, if something fails or nothing could be judged.
+    """Raise a report as an error if the mode is STRICT and something fails or nothing could be judged.
 
-    Without expected CIDRs no unit is held back.
+    Without expected CIDRs nothing is raised, because no unit is blocked then.
     """
     is_asked = report.reason_kind is not UnknownReason.NOTHING_EXPECTED
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK and is_asked:
@@ -352,7 +353,7 @@ def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hi
 
 
 def _restore(before: Sequence[Route], host: Host) -> None:
-    """Restore our former routes in the kernel; if they are unchanged, don't wait for a busy lock."""
+    """Restore our former routes in the kernel, or return at once if they are unchanged, even if the lock is busy."""
     if list(host.routes.our_routes()) == list(before):
         return
     scope = CancelScope()

@@ -1,4 +1,4 @@
-"""Install the routes in the kernel: wait -> lock -> plan -> install -> verify."""
+"""Install the routes in the kernel, in the steps wait -> lock -> plan -> install -> verify."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
 from phases import CancelScope, all_or_nothing
 
-# Something that existed for the wait, but not for the plan, is unstable.
+# If something existed during the wait but not for the plan, it is unstable, so look again after this time.
 _FLAP_SECONDS = 0.1
 
 
@@ -29,12 +29,12 @@ def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: D
 
     Args:
         config: the wanted routes.
-        host: the host with the kernel.
+        host: the host whose kernel is queried.
         scope: cancels the wait.
-        deadline: when to give up.
+        deadline: the time at which to give up.
 
     Raises:
-        RouteError: the routes can't be planned in time.
+        RouteError: the deadline has passed, and the routes still can't be planned.
     """
     missing = look_until(host.routes, scope, deadline, partial(find_missing, config, host.routes))
     if missing is not None:
@@ -50,7 +50,7 @@ def _waited_in_vain(missing: str, deadline: Deadline) -> RouteError:
 
 @contextmanager
 def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> Iterator[RoutePlan]:
-    """Wait until the routes can be planned, and plan them under the lock, which is held for the block.
+    """Wait until the routes can be planned, then plan them under the lock, and hold it during the block.
 
     Raises:
         RouteError: as for ``wait_for_network``, or a conflicting route exists.
@@ -69,16 +69,18 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Dea
 
 
 def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:
-    """Install the routes of a config in the kernel, all of them or none, verify them, and remove our other ones.
+    """Install the routes of a config in the kernel, verify them, and remove our other routes.
+
+    If one of the routes can't be installed, none is.
 
     Args:
         config: the wanted routes.
-        host: the host with the kernel.
+        host: the host whose kernel is changed.
         scope: cancels the run.
         deadline: the deadline of the wait for the network.
 
     Returns:
-        The plan that was carried out. A current trial has ended.
+        The plan that was carried out. If there was a trial, it has ended.
 
     Raises:
         RouteError: a route can't be installed or doesn't win; the table is unchanged.
@@ -94,11 +96,11 @@ def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadl
 
 @attrs.frozen
 class InstallRoutes(ConfigTask):
-    """Install the static routes in the kernel, all of them or none; the only file written is the lock.
+    """Install the static routes in the kernel, all of them or none, without writing any file but the lock.
 
     Args:
         config: the wanted config.
-        host: the host to work on; None: this host.
+        host: the host to work on; by default this host.
     """
 
     name = "install-routes"

@@ -1,4 +1,4 @@
-"""A plan: the changes that ``Configure`` would make, judged beforehand."""
+"""Plan the changes that ``Configure`` would make, and predict what the gate would decide afterwards."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _NAMED_FINDINGS = 3
 
 @attrs.frozen
 class NextStart:
-    """The gate's decision about the consumer's next start.
+    """What the gate would decide about the consumer's next start.
 
     Args:
-        consumer: the unit.
-        is_admitted: whether it would; None: an image has no kernel to query.
-        reason: the reason, in words.
+        consumer: the unit that starts.
+        is_admitted: whether the gate would admit it, or None for an image, which has no kernel to query.
+        reason: the reason, as a clause.
     """
 
     consumer: str
@@ -43,22 +43,23 @@ class NextStart:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value as JSON."""
+        """Return the decision as JSON."""
         return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
 
 
 @attrs.frozen
 class Plan:
-    """Everything that ``Configure`` would change on a host; false if there are no changes.
+    """Everything that ``Configure`` would change on a host; a plan without changes is false.
 
     Args:
         host: the host's name.
         routes: the plan for the kernel's table.
-        missing: what the routes would wait for, in words, and then ``routes`` is empty; None: nothing.
-        boot: the plan for files and units; None: a snapshot doesn't contain them.
-        next_start: whether the gate would let the consumer start afterwards.
-        warnings: reasons why the installation can't work yet, a sentence each.
-        pending: the InfiniBand interfaces for whose addresses the check would wait.
+        missing: a phrase for what the routes would wait for, in which case ``routes`` is empty; or None if it is
+            nothing.
+        boot: the changes of files and units, or None for a snapshot, which doesn't contain them.
+        next_start: whether the gate would let the consumer start after the changes.
+        warnings: the reasons why the installation can't work yet, one sentence each.
+        pending: the InfiniBand interfaces whose addresses the check would wait for.
     """
 
     host: str
@@ -71,14 +72,14 @@ class Plan:
 
     @property
     def changes(self) -> Changes:
-        """Every route, file and unit that would be changed, as far as known."""
+        """Every route, file and unit that would be changed, as far as they are known."""
         return self.routes.changes | (self.boot or Changes())
 
     def __bool__(self) -> bool:
         return self.missing is not None or bool(self.changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON, as ``hostrouting plan --output json`` prints it."""
+        """Return the plan as JSON, in the form that ``hostrouting plan --output json`` prints."""
         unknown = {"files": None, "units": None} if self.boot is None else {}
         more = {"missing": self.missing, "pending": [*self.pending], "nextStart": self.next_start.to_json()}
         more |= {"warnings": [*self.warnings]}
@@ -90,7 +91,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
     Args:
         config: the wanted config.
-        host: the host to plan for; None: this host.
+        host: the host to plan for; by default this host.
         scope: cancels the check, and the wait for systemd.
 
     Returns:
@@ -117,14 +118,14 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
 
 def _of_boot(config: Config, host: Host, routes: Plan) -> Plan:
-    """Return a plan of routes together with the plan of files and units."""
+    """Add the plan for files and units to a plan of routes."""
     wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
     return attrs.evolve(routes, boot=boot.changes, warnings=(*warnings_of(config, wanted, host), *boot.unseen))
 
 
 def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend, scope: CancelScope) -> RouteBackend:
-    """Return the kernel as it would be after a plan; it can be queried, but not changed."""
+    """Return the kernel as it would be after a plan, as a backend that can be queried but not changed."""
     if not plan.changes:
         return backend
 

@@ -1,6 +1,6 @@
-"""Functions that examine a host without changing it, for programs: the same ones that the command line uses.
+"""Functions that examine a host without changing it, which programs can call and the command line uses.
 
-With ``host=Host.recorded(snapshot)`` they examine a snapshot's host.
+With ``host=Host.recorded(snapshot)`` they examine the host of a snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-# Modules that only some functions need are loaded there: a passing check would take 30 ms more than its 210.
+# Modules that only some functions need are imported in these functions. Otherwise a passing check would take 30 ms
+# longer, in addition to its 210 ms.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
@@ -37,24 +38,25 @@ def check(
     document: Mapping[str, Any] | None = None,
     one_event: bool = False,
 ) -> OverlapReport:
-    """Check now that every expected CIDR leaves through the node's uplinks, writing no marker.
+    """Check now that every expected CIDR leaves through the node's uplinks; write no marker.
 
-    The check waits according to the config: ``wait_seconds`` for a default route, ``settle_seconds`` for InfiniBand's
-    addresses. A failure isn't an error, in either mode.
+    The check waits as the config says: ``wait_seconds`` for a default route, and ``settle_seconds`` for InfiniBand's
+    addresses. A failing CIDR doesn't raise an error, in either mode.
 
     Args:
         config: the expected CIDRs.
-        host: the host to check; None: this host.
-        scope: cancels the check, and receives what it waits for.
-        document: the document with the config. A note reports if its ``node.kubelet.nodeIP`` or
-            ``networking.dnsServiceIP`` doesn't fit.
-        one_event: also predict the verdict after each event that the host may meet; verdict and mode ignore it.
+        host: the host to check; by default this host.
+        scope: cancels the check, and is notified of what it waits for.
+        document: the document that contains the config. If its ``node.kubelet.nodeIP`` or ``networking.dnsServiceIP``
+            doesn't fit, the report has a note about it.
+        one_event: whether to predict the verdict after each event that may happen; this doesn't affect the current
+            verdict.
 
     Returns:
-        The report; its verdict is ``unknown``, with a reason, if nothing could be judged.
+        The report. If nothing could be judged, its verdict is ``unknown``, and it has a reason.
 
     Raises:
-        RouteError: an image has no kernel to query.
+        RouteError: the host is an image, which has no kernel to query.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     config, host = to_config(config), to_host(host)
@@ -76,17 +78,17 @@ def check_kernel(
     nameservers: Sequence[IPv4Address] = (),
     given: NodeAddresses = NONE_GIVEN,
 ) -> OverlapReport:
-    """Check a host with a kernel that may be another one than its own, such as one with the config's routes.
+    """Check a host with another kernel than its own, for example one that already has the config's routes.
 
     Args:
         config: the expected CIDRs.
         host: the host to name in the report.
         backend: the kernel to ask.
         scope: cancels the check.
-        nameservers: the host's DNS servers; the fix names those that it moves to other interfaces.
-        given: the addresses that the config's document gives other components.
+        nameservers: the host's DNS servers; the fix names those whose traffic it moves to another interface.
+        given: the addresses that the config's document contains for other components.
     """
-    # Nothing changes in a snapshot, or in a kernel with merely planned routes, so there is nothing to wait for.
+    # Nothing changes in a snapshot or in a kernel with planned routes, so there is nothing to wait for.
     is_live = host.snapshot is None and backend is host.routes
     deadlines = Deadlines.of(config, scope) if is_live else None
     return check_overlap(
@@ -104,14 +106,14 @@ def explain(
     """Follow each lookup that a socket makes for an address, through rules and tables.
 
     Args:
-        address: the destination; a unicast address.
-        config: the expectations; None, or no CIDR around the address: it should leave through an uplink.
-        host: the host to query; None: this host.
-        scope: cancels the reading.
+        address: the destination, a unicast address.
+        config: the expectations. Without it, or if no CIDR contains the address, it should leave through an uplink.
+        host: the host to query; by default this host.
+        scope: cancels the reads.
 
     Returns:
-        The rules that each lookup reaches, the entry that wins, the interface, and the chosen source. Without a default
-        route to compare with, ``is_as_expected`` is None.
+        The rules that each lookup reaches, the entry that wins, the interface, and the chosen source. If there is no
+        default route to compare with, ``is_as_expected`` is None.
 
     Raises:
         ConfigError: the address isn't a unicast IPv4 address.
@@ -128,17 +130,18 @@ def explain(
 
 
 def snapshot(*, host: Host | None = None) -> Snapshot:
-    """Record what a check reads and what decides events' effects: all tables, a sysctl, network managers.
+    """Record what a check reads, and the sysctl and network managers that decide how events affect the host.
 
     Args:
-        host: the host to record; None: this host.
+        host: the host to record; by default this host.
 
     Returns:
-        The snapshot. ``save`` writes it, ``judge`` accepts it, ``Host.recorded`` makes a host from it.
+        The snapshot. Its ``save`` writes it to a file, ``judge`` accepts it, and ``Host.recorded`` makes a host from
+        it.
 
     Raises:
         RouteError: the kernel can't be queried.
-        FileError: a file can't be read, such as resolv.conf.
+        FileError: a file such as resolv.conf can't be read.
     """
     host = to_host(host)
     if host.snapshot is not None:

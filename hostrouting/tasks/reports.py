@@ -35,9 +35,9 @@ class ConfigureReport:
         routes: the report on the static routes, with their changes.
         watch: the watcher's report, with its changes.
         overlap: the check's report, with its changes.
-        changes: every route, file and unit that was changed: those of the parts, and the shared ones of gate and
-            manifest.
-        warnings: reasons why the installation can't work yet, a sentence each.
+        changes: every route, file and unit that was changed, for a part or for the gate and the manifest, which the
+            parts share.
+        warnings: the reasons why the installation can't work yet, one sentence each.
     """
 
     routes: RoutesReport
@@ -50,13 +50,13 @@ class ConfigureReport:
     def of(
         cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes, warnings: tuple[str, ...]
     ) -> ConfigureReport:
-        """Make a run's report.
+        """Make the report of a run.
 
         Args:
-            plan: the plan of the kernel's routes, carried out.
+            plan: the plan of the kernel's routes, after it was carried out.
             overlap: the check's report.
-            changes: all changes.
-            warnings: the report's warnings.
+            changes: all changes of the run.
+            warnings: the warnings of the run.
         """
         routes = Changes(routes=changes.routes) | changes.of_part(ROUTES)
         return cls(
@@ -68,6 +68,6 @@ class ConfigureReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON; each route as ``ip route show`` prints it."""
+        """Return the report as JSON, with each route as ``ip route show`` prints it."""
         document = attrs.evolve(self.routes, changes=self.changes).to_json()
         return document | {"overlap": self.overlap.to_json(), "warnings": [*self.warnings]}

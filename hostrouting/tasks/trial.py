@@ -1,6 +1,6 @@
-"""Routes on trial: installed in the kernel, and removed in time by systemd unless they are confirmed.
+"""Routes on trial, which are installed in the kernel and removed by systemd after a time unless they are confirmed.
 
-A trial's state exists only in /run: after a reboot neither the trial's routes exist nor anything that would undo
+A trial's state exists only in /run. So after a reboot, neither the trial's routes exist nor anything that would undo
 them.
 """
 
@@ -64,15 +64,16 @@ class TrialReport:
 
 @attrs.frozen
 class TryRoutes(ConfigTask):
-    """Install the static routes in the kernel for a while, and check: without files outside /run, and without units.
+    """Install the static routes in the kernel for a limited time, and check, without files outside /run or units.
 
-    A timer of systemd restores our former routes, whatever happens to this process, unless the trial is confirmed, or
-    another run or a start of the consumer ends it first. If a STRICT check fails they are restored at once.
+    A timer of systemd restores our former routes, whatever happens to this process. It doesn't if the trial was
+    confirmed, or if another run or a start of the consumer ended it before. If a STRICT check fails, they are restored
+    at once.
 
     Args:
         config: the config to try.
-        seconds: the length of the trial.
-        host: the host to work on; None: this host.
+        seconds: the length of the trial in seconds.
+        host: the host to work on; by default this host.
     """
 
     name = "try-routes"
@@ -86,15 +87,16 @@ class TryRoutes(ConfigTask):
             The changes, the check's result, and the end of the trial.
 
         Raises:
-            RouteOverlapError: in STRICT mode, if something fails or nothing could be judged; all changes are undone.
-            HostRoutingError: there is a trial already, systemd isn't running, or a route can't be installed; all
+            RouteOverlapError: something fails or nothing could be judged, and the mode is STRICT; all changes are
+                undone.
+            HostRoutingError: a trial is already in progress, systemd isn't running, or a route can't be installed; all
                 changes are undone.
         """
         config, host = self.config, self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True):
             if is_overdue(host.layout):
                 put_back(host)
-            # A trial whose confirm was killed must be confirmed too.
+            # A trial whose confirmation was killed also has to be confirmed.
             if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
                     f"a trial of routes stands until {stands}",
@@ -106,7 +108,7 @@ class TryRoutes(ConfigTask):
             start_timer(host, self.seconds)
             try:
                 with planned_routes(config, host, scope, deadline) as plan:
-                    # First prepare the restore.
+                    # Write the script that restores the routes before any of them changes.
                     script = render_trial(host.routes.our_routes(), times["until"])
                     files.write_if_changed(host.layout.trial_script, script, mode=0o755)
                     files.write_if_changed(host.layout.trial, to_json_text(times | config.to_mapping()))
@@ -132,7 +134,7 @@ class ConfirmTrial:
     """Keep the routes that ``TryRoutes`` has installed in the kernel, and install everything that its config asks for.
 
     Args:
-        host: the host to work on; None: this host.
+        host: the host to work on; by default this host.
     """
 
     name = "confirm-trial"
@@ -140,18 +142,18 @@ class ConfirmTrial:
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Confirm the trial. If this process is killed, systemd ends the trial when its time is over.
+        """Confirm the trial; if this process is killed, systemd ends the trial when its time is over.
 
         Returns:
             The report of ``Configure``.
 
         Raises:
             RouteError: there is no trial.
-            HostRoutingError: any error of ``Configure``; if nothing is installed the former routes are restored.
+            HostRoutingError: any error of ``Configure``; if nothing was installed, the former routes are restored.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
-            # This takes the trial from its timer, even if an earlier confirm was killed.
+            # From here on the timer can't end the trial, even if an earlier confirmation was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
             document = read_trial(host.layout.confirmed)
@@ -182,13 +184,13 @@ class ConfirmTrial:
 
 
 def render_trial(routes: Sequence[Route], until: str) -> str:
-    """Render the script that puts routes back.
+    """Render the script that restores routes after a trial.
 
     Args:
         routes: our routes before the trial.
-        until: the end of the trial; the script does nothing to another trial.
+        until: the end of the trial, by which the script recognizes it; the script leaves another trial alone.
     """
-    # Routes that others need for their gateways come first.
+    # Routes that other routes need for their gateways come first.
     ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
     lines = [route.words(is_numeric=True) for route in ordered]
     return fill("trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), ROUTES="\n".join(lines))
