@@ -1,4 +1,4 @@
-"""The doctor: check whether the gate holds on this host, and what may break it.
+"""The doctor, which checks whether the gate is effective on this host, and what may break it.
 
-``examine`` has a row for each check, ``checks`` the values that a check returns.
+``examine`` has a row for each check, and ``checks`` has the types that checks use.
 """

@@ -1,4 +1,4 @@
-"""Check the files for the next boot: all are there and no others, only root can change them, and they can be run."""
+"""Check the files for the next boot: all of them exist, only root can change them, and the scripts can be run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from hostrouting.model.errors import FileError
 
 _EXECUTABLE = 0o111
 
-# The gate waits this long for the lock.
+# The gate itself waits this long for the lock.
 _GATE_SECONDS = 5
 
-# The installing run chooses the Python: it is rarely the one that runs this, and an image has none.
+# These lines aren't compared. The installing run chooses the Python, which is rarely the one that runs the doctor, and
+# an image has none.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
-# Each script is checked by itself.
+# Each script is compared on its own, so its checksum isn't.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
 
 _TOOLS = {
@@ -65,14 +66,14 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that every file has the rendered content and mode."""
+    """Check that every file has the content and mode with which it would be rendered."""
     layout, manifest = examined.layout, examined.manifest
     rendered = [file for part in wanted_parts(manifest.config, layout) for file in part.files]
     for file in (*rendered, *gate_files(layout, manifest, {})):
         settled = _CHECKSUM if file.path == layout.gate_list else _PYTHON
         name, state = layout.relative(file.path), read_state(file.path)
         if file.path.suffix == ".service" and is_masked(file.path):
-            continue  # masked: ``units`` reports it
+            continue  # ``units`` reports masked units
         if state is None:
             yield DoctorFinding("file-missing", name, "it isn't there", examined.command("apply"))
             continue
@@ -86,7 +87,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the oneshots exist, start at boot, and were read by systemd."""
+    """Check that the oneshots exist, start at boot, and were reloaded by systemd."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
@@ -126,7 +127,10 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
-    """Add a file, its parent folders, and the targets of links among them: who can change one can change the file."""
+    """Add a file, its parent folders, and the targets of any links among them.
+
+    A user who can change one of these can change the file.
+    """
     for each in (path, *path.parents):
         if each in found or not each.is_relative_to(layout.root) or each == layout.root:
             continue
@@ -163,7 +167,7 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
-    """Return whether the file system of a folder, or of its nearest parent, is mounted with a flag."""
+    """Return whether the file system of a folder, or of its nearest existing parent, is mounted with a flag."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return bool(os.statvfs(there).f_flag & flag)
 
@@ -177,7 +181,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield DoctorFinding("reference-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
-    # ``gate`` reports a mask in place of ours.
+    # If a mask replaces one of our drop-ins, ``gate`` reports it.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield DoctorFinding("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
@@ -200,7 +204,7 @@ def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the programs that the scripts need at boot exist, and that bash is bash."""
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
-    # An image's programs can't run on this machine.
+    # Programs of an image can't be run on this machine.
     is_looked_for = examined.host.is_image or "bash" in {finding.subject for finding in missing}
     if not is_looked_for and not _is_bash(examined):
         message = "another shell is in its place, and the scripts fail in it: no start is let through"

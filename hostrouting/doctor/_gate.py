@@ -1,4 +1,4 @@
-"""Check the consumer: whether it exists, may start, is held by the gate, starts in order, and recovers after a fix."""
+"""Check the consumer: that it exists, may start, runs the gate, starts in order, and recovers after a fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hostrouting.overlap.node_ip import NONE_GIVEN, misfits
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the unit to hold back exists and can be started."""
+    """Check that the consumer's unit exists and can be started."""
     unit = examined.consumer
     if not is_there(examined.host, unit):
         message = "there is no such unit: whatever runs on this node isn't held back"
@@ -73,16 +73,16 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _bare_instances(examined: ExaminedHost) -> list[str]:
     try:
         return [instance for instance, shown in examined.instances.items() if missing_commands(shown)]
-    except UnitError:  # ``gate`` reports it
+    except UnitError:  # ``gate`` reports this
         return []
 
 
-# The gate's check takes less time if it admits the start.
+# A start that the gate admits takes less time than this.
 _LOOK_SECONDS = 3
 
 
 def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find the starts that the gate is holding right now."""
+    """Find the starts that the gate is holding at this moment."""
     for instance, shown in examined.instances.items():
         began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
@@ -92,7 +92,7 @@ def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def node_ip(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Compare the addresses that CONFIG gives other components with the uplinks and the expected CIDRs."""
+    """Compare the addresses that CONFIG has for other components with the uplinks and the expected CIDRs."""
     overlap, kernel = examined.config.route_overlap, examined.host.routes
     if examined.addresses == NONE_GIVEN or not (uplinks := uplink_devs(examined.config, kernel)):
         return
@@ -104,7 +104,7 @@ def node_ip(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that every consumer's instance runs the gate before its process and obeys it, also at the next boot."""
+    """Check that every instance of the consumer runs the gate before its process and obeys it, also after a reboot."""
     if examined.host.is_image:
         yield from _gate_of_image(examined)
     for instance, shown in examined.instances.items():
@@ -116,17 +116,17 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
-            # Only systemd can tell their effect, once it has read them.
+            # Their effect can only be seen once systemd has read them.
             what = " and ".join(unread) or "one of its files"
             message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
             hint = "systemctl daemon-reload; hostrouting doctor"
             if _is_edited(examined):
-                hint = examined.writing_anew  # which reloads too
+                hint = examined.writing_anew  # this command also reloads the units
             yield DoctorFinding("not-reloaded", called, message, hint, Severity.UNKNOWN)
 
 
 def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find the drop-ins that replace ours, or clear the lists that ours fill, from the files alone."""
+    """Find drop-ins that replace ours or clear the lists that ours fill, using only the files."""
     layout, consumer = examined.layout, examined.consumer
     first, last = layout.gates(consumer)
     prefix, _, suffix = consumer.partition("@.")
@@ -146,7 +146,7 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 yield DoctorFinding("gate-overridden", unit, message, f"take the empty {lists[0]} out of it")
 
 
-# The drop-in with the gate's commands for each list.
+# For each list, the drop-in that has the gate's commands.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 _RELOAD = "then: systemctl daemon-reload"
@@ -174,19 +174,22 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
 
 
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
-    """Return the drop-ins that systemd would read now but hasn't: systemd 252 overlooks those in new folders."""
+    """Return the drop-ins that systemd would read now but hasn't read yet.
+
+    systemd 252 overlooks drop-ins in new folders.
+    """
     read = {_below_usr(path) for path in shown["DropInPaths"].split()}
     names = {PurePosixPath(path).name for path in read}
     return [
         examined.layout.relative(path)
         for name, path in drop_ins(examined.layout, instance).items()
-        # An empty one, or a link to /dev/null, only masks others of the same name.
+        # An empty drop-in, or a link to /dev/null, only masks others with the same name.
         if _below_usr(examined.layout.relative(path)) not in read and (name in names or files.read_text(path))
     ]
 
 
 def _below_usr(path: str) -> str:
-    """Map /lib to /usr/lib: they are one folder, or the first has what the second lacks."""
+    """Map /lib to /usr/lib, because either they are one folder, or /lib has files that /usr/lib lacks."""
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
@@ -209,7 +212,10 @@ _MOUNTS = ("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem")
 
 
 def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer's gate sees the host's network and files; "+" doesn't undo a unit's mounts."""
+    """Check that the consumer's gate sees the host's network and files.
+
+    Even commands with "+" run inside a unit's mounts.
+    """
     for instance, shown in examined.instances.items():
         settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
         settings += [f"{key}={word}" for key in _MOUNTS for word in shown[key].split() if _hides(examined, key, word)]
@@ -226,21 +232,21 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     """Return whether a unit's mount hides something that the gate reads or writes."""
     parts = word.removeprefix("-").split(":")
-    # source[:destination[:options]], systemd.exec(5); a temporary file system has no source.
+    # The format is source[:destination[:options]], systemd.exec(5); a temporary file system has no source.
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
     if key == "BindPaths" and place == parts[0]:
-        return False  # the same files as without it
+        return False  # the files are the same without the mount
     layout = examined.layout
     mounted = layout.of(place).resolve()
     ours = [path.resolve() for path in (layout.manifest.parent, layout.config.parent, layout.run_dir)]
     if any(mounted.is_relative_to(each) for each in ours):
         return True
-    # The same files as without the mount can be read and run all the same.
+    # If the mounted files are the same as without the mount, programs can still be read and run.
     is_other = place != parts[0] or key == "TemporaryFileSystem"
     return any(each.is_relative_to(mounted) for each in (*ours, *(_used(layout) if is_other else ())))
 
 
-# Everything that the scripts run and read besides our files; libraries and devices by their folders.
+# Everything that the scripts run and read besides our files; libraries and devices are listed as folders.
 _PROGRAMS = (
     *("awk", "bash", "busybox", "cat", "env", "flock", "gawk", "ip", "mawk", "mkdir", "mv", "rm", "sleep", "sort"),
     *("systemctl", "tail", "test", "timeout"),
@@ -263,7 +269,7 @@ def _used(layout: Layout) -> Iterator[Path]:
 
 
 def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer starts after the oneshots, and that there is no cycle."""
+    """Check that the consumer starts after the oneshots, and that their start order has no cycle."""
     for instance, shown in examined.instances.items():
         early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
         if early:
@@ -284,17 +290,18 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
-    """Return a shortest cycle in the start order of units, through one of the given units.
+    """Return a shortest cycle in the start order that contains one of the given units.
 
-    systemd drops the job of one of the cycle's units, a different one from boot to boot, and doesn't always name the
+    systemd drops the job of one of the cycle's units, which can differ from boot to boot, and doesn't always log the
     cycle.
 
     Args:
-        after: each unit with those that it starts after.
-        through: the units that matter.
+        after: for each unit, the units after which it starts.
+        through: the units of which the cycle must contain one.
 
     Returns:
-        The units of the cycle, each starting after the next, the last after the first; empty if there is none.
+        The units of the cycle, or none if there is no cycle. Each unit starts after the next one, and the last after
+        the first.
     """
     for start in through:
         seen = {start}
@@ -318,7 +325,7 @@ _CONFLICTING = ("Conflicts", "ConflictedBy")
 
 
 def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no operation on the oneshots stops the consumer or keeps it from starting."""
+    """Check that no operation on the oneshots stops the consumer or prevents its start."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
             keys = [key for key in (*_NEEDING, *_STOPPED_BY, *_CONFLICTING) if unit in shown[key].split()]
@@ -341,13 +348,13 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
 
-# The gate holds this long before it fails, and fails with this status.
+# The gate waits this long before it fails with this status.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 
 
 def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer recovers by itself after a fix."""
+    """Check that the consumer recovers on its own after a fix."""
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
             because, setting = why

@@ -1,4 +1,4 @@
-"""Check that our routes exist and win, and find the programs that may remove or restore them."""
+"""Check that our routes exist and win, and find programs that may remove or restore them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no trial of routes stands: during one the kernel's routes differ from the installed ones."""
+    """Check that no trial of routes is in progress, because the kernel's routes then differ from the installed ones."""
     until, subject = standing(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that restores the former routes is lost"
@@ -49,7 +49,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
         verify_routes((*plan.unchanged, *plan.foreign), examined.host.routes)
     except RouteError as error:
-        # Query again: a failure of the kernel's answer isn't a finding about routes.
+        # Query the kernel again, because a failed query isn't a finding about routes.
         examined.host.routes.routes()
         hint = f"look at: {examined.command('plan')}; ip -4 rule; ip -4 route show table all"
         yield DoctorFinding("route-fails", "static routes", str(error), hint)
@@ -59,8 +59,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that systemd-networkd leaves our routes alone."""
-    # Measured; before version 257 systemd does so with any settings.
+    """Check that systemd-networkd doesn't remove our routes."""
+    # This was measured; before version 257, systemd-networkd does it with any settings.
     message = (
         "systemd-networkd removes our routes on it when the link goes down or loses its carrier; before systemd 257, "
         "or without ManageForeignRoutes=no in networkd.conf, also at networkctl reconfigure, when its .network file "
@@ -73,15 +73,15 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
     try:
         text = as_networkd(routes)
-    except RouteError:  # networkd can't express one of them
+    except RouteError:  # networkd can't express one of the routes
         return _WATCHED
     rows = [f"  {line}" for line in text.splitlines() if line and not line.startswith("#")]
     return "\n".join([f"{_WATCHED}; or let networkd install them, with a drop-in for {dev}'s .network file:", *rows])
 
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that NetworkManager leaves our routes alone."""
-    # The documented effect of its Reapply(), unless it is called with preserve-external-ip.
+    """Check that NetworkManager doesn't remove our routes."""
+    # This is the documented effect of its Reapply(), unless it is called with preserve-external-ip.
     message = (
         "NetworkManager removes our routes on it when its connection is applied again (nmcli device reapply) or taken "
         "down"
@@ -123,7 +123,10 @@ def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
-    """Return our routes by interface of a running network manager; none if the watcher restores them."""
+    """Return our routes on the interfaces of a network manager, grouped by interface.
+
+    There are none if the manager isn't running, or if the watcher would restore them.
+    """
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
     ours = _ours(examined)
@@ -133,10 +136,13 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
-    """Return the wanted routes that are or would be ours, not another program's; none if that is unknown now."""
+    """Return the wanted routes that are or would be ours, not another program's.
+
+    There are none if the routes can't be planned at this moment.
+    """
     try:
         plan, _ = plan_now(examined.config, examined.host.routes)
-    except RouteError:  # ``routes`` reports it
+    except RouteError:  # ``routes`` reports this
         plan = RoutePlan()
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
 
@@ -145,7 +151,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
 
 _WATCHER = f"{WATCH}.service"
 
-# A single restart is an accident.
+# One or two restarts may be an accident.
 _RESTARTS_MAX = 2
 
 
@@ -168,6 +174,6 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         message = f"it isn't there, so the watcher can't write {textfile}"
         yield DoctorFinding("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
     elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
-        # The folders that a service may write to are fixed when it starts.
+        # The folders that a service may write to are determined when it starts.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         yield DoctorFinding("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)

@@ -1,6 +1,6 @@
-"""The building blocks of checks: the examined host, and the findings on it.
+"""The building blocks of checks: the examined host, and the findings about it.
 
-A plug-in makes its own checks from these, and passes them to ``examine``.
+A plug-in builds its own checks from these types and passes them to ``examine``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ _PATH = SEARCH_PATH.split(":")
 
 
 class Severity(StrEnum):
-    """``broken``: a promise doesn't hold now; ``unknown``: can't be examined; ``risk``: it may break later."""
+    """How bad a finding is.
+
+    ``broken`` means that a promise doesn't hold now, ``unknown`` that something can't be examined, and ``risk`` that it
+    may break later.
+    """
 
     BROKEN = "broken"
     UNKNOWN = "unknown"
@@ -40,11 +44,11 @@ class DoctorFinding:
     """A problem of a host.
 
     Args:
-        kind: a word for programs, like ``gate-overridden``.
-        subject: the file, unit, route or interface concerned.
-        message: the problem and its consequence, for people; it doesn't repeat the subject.
-        hint: how to fix it; it may have several lines.
-        severity: whether it has an effect already.
+        kind: an identifier for programs, such as ``gate-overridden``.
+        subject: the file, unit, route or interface that has the problem.
+        message: the problem and its consequence, without the subject.
+        hint: how to fix the problem; it may have several lines.
+        severity: whether the problem already has an effect.
     """
 
     kind: str
@@ -63,10 +67,10 @@ class ExaminedHost:
 
     Args:
         host: the host with the kernel, systemd and files to examine.
-        config: the wanted config; None: the one that the installed parts were rendered from.
-        config_name: the argument with which commands read that config.
-        scope: cancels a check's waits.
-        addresses: the addresses that the config's document gives other components.
+        config: the wanted config, or None for the config from which the installed parts were rendered.
+        config_name: the argument with which our commands read that config.
+        scope: cancels the waits of a check.
+        addresses: the addresses that the config's document has for other components.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class ExaminedHost:
 
     @cached_property
     def config(self) -> Config:
-        """Return the config that the host should have: the given one, or that of the installed parts."""
+        """Return the config that the host should have, which is the given one or that of the installed parts."""
         return self.manifest.config if self.given is None else self.given
 
     @property
@@ -114,12 +118,12 @@ class ExaminedHost:
 
     @property
     def consumer(self) -> str:
-        """The unit that is held back."""
+        """The unit that the gate can block."""
         return self.manifest.consumer or self.config.consumer
 
     @cached_property
     def units_of_consumer(self) -> dict[str, dict[str, str]]:
-        """The consumer's units, each with the properties to examine.
+        """The consumer's units, each with the properties that the checks examine.
 
         Raises:
             UnitError: systemd can't be queried.
@@ -128,20 +132,24 @@ class ExaminedHost:
 
     @property
     def instances(self) -> dict[str, dict[str, str]]:
-        """Return the instances that could start now; raise like ``units_of_consumer``."""
+        """Return the instances that could start now.
+
+        Raises:
+            UnitError: systemd can't be queried.
+        """
         return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
 
     def called(self, instance: str) -> str:
-        """Return the name of an instance; its template's if it doesn't exist, because then it is true for all."""
+        """Return an instance's name, or its template's name if it is the made-up instance, which stands for all."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property
     def writing_anew(self) -> str:
-        """The hint for a file of ours that differs from the rendered one."""
+        """The hint for one of our files if it differs from the rendered file."""
         return f"{self.command('plan')} shows the difference, {self.command('apply')} fixes it"
 
     def command(self, verb: str) -> str:
-        """Return one of our commands, to paste."""
+        """Return one of our commands in a form that can be pasted."""
         root = f" --root {quote(str(self.layout.root))}" if self.host.is_image else ""
         return f"hostrouting {verb}{root} {self._config_name}".rstrip()
 
@@ -157,12 +165,12 @@ _PROPERTIES = (
 
 
 def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[DoctorFinding]:
-    """Yield the programs that aren't in the scripts' path.
+    """Yield a finding for each program that isn't in the scripts' path.
 
     Args:
         examined: the host.
-        tools: programs, each with the package that has it.
-        who: what fails without them, in words.
+        tools: the programs, each with the package that contains it.
+        who: what fails without the programs, as a noun phrase.
     """
     for tool, package in tools.items():
         if not any(os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
@@ -171,10 +179,10 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
 
 
 def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
-    """Yield a part's unit and script that no installation includes."""
+    """Yield findings for a part's unit and script if they exist but aren't part of the installation."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # The watcher may be stopped; a oneshot must not be, because machines of older installations may require it.
+    # The watcher may be stopped. A oneshot must not be stopped, because machines of older installations may require it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
@@ -188,11 +196,11 @@ class DoctorCheck:
     """A check of the doctor.
 
     Args:
-        name: a word.
-        fine: the state if nothing is found, a clause.
-        look: finds the problems.
+        name: the check's name, a single word.
+        fine: a clause that describes the host if there are no findings.
+        look: the function that yields the findings.
         is_of_the_installed: whether the check is skipped if nothing is installed.
-        is_of_images: whether the check works for an image, which has neither kernel nor running systemd.
+        is_of_images: whether the check also works for an image, which has neither a kernel nor a running systemd.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Examine whether the gate holds on this host, and what may break it, without changing anything.
+"""Examine whether the gate is effective on this host, and what may break it, without changing anything.
 
-Each check is a function of an ``ExaminedHost`` that yields its findings. A check that fails is a finding too, and the
-others continue. A new check gets a row in ``CHECKS``.
+Each check is a function that takes an ``ExaminedHost`` and yields its findings. If a check fails, this is a finding
+too, and the other checks continue. A new check gets a row in ``CHECKS``.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ class DoctorReport:
     """The doctor's findings on a host.
 
     Args:
-        found: the findings by check, in order.
+        found: the findings of each check, in the order of the checks.
     """
 
     found: dict[DoctorCheck, tuple[DoctorFinding, ...]]
 
     @property
     def findings(self) -> tuple[DoctorFinding, ...]:
-        """All findings."""
+        """All findings of all checks."""
         return tuple(finding for findings in self.found.values() for finding in findings)
 
     @property
     def worst(self) -> Severity | None:
-        """The worst severity found; None if there are no findings."""
+        """The worst severity among the findings, or None if there are no findings."""
         found = {finding.severity for finding in self.findings}
         return next((severity for severity in Severity if severity in found), None)
 
     @property
     def is_broken(self) -> bool:
-        """Return whether anything is broken or couldn't be examined; a mere risk doesn't count."""
+        """Return whether anything is broken or couldn't be examined; findings that are only a risk don't count."""
         return self.worst in (Severity.BROKEN, Severity.UNKNOWN)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,19 +95,19 @@ def examine(
     scope: CancelScope | None = None,
     document: Mapping[str, Any] | None = None,
 ) -> DoctorReport:
-    """Make all checks of a host, or those of an image's files, without changing anything.
+    """Run all checks on a host, or on an image those that need only its files, without changing anything.
 
     Args:
-        config: the wanted config; None: what is installed, according to its manifest.
-        host: the host to examine; None: this host.
-        checks: the checks to make, in order; add a plug-in's like ``CHECKS + azure.CHECKS``.
-        config_name: the config's file for commands in hints; empty if commands need not name it.
-        scope: cancels waits.
-        document: the document with the config: its ``node.kubelet.nodeIP`` and ``networking.dnsServiceIP`` are checked
-            against the host.
+        config: the wanted config, or None for the config of what is installed.
+        host: the host to examine; by default this host.
+        checks: the checks to run, in order. To add those of a plug-in, pass for example ``CHECKS + azure.CHECKS``.
+        config_name: the config's file, for commands in hints, or an empty string if the commands needn't name it.
+        scope: cancels the waits.
+        document: the document that contains the config. Its ``node.kubelet.nodeIP`` and ``networking.dnsServiceIP`` are
+            compared with the host.
 
     Returns:
-        The findings. A check that fails is a finding, not an exception.
+        The findings. A check that fails becomes a finding and raises no exception.
     """
     config = None if config is None else to_config(config)
     given = NodeAddresses.of(document)
