@@ -1,1 +1,1 @@
-"""The watcher, which keeps routes and verdict correct after boot: repair, check, write, report."""
+"""The watcher, which keeps routes and verdict correct after boot; each round repairs, checks, writes and reports."""

@@ -1,6 +1,7 @@
-"""Pure: a watcher's events: the differences between two checks of a host, each reported once.
+"""A watcher's events, which are the differences between two checks of a host, each reported once.
 
-The IDs are for ``journalctl MESSAGE_ID=…`` and for catalogs; docs/reference/watch.md lists them. They never change.
+All functions are pure. The IDs are for ``journalctl MESSAGE_ID=…`` and for catalogs. They never change, and
+docs/reference/watch.md lists them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ HOW_TO_STOP = (
 )
 
 _NAMED_MAX = 16
-# systemd ignores datagrams larger than PIPE_BUF bytes (manager_dispatch_notify_fd), and keeps showing the old line.
+# systemd ignores larger datagrams than PIPE_BUF bytes (manager_dispatch_notify_fd), and keeps showing the old line.
 _STATUS_CHARACTERS = 1000
 
 
 class EventKind(Enum):
-    """Kinds of events: MESSAGE_ID, systemd.journal-fields(7), and severity, syslog(3)."""
+    """The kinds of events, each with its MESSAGE_ID, systemd.journal-fields(7), and its severity, syslog(3)."""
 
     STARTED = "e2a306a572414048a3ac00778959a849", LOG_INFO
     STOPPED = "60989b3ffcdf4e978baa60088daf2c71", LOG_INFO
@@ -54,13 +55,13 @@ class EventKind(Enum):
 
 @attrs.frozen
 class Event:
-    """An event to report.
+    """An event that the watcher reports.
 
     Args:
         kind: what happened.
-        message: one line of text.
-        fields: the things concerned: each ``CIDR``, ``ROUTE`` (as ``ip route show`` prints it) and ``DEV``, and as
-            ``FIX`` the ``staticRoutes`` entries of the hint, as JSON.
+        message: a line of text.
+        fields: what the event is about, as ``CIDR``, ``ROUTE`` (as ``ip route show`` prints it) and ``DEV``. ``FIX``
+            has the ``staticRoutes`` entries of the hint as JSON.
     """
 
     kind: EventKind
@@ -69,12 +70,12 @@ class Event:
 
 
 def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> str:
-    """Return the verdict in one line for ``systemctl status``.
+    """Return the verdict as one line for ``systemctl status``.
 
     Args:
         report: the check's report.
         repair: the state of our routes.
-        problems: the problems, in words.
+        problems: the current problems, each as a text.
     """
     found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
@@ -97,13 +98,13 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
     """Yield the events about our routes.
 
     Args:
-        repair: the repair that was made.
-        managers: for the interface of a contested route, its manager and the setting that stops it.
+        repair: the result of the repair.
+        managers: for each interface of a contested route, its network manager and the setting that stops it.
     """
     for drift, (kind, what) in _FIXED.items():
         if routes := repair.fixed.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
-    # A program that removes many routes at once treats them alike: one event for all.
+    # A program that removes many routes at once treats them alike, so there is one event for all of them.
     for failures, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
         who = "; ".join(managers.get(dev, "the kernel doesn't say which one") for dev in devs_of(taken))
@@ -115,7 +116,7 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
 
 def devs_of(routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return the interfaces of the routes."""
+    """Return the interfaces of the routes, sorted and without duplicates."""
     return tuple(sorted({dev for route in routes for dev in route.devs}))
 
 
@@ -131,7 +132,7 @@ def _listed(routes: Sequence[Route]) -> str:
 
 
 def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
-    """Yield problems: each once when it appears, and one event when all are solved."""
+    """Yield an event for each new problem, and one event when all problems are solved."""
     for problem in now:
         if problem not in before:
             yield Event(EventKind.PROBLEM, _one_line(problem))
@@ -140,7 +141,7 @@ def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
 
 
 def _one_line(problem: str) -> str:
-    """Return a problem in one line; it may have a line for each of thousands of routes."""
+    """Return a problem in one line, although it may have a line for each of thousands of routes."""
     return shortened(problem.splitlines(), "; ", _NAMED_MAX)
 
 
@@ -148,13 +149,13 @@ def _one_line(problem: str) -> str:
 
 
 def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Iterable[Route]) -> Iterator[Event]:
-    """Yield failures: each failure, and a check that can't judge, once when it appears and once when it is over.
+    """Yield an event when a failure appears and when it is over, and when a check starts to be unable to judge.
 
     Args:
-        before: the last report; if it couldn't judge anything, with the failures known before. None: this is the first
-            one, and all failures are new.
+        before: the last report; if it couldn't judge anything, it has the failures that were known before. With None,
+            this is the first check, and all failures are new.
         now: the current report.
-        waiting: our routes that will be restored soon.
+        waiting: our lost routes that will be restored soon.
     """
     if now.verdict is Verdict.UNKNOWN and now.cidrs:
         if before is None or before.reason != now.reason:

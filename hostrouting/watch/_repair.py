@@ -1,4 +1,4 @@
-"""Restore our lost routes: as many as possible whatever blocks the others, and at the right time."""
+"""Restore our lost routes: as many as possible, even if others are blocked, and at the right time."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from phases import CancelScope, all_or_nothing
 
 # --- when to repair ------------------------------------------------------------------------------------------------
 
-# Once or twice is an accident: a daemon that restarts, a cable. A repeated failure is intended, or won't be over soon;
-# then each retry comes later.
+# A failure that happens once or twice is an accident, such as a daemon that restarts or a cable. If it happens more
+# often, it is intended or won't be over soon, so each further try comes later.
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
-# After this long without a failure, it is over.
+# After this long without a failure, earlier ones are forgotten.
 _FORGET_SECONDS = 900.0
 
 
 @attrs.frozen
 class Failures:
-    """A count of how often one thing failed.
+    """How often one thing has failed.
 
     Args:
-        count: how many times since it last went well for long.
-        last: the last time, by the watcher's clock.
+        count: the number of failures since there was last a long time without one.
+        last: the time of the last failure, by the watcher's clock.
     """
 
     count: int = 0
@@ -45,7 +45,7 @@ class Failures:
 
     @property
     def wait_seconds(self) -> float:
-        """Return the seconds between the last failure and the next try; 0: at once, as it may have been an accident."""
+        """Return the seconds between the last failure and the next try, or 0 if it may have been an accident."""
         doublings = min(self.count - _ACCIDENTS_MAX - 1, 16)
         return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if doublings >= 0 else 0.0
 
@@ -55,7 +55,7 @@ class Failures:
         return self.last + self.wait_seconds
 
     def again(self, now: float) -> Failures:
-        """Count a failure that happens now; forget those before a long time without one."""
+        """Count a failure that happens now, and forget the earlier ones if they are long ago."""
         return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now)
 
 
@@ -63,7 +63,7 @@ class Failures:
 
 
 class Drift(StrEnum):
-    """Kinds of drift of a route, as named in the metrics."""
+    """The ways in which a route may differ from what is wanted, named as in the metrics."""
 
     MISSING = "missing"
     """The route was never seen before: it was missing at the first check, or is new in the config."""
@@ -74,14 +74,14 @@ class Drift(StrEnum):
 
 @attrs.frozen
 class Repair:
-    """The state of our routes after a check, and the repairs.
+    """The state of our routes after a check, and the repairs that were made.
 
     Args:
-        kept: how many of our routes are in the table now.
-        fixed: the repaired routes, as they are now, by their drift.
-        contested: the routes that another program has just removed again, on purpose, by their failures.
-        waiting: lost routes that are restored later, because another program keeps removing them.
-        problems: why not everything is as wanted, in words.
+        kept: the number of our routes in the table now.
+        fixed: the repaired routes, in their current state, by their drift.
+        contested: the routes that another program has just removed again on purpose, by their failures.
+        waiting: the lost routes that are restored later, because another program keeps removing them.
+        problems: the reasons why not everything is as wanted.
     """
 
     kept: int = 0
@@ -97,15 +97,15 @@ def _no_failures() -> defaultdict[Hashable, Failures]:
 
 @attrs.define
 class Reconciler:
-    """A reconciler that keeps our routes in the table, and remembers their state from one check to the next.
+    """A reconciler that keeps our routes in the table and remembers their state between checks.
 
     Args:
         kept: our routes that were in the table after the last check, by their keys.
-        seen: the keys of the routes that were in the table after any check.
-        refusals: why the last try to write a route failed, in words, by the routes' keys.
+        seen: the keys of all routes that were in the table after any check.
+        refusals: the reason why the last try to write a route failed, by the route's key.
         losses: how often each route was removed, by its key.
         tries: how often each route was written without being as wanted afterwards, by its key.
-        due: when the next waiting route may be written, by the scope's clock; None if none waits.
+        due: when the next waiting route may be written, by the scope's clock, or None if no route waits.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
@@ -116,15 +116,16 @@ class Reconciler:
     due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
-        """Restore our routes in the table, as far as possible now; never touch another program's routes.
+        """Restore our routes as far as it is possible now, without touching other programs' routes.
 
         Args:
-            config: returns the wanted config; called under the lock, because runs change config and routes under it.
-            host: the host with the kernel.
-            scope: cancels the repair; a started one is undone.
+            config: a function that returns the wanted config. It is called under the lock, under which other runs
+                change config and routes.
+            host: the host whose routes are repaired.
+            scope: cancels the repair; changes made so far are then undone.
 
         Returns:
-            The result; failed repairs are among its ``problems``.
+            The result; its ``problems`` include repairs that failed.
         """
         self.due = None
         try:
@@ -146,7 +147,7 @@ class Reconciler:
     def _carry_out(self, plan: RoutePlan, host: Host, scope: CancelScope) -> Repair:
         now = scope.clock.monotonic()
         wanted, changes = _writes(plan), _changes(plan)
-        # A route that must change although it is as the last check left it follows the default route.
+        # If a route must change although it is as the last check left it, the default route has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested: dict[Failures, list[Route]] = {}
         for key, route in wanted.items():
@@ -202,20 +203,20 @@ def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
 
 
 def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[str]]:
-    """Plan the repairs that are possible at this moment, and describe the others.
+    """Plan the repairs that are possible at this moment, and describe what blocks the others.
 
-    Unlike ``routes.plan.plan_now`` it doesn't wait for all routes: one whose device is gone doesn't block the others.
-    If something is missing nothing is removed, and without wanted routes nothing is changed at all.
+    Unlike ``routes.plan.plan_now``, this doesn't wait for all routes, so a route whose device is gone doesn't block the
+    others. If something is missing, nothing is removed. If no routes are wanted, nothing is changed at all.
 
     Args:
         config: the wanted routes.
         backend: the kernel.
 
     Returns:
-        The plan, and what blocks the rest, in words.
+        The plan, and the reasons why other repairs aren't possible.
 
     Raises:
-        RouteError: the kernel can't be queried, or waiting doesn't help one of the routes.
+        RouteError: the kernel can't be queried, or a route can never be installed.
     """
     wanted = config.static_routes.routes
     if not wanted:
@@ -227,6 +228,6 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
     if missing:
         problems.append(f"can't keep all static routes without {missing}")
     if problems:
-        # Routes to remove stay: some may only be obsolete because something that they need is missing.
+        # No route is removed, because some may only seem obsolete while something that they need is missing.
         plan = attrs.evolve(plan, unchanged=(*plan.unchanged, *plan.remove), remove=())
     return plan, problems

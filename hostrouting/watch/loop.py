@@ -1,7 +1,7 @@
-"""After boot: whenever something changes, and now and then without an event, check, fix, and report news.
+"""Keep a host correct after boot: check, fix and report news whenever something changes, and once a minute.
 
-The steps of a round: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (differences
-from the last round). Nothing in it stops a running machine, and no error in it ends the watcher.
+The steps of a round are: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say
+(differences from the last round). No step stops a running machine, and no error in a step ends the watcher.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from hostrouting.watch._repair import Reconciler, Repair
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# Some losses of routes send no event: a link that goes down, a nexthop object, a daemon that removes an address. This
-# is also the longest time between two messages to the unit's watchdog, a third of its WatchdogSec=.
+# Some losses of routes cause no event: a link that goes down, a nexthop object, or a daemon that removes an address.
+# This is also the longest time between two messages to the unit's watchdog, a third of its WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst is over after this long without a change; during an endless one we check now and then, ever more rarely.
+# A burst is over after this long without a change. During an endless burst there are still checks, but at longer and
+# longer intervals.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
-# Not zero: a cancelled scope isn't polled at all, and wouldn't report changes that are there already.
+# This isn't zero because a scope that has ended isn't polled at all, and wouldn't report changes that have already
+# happened.
 _AT_ONCE_SECONDS = 0.001
-# How long a change of a file may go unseen: the kernel's events don't include it.
+# The longest time for which a change of a file is missed, because the kernel's events don't include files.
 _FILES_SECONDS = 1.0
 _PING = "WATCHDOG=1"
 
@@ -57,11 +59,11 @@ class WatchHostRouting:
     """Keep the static routes and the verdict correct until the scope ends.
 
     Args:
-        read: returns the config; called in each round, so that a new config takes effect at once.
+        read: a function that returns the config; each round calls it, so that a new config takes effect at once.
         host: the host to watch.
-        say: gets each event, once.
-        tell: gets each message for systemd, sd_notify(3).
-        files: files whose change is a reason to check, such as the manifest.
+        say: a function that receives each event, once.
+        tell: a function that receives each message for systemd, sd_notify(3).
+        files: the files whose changes are a reason to check, such as the manifest.
     """
 
     name = "watch"
@@ -78,7 +80,7 @@ class WatchHostRouting:
         Raises:
             phases.Cancelled: the scope was cancelled.
             ConfigError, FileError: there is no readable config at the start, the lock can't be taken, or the markers
-                are the host's and the network isn't.
+            belong to the host but the network namespace doesn't.
         """
         load_all()
         if _would_mark_another_network(self.host.layout):
@@ -90,7 +92,7 @@ class WatchHostRouting:
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
-        # The first wait returns at once: every change from here on is seen.
+        # The first wait returns at once. From here on, no change is missed.
         watch.has_changed(QUIET_SECONDS)
         routes, cidrs = len(watch.config.static_routes.routes), len(watch.config.route_overlap.expected_cidrs)
         what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
@@ -109,19 +111,19 @@ class WatchHostRouting:
 
 @attrs.define
 class _Watch:
-    """A running watcher, and its memory from one round to the next.
+    """A running watcher, with what it remembers between rounds.
 
     Args:
-        task: what to watch, and where to report.
+        task: the task, which says what to watch and where to report.
         scope: cancels the watcher.
         config: the last config that could be read.
-        reconciler: for our routes.
-        report: the last check's report; if it couldn't judge anything, with the failures known before.
-        said: the problems in the last round, in words.
-        problems: the problems since.
-        counted: the rounds, and the fixed routes by their drift, for the metrics.
+        reconciler: the reconciler of our routes.
+        report: the last check's report; if it couldn't judge anything, it has the failures that were known before.
+        said: the problems of the last round.
+        problems: the problems since the last round.
+        counted: the number of rounds, and of repaired routes by their drift, for the metrics.
         seen: the state of the task's files when they were last checked.
-        burst_seconds: how long a burst of changes delays a round.
+        burst_seconds: how long a burst of changes may delay a round.
     """
 
     task: WatchHostRouting
@@ -138,7 +140,7 @@ class _Watch:
     # --- a round ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Fix, check, write, and report news."""
+        """Repair the routes, check, write the results, and report news."""
         host, tell = self.task.host, self.task.tell
         self._end_overdue_trial()
         done = self.reconciler.repair(self._reread, host, self.scope)
@@ -180,7 +182,7 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # The lock under which remove deletes the check and its markers, perhaps during our round.
+            # Under the same lock, remove deletes the check and its markers, perhaps during this round.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -200,11 +202,11 @@ class _Watch:
             links = host.routes.links() if devs else ()
             root = host.layout.root
             return {link.name: who_manages(root, link.name, link.index) for link in links if link.name in devs}
-        except HostRoutingError:  # we may not know
+        except HostRoutingError:  # then the manager stays unknown
             return {}
 
     def clear_up(self) -> None:
-        """Remove unfinished files that a killed watcher has left."""
+        """Remove the unfinished files that a killed watcher left behind."""
         layout = self.task.host.layout
         with locked(layout.lock, self.scope):
             for path in filter(None, (layout.marker_ok, layout.marker_detected, layout.report, self._textfile())):
@@ -220,13 +222,13 @@ class _Watch:
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
-            # A nap first, so that changes during it count as one.
+            # Wait first, so that all changes during the wait count as one.
             self.scope.wait(QUIET_SECONDS)
             is_changing = self.has_changed(_AT_ONCE_SECONDS)
         self.burst_seconds = min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS) if is_changing else _BURST_SECONDS
 
     def has_changed(self, seconds: float) -> bool:
-        """Return whether anything changes within a time; without the kernel's events, only the slow timer remains."""
+        """Return whether anything changes within a time; if the kernel's events fail, only the files are watched."""
         clock = self.scope.clock
         end = clock.monotonic() + seconds
         while (left := end - clock.monotonic()) > 0:
@@ -234,7 +236,7 @@ class _Watch:
             try:
                 self.task.host.routes.wait_for_change(nap)
             except TimedOut:
-                self.scope.check()  # only the scope's own end is an error, not the nap's
+                self.scope.check()  # the end of the scope is an error, that of the short wait isn't
             except RouteError as error:
                 self.problems.append(str(error))
                 self.scope.wait(min(left, _FILES_SECONDS))
@@ -247,7 +249,7 @@ class _Watch:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return a value that differs once a file has been replaced or written; None if there is no readable file."""
+    """Return a value that changes when a file is replaced or written, or None if the file can't be read."""
     try:
         found = path.stat()
     except OSError:  # the value stays the same as long as the error lasts
@@ -256,11 +258,11 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def _would_mark_another_network(layout: Layout) -> bool:
-    """Return whether PID 1 has these files and another network namespace; False if that can't be seen."""
+    """Return whether PID 1 has the same files but another network namespace, or False if that can't be determined."""
     run = layout.run_dir.parent
     try:
         has_files = layout.root == Path("/") and Path(f"/proc/1/root{run}").samefile(run)
         return has_files and not Path("/proc/1/ns/net").samefile("/proc/thread-self/ns/net")
     except OSError:
-        # Seeing them takes permission to trace PID 1, which the unit doesn't have.
+        # This needs the permission to trace PID 1, which the unit doesn't have.
         return False

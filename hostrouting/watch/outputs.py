@@ -1,4 +1,4 @@
-"""Write the watcher's outputs: the journal, systemd, and a textfile for Prometheus."""
+"""Write the watcher's outputs to the journal, to systemd, and to a textfile for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hostrouting.watch._repair import Drift, Repair
 
 
 def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], None]) -> None:
-    """Write an entry with fields to the journal, or a line to our output if there is no journal.
+    """Write an entry with fields to the journal, or a line to standard output if there is no journal.
 
     Args:
         event: the event to report.
-        journal: journald's socket; None: our output goes to a person, not to the journal.
-        print_line: prints a line.
+        journal: the socket of journald, or None if our output doesn't go to the journal.
+        print_line: a function that prints a line.
     """
     if journal is not None and _send(str(journal), to_datagram(event)):
         return
-    # If journald is down, or the entry is too large, the line goes to the journal through our output, sd-daemon(3).
+    # If journald is down or the entry is too large, our output still takes the line to the journal, sd-daemon(3).
     prefix = "" if journal is None else f"<{event.kind.priority}>"
     print_line(f"{prefix}{clean(event.message)}")
 
 
 def to_datagram(event: Event) -> bytes:
-    """Return an event in journald's format (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/): a value may contain any byte.
+    """Return an event in journald's native format, in which a value may contain any byte.
 
-    A field with several values appears several times.
+    A field with several values appears several times (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
     """
     fields = (
         ("MESSAGE", event.message),
@@ -50,11 +50,11 @@ def to_datagram(event: Event) -> bytes:
 
 
 def notify(address: str, state: str) -> None:
-    """Tell systemd the service's state, sd_notify(3); a missing listener must not end us.
+    """Send the service's state to systemd, sd_notify(3), and ignore a missing listener.
 
     Args:
-        address: NOTIFY_SOCKET of our environment; empty: there is none.
-        state: for example ``READY=1``.
+        address: the value of NOTIFY_SOCKET, or an empty string if it isn't set.
+        state: the state, for example ``READY=1``.
     """
     if address:
         _send(f"\0{address[1:]}" if address.startswith("@") else address, state.encode("utf-8", "replace"))
@@ -74,13 +74,13 @@ def _send(address: str, datagram: bytes) -> bool:
 def metrics_text(
     gate: tuple[Metric, ...], report: OverlapReport, repair: Repair, counted: Counter[str], time: float
 ) -> str:
-    """Return the textfile after a round; docs/reference/watch.md lists the metrics.
+    """Return the textfile's content after a round; docs/reference/watch.md lists the metrics.
 
     Args:
         gate: the gate's metrics.
         report: the check's report.
         repair: the state of our routes.
-        counted: since the watcher's start: the number of rounds as ``looks``, and the fixed routes by their drift.
+        counted: the number of rounds since the watcher's start as ``looks``, and of repaired routes by their drift.
         time: the time of the round, in seconds since 1970.
     """
     problem = int(bool(repair.problems))
