@@ -1,5 +1,5 @@
-"""The ``hostRouting`` section of a JSON document, read into typed values, with all problems reported at once.
+"""The ``hostRouting`` section of a JSON document, read into typed values; all problems are reported at once.
 
-``routing`` has the section, ``schema`` the reader for any attrs class, ``values`` the rules of single values, and
+``routing`` has the section, ``schema`` reads it into attrs classes, ``values`` has the rules of single values, and
 ``documents`` reads JSON files.
 """

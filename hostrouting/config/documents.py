@@ -1,4 +1,4 @@
-"""Read JSON documents (RFC 8259, UTF-8) from outside."""
+"""Read JSON documents (RFC 8259, UTF-8) that other programs or users have written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
 
     Args:
         path: the file's path.
-        what: the expected kind of document, in a word, for messages.
-        bytes_max: larger files are refused.
+        what: the expected kind of document as a single word, for messages.
+        bytes_max: the size above which a file is refused.
 
     Returns:
-        The document; ``read`` reports the keys that are given twice in it.
+        The document. If keys are given twice in it, ``schema.read`` reports them.
 
     Raises:
-        ConfigError: there is no such file, or it isn't JSON.
+        ConfigError: the file doesn't exist, or isn't JSON.
         FileError: the file can't be read.
     """
     name = str(path)
@@ -46,14 +46,14 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     Args:
         file: the file; it is read to its end.
         name: the file's name, for messages.
-        what: the expected kind of document, in a word.
-        bytes_max: larger files are refused.
+        what: the expected kind of document as a single word.
+        bytes_max: the size above which a file is refused.
 
     Returns:
         The document, as for ``read_document``.
 
     Raises:
-        ConfigError: it isn't JSON.
+        ConfigError: the file isn't JSON.
         OSError: the file can't be read.
     """
     import json
@@ -66,10 +66,10 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
             [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
         )
     if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        # Notepad and PowerShell start files with a BOM.
+        # Notepad and PowerShell put a BOM at the start of a file.
         raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
     try:
-        # Like os.fsdecode: for the kernel any bytes make an interface's name, and ip prints them unchanged.
+        # As in os.fsdecode: the kernel accepts any bytes in an interface's name, and ip prints them unchanged.
         return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
@@ -78,7 +78,10 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
 
 
 class _Doubled(dict[str, Any]):
-    """A JSON object in which some keys were given twice: it has their last values, and ``first`` their first ones."""
+    """A JSON object in which some keys were given twice.
+
+    It has the last value of each key, and ``first`` has the first values.
+    """
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -87,6 +90,6 @@ class _Doubled(dict[str, Any]):
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object from its pairs, for ``json.loads(object_pairs_hook=)``."""
+    """Build an object from its pairs, for ``json.loads(object_pairs_hook=)``."""
     found = dict(pairs)
     return found if len(found) == len(pairs) else _Doubled(pairs)

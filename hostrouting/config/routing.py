@@ -1,4 +1,4 @@
-"""The ``hostRouting`` section of AKSFlexNode's config as typed values, read strictly (see ``schema``)."""
+"""The ``hostRouting`` section of AKSFlexNode's config as typed values, read strictly as ``schema`` describes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ CONFIG_BYTES_MAX = 64 << 20
 WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
 STRICT_SETTLE_SECONDS = 60
 
-# Interfaces of pods and of their overlay networks. Docker's, libvirt's and VPNs' are missing on purpose: their
-# networks really shadow the cluster's.
+# Interfaces of pods and of their overlay networks. Those of Docker, libvirt and VPNs are left out on purpose, because
+# their networks really shadow the cluster's.
 # fmt: off
 CONTAINER_DEVS = (
     "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
@@ -52,7 +52,7 @@ Gateway = IPv4Address | Literal["onlink"] | None
 
 
 class OverlapMode(StrEnum):
-    """The meaning of a failed check: ``WARN`` reports it, ``STRICT`` holds the node back."""
+    """What a failed check does: ``WARN`` only reports it, and ``STRICT`` also holds the node back."""
 
     WARN = "WARN"
     STRICT = "STRICT"
@@ -108,17 +108,17 @@ def _watch(value: Watch | Mapping[str, Any]) -> Watch:
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
-    """Return the document of a config file as it is written; ``Config.load`` parses it.
+    """Return the document of a config file as it is written; ``Config.load`` also parses it.
 
     Raises:
-        ConfigError: there is no such file, or it isn't JSON.
+        ConfigError: the file doesn't exist, or isn't JSON.
         FileError: the file can't be read.
     """
     return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
 
 
 def seconds(value: int) -> int:
-    """Return a waiting time in seconds."""
+    """Return a waiting time in seconds after checking its range."""
     return parse_integer(value, WAIT_SECONDS_MAX)
 
 
@@ -165,7 +165,7 @@ def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, An
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaticRoute(Section):
-    """One more specific route for the host.
+    """A more specific route for the host.
 
     Args:
         destination: an IPv4 prefix without host bits. It can't be the default route, and can't lie inside 0/8, 127/8,
@@ -176,7 +176,7 @@ class StaticRoute(Section):
         metric: a number from 0 to 4294967295. 0 is the kernel's default.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     destination: IPv4Network = attrs.field(converter=parse_prefix)
@@ -192,14 +192,14 @@ class StaticRoute(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaticRoutes(Section):
-    """The routes to install, with an explicit opt-in.
+    """The routes to install, which need an explicit opt-in.
 
     Args:
         enabled: the opt-in. It must be true if there are routes.
         routes: the routes. No two of them may have the same destination and metric.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
@@ -207,7 +207,7 @@ class StaticRoutes(Section):
 
     def __attrs_post_init__(self) -> None:
         problems = self._apply_rules()
-        # Invalid routes count as given too.
+        # Invalid routes count as routes too.
         if self.enabled is False and self.routes:
             problems.insert(0, ("enabled", "must be true where routes are given (explicit opt-in)"))
         if problems:
@@ -224,7 +224,7 @@ class ExpectedCidr(Section):
             Without this key the uplinks may.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     cidr: IPv4Network = attrs.field(converter=parse_cidr)
@@ -235,14 +235,14 @@ class ExpectedCidr(Section):
         return dev in uplinks if self.devs is None else is_like(dev, self.devs)
 
     def allows_all(self, uplinks: Collection[str]) -> bool:
-        """Return whether each of the uplinks may carry the CIDR."""
+        """Return whether all uplinks may carry the CIDR."""
         return all(self.is_expected(dev, uplinks) for dev in uplinks)
 
     def __str__(self) -> str:
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
 
     def to_mapping(self) -> Any:
-        """Return the JSON value that reads back as this one."""
+        """Return the JSON value from which this value can be read."""
         return str(self.cidr) if self.devs is None else super().to_mapping()
 
 
@@ -253,19 +253,20 @@ class RouteOverlap(Section):
     Args:
         expected_cidrs: the networks of the cluster: nodes, pods, Services. Each is a CIDR, or an object with the keys
             below. They may overlap.
-        mode: the effect of a failure. ``WARN`` reports it and the node starts; ``STRICT`` reports it and holds the node
+        mode: what a failure does. ``WARN`` reports it, and the node starts. ``STRICT`` reports it and holds the node
             back.
         container_devs: shell patterns of interfaces that belong to pods. Traffic through one of them is a note and not
-            a failure. A given list replaces the default.
+            a failure. If this key is given, it replaces the default list.
         allowed_devs: shell patterns of interfaces that may carry expected traffic, such as second NICs, storage
             networks and VPNs.
-        settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet: 0 to 600. Without
-            this key a ``STRICT`` check waits 60 s for those that are up, because Azure's agent assigns their addresses
-            late, and a ``WARN`` check doesn't wait. Right before a start of the node it waits at most 5 s.
+        settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet, from 0 to 600.
+            Without this key, a ``STRICT`` check waits 60 s for those that are up, because Azure's agent assigns their
+            addresses late, and a ``WARN`` check doesn't wait. Right before a start of the node, the check waits at most
+            5 s.
         foreseen: CIDRs that another interface may get later. The check notes which addresses they would shadow.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     expected_cidrs: tuple[ExpectedCidr, ...] = attrs.field(default=(), converter=_expected)
@@ -284,21 +285,21 @@ class RouteOverlap(Section):
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """The prefixes outside of which a check needs no routes."""
+        """The prefixes that a check judges; it needs no routes outside of them."""
         return tuple(map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen)))
 
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Watch(Section):
-    """Settings of the watcher, which watches a host after boot.
+    """The settings of the watcher, which watches a host after boot.
 
     Args:
         enabled: whether ``hostrouting-watch.service`` restores lost routes and reports new failures.
-        textfile: the file to which the watcher writes metrics for Prometheus' node exporter: an absolute path that ends
-            in ``.prom``. Without this key it writes none.
+        textfile: the file to which the watcher writes metrics for Prometheus' node exporter, as an absolute path that
+            ends in ``.prom``. Without this key it writes none.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
@@ -312,15 +313,16 @@ class Config(Section):
     Args:
         static_routes: the routes to install.
         route_overlap: the CIDRs to check.
-        wait_seconds: how long a run waits for the default route, devices and gateways in total: 0 to 600.
+        wait_seconds: how long a run waits in all for the default route, devices and gateways, from 0 to 600.
         uplinks: shell patterns of the interfaces through which the cluster is reached. Name them if several interfaces
-            have a default route. Without this key it is the interface of the default route with the lowest metric.
-        consumer: the unit that must not start before routes and check have passed. A template stands for all of its
-            instances, and a single instance can't be named; ``kubelet.service`` is a single unit.
-        watch: whether and how to keep everything correct afterwards.
+            have a default route. Without this key the uplink is the interface of the default route with the lowest
+            metric.
+        consumer: the unit that must not start before the routes are installed and the check has passed. A template
+            stands for all of its instances, and a single instance can't be named. ``kubelet.service`` is a single unit.
+        watch: whether and how the watcher keeps everything correct afterwards.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     static_routes: StaticRoutes = attrs.field(default=StaticRoutes(), converter=_static_routes)
@@ -332,22 +334,22 @@ class Config(Section):
 
     @property
     def is_gated(self) -> bool:
-        """Return whether the config asks for routes or a check, and so for the gate."""
+        """Return whether the config asks for routes or a check, and therefore for the gate."""
         return bool(self.static_routes.routes or self.route_overlap.expected_cidrs)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:
-        """Read the ``hostRouting`` key of a document; its siblings belong to other components and are ignored.
+        """Read the ``hostRouting`` key of a document, and ignore its other keys, which belong to other components.
 
         Args:
             mapping: the whole document, as returned by ``json.load``.
 
         Returns:
-            The config; an empty one if there is no such key.
+            The config, or an empty one if the key is missing.
 
         Raises:
-            ConfigError: with all problems, each with its path; also for keys that look like this one, or belong below
-                it.
+            ConfigError: the section breaks the rules, or the document has a key that looks like ``hostRouting`` or
+                belongs below it. The error lists all problems, each with its path.
         """
         section = read_section(cls, mapping, SECTION)
         if section is None and (stray := [key for key in ("staticRoutes", "routeOverlap") if key in mapping]):
@@ -365,11 +367,11 @@ class Config(Section):
             The config.
 
         Raises:
-            ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
+            ConfigError: the file doesn't exist, isn't JSON, or has content that breaks the rules.
             FileError: the file can't be read.
         """
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return a document from which ``from_mapping`` reads this config."""
+        """Return a document from which ``from_mapping`` can read this config."""
         return {SECTION: super().to_mapping()}

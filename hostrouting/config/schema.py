@@ -1,12 +1,12 @@
-"""Turn JSON into typed values, strictly: documents, objects, single values; every problem at once, with its path.
+"""Turn JSON into typed values, strictly, and report every problem with its path.
 
-A class is its own schema: a field ``wait_seconds`` is the key ``waitSeconds``, and its converter the rule. With
-``checked_at_once`` as the ``field_transformer``, ``Section`` applies the rules once all fields are given, and raises
-all problems as one ``ConfigError``. So a mapping and a constructor call go through the same rules, and the problems of
-a nested object get its path.
+A class is its own schema: the field ``wait_seconds`` is the key ``waitSeconds``, and the field's converter is its rule.
+With ``checked_at_once`` as the ``field_transformer``, ``Section`` applies the rules once all fields are given, and
+raises all problems as one ``ConfigError``. So the same rules apply to a mapping and to a constructor call, and the
+problems of a nested object have its path.
 
-cattrs isn't used: it coerces (``"1"`` to 1, ``True`` to 1) unless every type gets a hook, and its paths end at the
-object when an attrs validator refuses; the remaining benefit is smaller than this file.
+cattrs isn't used, because it coerces values (``"1"`` to 1, ``True`` to 1) unless every type gets a hook, and because
+its paths end at the object when an attrs validator refuses a field. Its remaining benefit is smaller than this file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 _RULE = "rule"
-# The value of a required field that is missing.
+# The value of a required field that wasn't given.
 _MISSING = object()
 
 
@@ -34,15 +34,16 @@ class _Rules(NamedTuple):
     """The rules of a class.
 
     Args:
-        by_key: for each key the field's name, its converter, which raises for invalid values, and its default.
-        needed: the names of the fields without a default.
+        by_key: for each key, the name of the field, its converter, which raises an error for invalid values, and its
+            default.
+        needed: the names of the fields that have no default.
     """
 
     by_key: dict[str, tuple[str, Callable[[Any], Any], object]]
     needed: tuple[str, ...]
 
 
-# By class, because they are needed for each of thousands of routes.
+# The rules of each class, cached because there may be thousands of routes.
 _KNOWN: dict[type, _Rules] = {}
 
 
@@ -69,12 +70,12 @@ def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:
 
 
 def problems_of(refusal: ConfigError | ValueError) -> Sequence[Problem]:
-    """Return the problems of a value, with paths from the value itself."""
+    """Return the problems of a value, with paths relative to the value."""
     return refusal.problems if isinstance(refusal, ConfigError) else [("", str(refusal))]
 
 
 class Section:
-    """The base of all classes of a config; each of them is an attrs class."""
+    """The base of all classes of a config, each of which is an attrs class."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[Any]
@@ -84,9 +85,9 @@ class Section:
             raise ConfigError(problems)
 
     def _apply_rules(self) -> list[Problem]:
-        """Convert the value of each field by its rule, and return the problems.
+        """Convert the value of each field with its rule, and return the problems.
 
-        A field with a problem keeps the given value.
+        A field with a problem keeps its original value.
         """
         problems: list[Problem] = []
         for key, (name, convert, default) in _rules(type(self)).by_key.items():
@@ -97,13 +98,13 @@ class Section:
                 problems.append((key, "is missing"))
                 continue
             try:
-                object.__setattr__(self, name, convert(value))  # like attrs
+                object.__setattr__(self, name, convert(value))  # attrs does the same
             except (ConfigError, ValueError) as error:
                 problems += below(key, problems_of(error))
         return problems
 
     def to_mapping(self) -> Any:
-        """Return the JSON value that reads back as this one, without the fields at their defaults."""
+        """Return the JSON value from which this value can be read, without the fields that have their defaults."""
         return {
             json_key(field.name): in_json(value)
             for field in attrs.fields(type(self))
@@ -115,7 +116,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems of a value, with paths from the object that contains it."""
+    """Return the problems of a value, with paths relative to the object that contains it."""
     return [
         (f"{parent}.{path}" if parent and path and not path.startswith("[") else parent + path, message)
         for path, message in problems
@@ -123,7 +124,7 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def kind(value: object) -> str:
-    """Return the kind of a JSON value in words, with an article."""
+    """Return the kind of a JSON value as text with an article, such as "a string"."""
     kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (Mapping, "an object"),
         (str, "a string"),
@@ -136,8 +137,8 @@ def kind(value: object) -> str:
 
 
 def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
-    """Parse every item of a list, and collect the problems of all."""
-    # A list is the usual type, and quick to test.
+    """Parse every item of a list, and collect the problems of all items."""
+    # Most values are lists, and a list is quick to test for.
     if not isinstance(value, list) and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
         raise ValueError(f"expected a list, not {kind(value)}")
     items: list[T] = []
@@ -153,11 +154,11 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
 
 
 def _key(key: object) -> str:
-    """Return a key as part of a path: quoted if it would garble the line."""
+    """Return a key as part of a path, quoted if it contains unusual characters."""
     return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key) else shown(str(key))
 
 
-# Keys that older configs may have, and why they are gone.
+# Keys that older configs may have, and why they were removed.
 _FORMER = {"coverage": "every address of an expected CIDR is checked; leave it out"}
 
 
@@ -170,21 +171,21 @@ def _unknown(key: object, known: Iterable[str]) -> Problem:
 
 
 def read(cls: type[Read], value: object) -> Read:
-    """Build a class from a JSON object; ``null`` counts as missing.
+    """Build a class from a JSON object, in which ``null`` counts as missing.
 
     Args:
-        cls: a ``Section``.
-        value: any value; unknown and duplicate keys are problems too. An instance is returned as it is.
+        cls: a subclass of ``Section``.
+        value: any value. Unknown and duplicate keys are also problems. An instance of the class is returned unchanged.
 
     Returns:
         The instance.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: the value has problems; the error lists all of them.
     """
     if isinstance(value, cls):
         return value
-    if not isinstance(value, (dict, Mapping)):  # dict is the usual type, and quick to test
+    if not isinstance(value, (dict, Mapping)):  # most values are dicts, and a dict is quick to test for
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
     rules, needed = _rules(cls)
     problems = [(_key(key), "this key is given twice") for key in getattr(value, "duplicates", ())]
@@ -206,18 +207,18 @@ def read(cls: type[Read], value: object) -> Read:
 
 
 def read_section(cls: type[Read], document: object, section: str) -> Read | None:
-    """Build a class from one key of a document; its siblings belong to other components and are ignored.
+    """Build a class from one key of a document, and ignore the other keys, which belong to other components.
 
     Args:
-        cls: a ``Section``.
+        cls: a subclass of ``Section``.
         document: any value.
         section: the key.
 
     Returns:
-        The instance; None if there is no such key, or ``null``.
+        The instance, or None if the key is missing or its value is ``null``.
 
     Raises:
-        ConfigError: with all problems; the paths begin with the key.
+        ConfigError: the section has problems; the error lists all of them, with paths that begin with the key.
     """
     if not isinstance(document, Mapping):
         raise ConfigError([("", f"expected an object with the key {section}, not {kind(document)}")])
@@ -226,7 +227,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
     if document.get(section) is None:
         import difflib
 
-        # At most one edit; a typo must not mean that nothing is wanted.
+        # This accepts at most one edit. A typo in the key must not mean that nothing is wanted.
         plain = {str(key).replace("-", "").replace("_", "").lower(): key for key in document if key != section}
         if near := difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9):
             raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])

@@ -1,4 +1,4 @@
-"""Rules for single values: each parses one, or raises a ``ValueError`` that says what is wrong with it."""
+"""Rules for single values, each of which parses a value or raises a ``ValueError`` that says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from hostrouting.model.text import shown
 Word = TypeVar("Word", bound=StrEnum)
 
 
-# systemd.unit(5); it can't contain a path.
+# From systemd.unit(5), without any character of a path.
 _CONSUMER = r"(?!-)[A-Za-z0-9:_.-]+@?\.service"
 _INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
 _WORD = r"[A-Za-z]*"
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
-# No "." or ".." parts, so that the path has only one spelling.
+# Parts "." and ".." aren't allowed, so that a path has only one spelling.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
-# limits.h: the limits of a name, and of a path with its end; the temporary file's name is longer by this much.
+# From limits.h: the limits of a name, and of a path without its final NUL. The name of the temporary file is longer by
+# the third number.
 _NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
-# The folder of an instance's drop-ins has room for both: "hostrouting-probe" is an instance that doesn't exist.
+# The name must leave space for the folder of an instance's drop-ins; "hostrouting-probe" is the made-up instance.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
 def parse_integer(value: int, highest: int) -> int:
-    """Return a non-negative integer."""
+    """Return an integer after checking that it lies between 0 and a maximum."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{shown(value)} is not an integer")
     if not 0 <= value <= highest:
@@ -37,14 +38,14 @@ def parse_integer(value: int, highest: int) -> int:
 
 
 def parse_boolean(value: bool) -> bool:
-    """Return true or false; refuse values that merely act like one of them."""
+    """Return a boolean, and refuse other values even if they are truthy or falsy."""
     if kind(value) != "a boolean":
         raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
     return value
 
 
 def parse_word(value: str, words: type[Word], kind: str, default: Word) -> Word:
-    """Return one of some words, in any case; the default for an empty string."""
+    """Return the word that a value names in any case, or the default for an empty string."""
     if _is(value, _WORD):
         word = value.upper() or default.name
         if word in words.__members__:
@@ -57,7 +58,7 @@ def _is(value: object, pattern: str) -> bool:
 
 
 def parse_consumer(value: str) -> str:
-    """Return the name of a service or a template."""
+    """Return the name of a service or of a template after checking it."""
     if _is(value, _TOO_LONG):
         raise ValueError(f"{shown(value)} is too long; expected at most {_CONSUMER_MAX} characters")
     if _is(value, _INSTANCE):
@@ -75,7 +76,7 @@ def parse_consumer(value: str) -> str:
 
 
 def parse_pattern(value: str) -> str:
-    """Return a shell pattern of interface names."""
+    """Return a shell pattern of interface names after checking it."""
     if not _is(value, _PATTERN):
         raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
     return value
