@@ -1,4 +1,4 @@
-"""The changes that a run has made, or would make: routes, files and units, each with its action."""
+"""The changes that a run has made or would make to routes, files and units."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import attrs
 
 
 class Change(NamedTuple):
-    """One change that a run has made, or would make.
+    """A single change that a run has made or would make.
 
     Args:
-        what: a route as ip(8) prints it, the path of a file in the running system, or a unit.
+        what: the route as ip(8) prints it, the path of a file in the running system, or the unit.
         action: ``added``, ``replaced`` or ``removed``; for a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
-        was: the route that was replaced.
+        was: the route that was replaced, if any.
         before: the content of a file that would be replaced.
         after: the content of a file that would be added or replaced.
     """
@@ -28,14 +28,14 @@ class Change(NamedTuple):
 
 @attrs.frozen
 class Changes:
-    """The changes that a run has made, or would make; false if there are none.
+    """The changes that a run has made or would make; a value without changes is false.
 
-    Files that each run writes again aren't included: its lock, and the check's results.
+    Files that every run writes again aren't included: its lock, and the results of the check.
 
     Args:
         routes: the changes in the kernel's table.
         files: changes of scripts, units, drop-ins, links, and the manifest.
-        units: changes of systemd's units; the effects of a mere reload aren't listed.
+        units: changes of systemd's units, without the effects of a mere reload.
     """
 
     routes: tuple[Change, ...] = ()
@@ -46,7 +46,7 @@ class Changes:
         return bool(self.routes or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
-        """Return both changes, one after the other."""
+        """Return the changes of both values, one after the other."""
         files = {change.what: change for change in self.files}
         for change in later.files:
             before = files.get(change.what)
@@ -60,16 +60,16 @@ class Changes:
 
     @property
     def of_boot(self) -> Changes:
-        """Return the changes without routes."""
+        """Return the changes of files and units."""
         return Changes(files=self.files, units=self.units)
 
     def of_part(self, name: str) -> Changes:
-        """Return the changes of a part's own script, unit and other files named after it."""
+        """Return the changes of a part's own script and unit, and of other files named after the part."""
         own = tuple(change for change in self.files if f"/{name}." in str(change.what))
         return Changes(files=own, units=tuple(change for change in self.units if change.what == f"{name}.service"))
 
     def to_json(self) -> dict[str, Any]:
-        """Return whether anything is changed, and lists of the changes."""
+        """Return the lists of changes as JSON, with whether anything changed."""
         return {
             "changed": bool(self),
             "routes": _listed("route", self.routes),

@@ -1,18 +1,18 @@
-"""The one tree of errors that hostrouting raises.
+"""All errors that hostrouting raises, as one tree.
 
 ::
 
     HostRoutingError
-    ├── ConfigError          the config is wrong: every problem at once, each with its path
-    ├── RouteError           a route can't be resolved, installed or seen to win; the kernel refused to answer
-    ├── UnitError            systemd refused, or an instance doesn't hold what it should
+    ├── ConfigError          the config is wrong; it lists every problem with its path
+    ├── RouteError           a route can't be resolved or installed, or doesn't win; or the kernel can't be queried
+    ├── UnitError            systemd refused, or the gate doesn't hold for an instance
     ├── FileError            a file, the lock or the manifest can't be read or written
     └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged (in ``overlap``)
 
 A plug-in derives its own errors from the same root.
 
-Errors of the layers below (pyroute2's own ``NetlinkError``, ``OSError``) are translated where that layer is used
-and never escape. ``phases.Cancelled`` and ``phases.TimedOut`` pass through: they belong to the runner.
+Errors of the layers below (``NetlinkError`` of pyroute2, ``OSError``) are translated where that layer is used, and
+never escape. ``phases.Cancelled`` and ``phases.TimedOut`` pass through, because they belong to the runner.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NO_CHANGES = Changes()
 
 
 class HostRoutingError(Exception):
-    """Anything that hostrouting failed to do.
+    """The base of all errors about something that hostrouting failed to do.
 
     Args:
         message: what was attempted, on what, and why it failed.
-        hint: what to do next; empty if the message leaves nothing to add.
+        hint: what to do next, or an empty string if there is nothing to add to the message.
         errno: the kernel's reason as a number, if it gave one.
-        changes: the changes so far that weren't undone.
+        changes: the changes so far that haven't been undone.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class HostRoutingError(Exception):
 
 
 class ConfigError(HostRoutingError):
-    """A config that breaks its rules.
+    """An error about a config that breaks its rules.
 
     Args:
-        problems: (path, message) of each problem, in the order of the document. The path reads like
+        problems: the path and message of each problem, in the order of the document. A path looks like
             ``hostRouting.staticRoutes.routes[2].gateway``; it is empty if the whole value is wrong.
     """
 
@@ -72,11 +72,11 @@ class ConfigError(HostRoutingError):
 
 
 class Refusal(NamedTuple):
-    """The reason why one route of several is refused.
+    """The reason why one of several routes is refused.
 
     Args:
         message: what was attempted, on which route, and why it failed.
-        hint: what to do next; empty if the message leaves nothing to add.
+        hint: what to do next, or an empty string if there is nothing to add to the message.
     """
 
     message: str
@@ -87,15 +87,15 @@ class Refusal(NamedTuple):
 
 
 class RouteError(HostRoutingError):
-    """Routes couldn't be read, resolved, installed, removed, or verified."""
+    """An error because routes couldn't be read, resolved, installed, removed or verified."""
 
     @classmethod
     def of(cls, refusals: Sequence[Refusal], *, most: int | None = None, errno: int | None = None) -> RouteError:
-        """Return one error for several refusals: a line for each, and a line for each different hint.
+        """Return one error for several refusals, with a line for each refusal and for each different hint.
 
         Args:
-            refusals: at least one.
-            most: how many to name; None: all of them.
+            refusals: the refusals, of which there is at least one.
+            most: how many refusals to name; by default all of them.
             errno: the kernel's reason as a number, if it gave one.
         """
         named = refusals[:most]
@@ -107,11 +107,11 @@ class RouteError(HostRoutingError):
 
 
 class UnitError(HostRoutingError):
-    """systemd refused, or a unit doesn't have the installed settings."""
+    """An error because systemd refused, or because a unit doesn't have the installed settings."""
 
 
 class FileError(HostRoutingError):
-    """A file of ours couldn't be read or written."""
+    """An error because one of our files couldn't be read or written."""
 
     @classmethod
     def of(cls, attempt: str, error: OSError) -> FileError:
@@ -122,7 +122,7 @@ class FileError(HostRoutingError):
             error: the operating system's error.
 
         Returns:
-            An error with the reason in words and the ``errno``.
+            An error with the reason as text and with the ``errno``.
         """
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "run as root" if error.errno in (errnos.EPERM, errnos.EACCES) else ""

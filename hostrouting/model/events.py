@@ -1,4 +1,4 @@
-"""Events that a host may meet at any time."""
+"""Events that may happen to a host at any time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.model.jsonable import JsonObject, StrEnum
 
 
 class EventKind(StrEnum):
-    """Something that may happen to an interface at any time."""
+    """The kinds of events that may happen to an interface or a service at any time."""
 
     FLAP = "flap"
     GONE = "gone"
@@ -23,16 +23,16 @@ class EventKind(StrEnum):
 
 @attrs.frozen
 class HostEvent(JsonObject):
-    """An event that a host may meet.
+    """An event that may happen to a host.
 
     Args:
-        kind: ``flap``: it goes down and comes back; ``gone``: it is deleted, as when a driver restarts;
-            ``carrier-lost``; ``late-address``: it gets an address after the check, like InfiniBand; ``renumbered``: it
-            gets another address and gateway by DHCP; ``into-pod``: it moves to another network namespace; ``restart``
-            of a network manager.
-        subject: the interface, or the service.
-        address: the new address, with its prefix length.
-        gateway: the gateway of the new default route.
+        kind: ``flap`` means that the interface goes down and comes back; ``gone`` that it is deleted, as when a driver
+            restarts; ``carrier-lost`` that it loses its carrier; ``late-address`` that it gets an address after the
+            check, as InfiniBand interfaces do; ``renumbered`` that it gets another address and gateway from DHCP;
+            ``into-pod`` that it moves to another network namespace; and ``restart`` that a network manager restarts.
+        subject: the interface or the service.
+        address: the new address with its prefix length, if there is one.
+        gateway: the gateway of the new default route, if there is one.
     """
 
     kind: EventKind

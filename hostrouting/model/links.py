@@ -1,7 +1,7 @@
-"""Interfaces and their addresses, in the words of ip-link(8) and ip-address(8).
+"""Interfaces and their addresses, in the terms of ip-link(8) and ip-address(8).
 
-Interfaces are named, never numbered: an index is looked up right before a write, because a re-created link gets a new
-one.
+Interfaces are identified by their names. Their index is looked up right before a write, because a link that is created
+again gets a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hostrouting.model.prefixes import Prefix
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether the name of an interface matches one of some shell patterns."""
+    """Return whether the name of an interface matches any of the shell patterns."""
     return _any_of(patterns)(dev) is not None
 
 
@@ -29,7 +29,7 @@ def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
 
 
 class Hardware(IntEnum):
-    """ARPHRD_* of linux/if_arp.h, as far as they are needed here."""
+    """The values ARPHRD_* of linux/if_arp.h that are needed here."""
 
     ETHER = 1
     INFINIBAND = 32
@@ -41,14 +41,14 @@ class Link:
     """A network interface.
 
     Args:
-        index: the kernel's number for the interface, as long as it exists.
-        name: its name.
-        is_up: the administrative state (IFF_UP).
+        index: the number that the kernel uses for the interface as long as it exists.
+        name: the interface's name.
+        is_up: whether it is administratively up (IFF_UP).
         has_carrier: whether the other end is up (IFF_LOWER_UP).
-        kind: ``veth``, ``bridge``, ``bond``…; None for hardware.
+        kind: ``veth``, ``bridge``, ``bond`` and so on, or None for hardware.
         hardware: the ARPHRD number (see ``Hardware``).
-        master: the bridge, bond or other interface that it is a port of.
-        group: the number of the interface's group, by which policy rules may suppress results; 0 is the default.
+        master: the bridge, bond or other interface of which it is a port.
+        group: the number of the interface's group, by which policy rules can suppress results; 0 is the default.
     """
 
     index: int
@@ -66,14 +66,14 @@ class Address:
     """An IPv4 address of this host.
 
     Args:
-        dev: the interface that carries it.
+        dev: the interface that has the address.
         local: the address.
         prefix_length: the length of the connected network's prefix, 0-32.
-        peer: the other end of a point-to-point link, if it isn't ``local`` itself.
+        peer: the other end of a point-to-point link, or None if it is ``local`` itself.
         metric: the metric of the connected route; 0 is the kernel's default.
-        is_secondary: a later address of the same subnet on the same interface.
-        has_prefix_route: whether the kernel adds a connected route for it.
-        scope: where it may be used as a source: ``Scope.UNIVERSE``, or the link, or this host.
+        is_secondary: whether the interface has an earlier address of the same subnet.
+        has_prefix_route: whether the kernel adds a connected route for the address.
+        scope: where the address may be used as a source: everywhere (``Scope.UNIVERSE``), on the link, or on this host.
     """
 
     dev: str
@@ -87,7 +87,7 @@ class Address:
 
     @property
     def network(self) -> IPv4Network:
-        """The connected network: the peer's, if there is one."""
+        """The connected network, which is that of the peer if there is one."""
         return IPv4Network(self.prefix)
 
     @property

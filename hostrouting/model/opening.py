@@ -1,4 +1,4 @@
-"""An opener for files that other programs have created."""
+"""A function that opens files created by other programs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import stat
 
 
 def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
-    """Open a regular file, a folder or /dev/null, for ``open(opener=)``; refuse files that block, such as a FIFO.
+    """Open a regular file, a folder or /dev/null, and refuse files that may block, such as a FIFO.
+
+    Use it as the opener in ``open(opener=)``.
 
     Args:
         path: the file's path.
-        flags: as for open(2).
-        dir_fd: the folder that the path is relative to; None: the working directory.
+        flags: the flags, as for open(2).
+        dir_fd: the folder to which the path is relative; by default the working directory.
 
     Raises:
         OSError: the file can't be opened, or isn't a regular file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, dir_fd=dir_fd)
     found = os.fstat(descriptor)
-    # A masked file of systemd.unit(5) links to /dev/null.
+    # A masked unit file is a link to /dev/null, systemd.unit(5).
     is_mask = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
-    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:  # open itself refuses a directory
+    if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) or is_mask:  # open() itself refuses a directory
         return descriptor
     os.close(descriptor)
     raise OSError("it is not a regular file")

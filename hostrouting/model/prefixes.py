@@ -1,6 +1,6 @@
-"""Prefixes as integers, which sort and hash ten times as fast as ``IPv4Network``; and sets of them.
+"""Prefixes as pairs of integers, which sort and hash ten times as fast as ``IPv4Network``, and sets of them.
 
-Prefixes are nested or disjoint, never partly overlapping.
+Two prefixes are either nested or disjoint; they never overlap in part.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network
 
-# The first address and the length: in sorted order, a prefix comes right before those inside it.
+# The first address and the length. In sorted order, a prefix comes right before the prefixes inside it.
 Prefix = tuple[int, int]
 
 
@@ -17,11 +17,11 @@ class PrefixSet:
     """The addresses that a set of prefixes covers.
 
     Args:
-        prefixes: in any order; they may be nested.
+        prefixes: the prefixes, in any order; they may be nested.
     """
 
     def __init__(self, prefixes: Iterable[Prefix]) -> None:
-        # Without the nested ones they are disjoint.
+        # Without the nested prefixes, the others are disjoint.
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         for first, length in sorted(prefixes):
@@ -30,22 +30,22 @@ class PrefixSet:
                 self._lasts.append(first + (1 << (32 - length)) - 1)
 
     def covers(self, prefix: Prefix) -> bool:
-        """Return whether a prefix is in the set or inside one of its prefixes."""
+        """Return whether a prefix is in the set or inside one of the set's prefixes."""
         first, length = prefix
         position = bisect_right(self._firsts, first) - 1
         return position >= 0 and first | (0xFFFFFFFF >> length) <= self._lasts[position]
 
     def overlaps(self, first: int, last: int) -> bool:
-        """Return whether the set contains an address from the first to the last."""
+        """Return whether the set contains any address of a range, given its first and last address."""
         position = bisect_right(self._firsts, last) - 1
         return position >= 0 and first <= self._lasts[position]
 
 
 class PrefixIndex:
-    """Prefixes that can be looked up by what they contain, and by what contains them.
+    """Prefixes that can be looked up by what they contain or by what contains them.
 
     Args:
-        prefixes: in any order; duplicates count once.
+        prefixes: the prefixes, in any order; duplicates count once.
     """
 
     def __init__(self, prefixes: Iterable[Prefix]) -> None:
@@ -54,7 +54,7 @@ class PrefixIndex:
         self._lengths = sorted({length for _, length in self._sorted}, reverse=True)
 
     def around(self, prefix: Prefix) -> Iterator[Prefix]:
-        """Yield the prefixes that contain a prefix, or are equal to it, the innermost first."""
+        """Yield the prefixes that contain a prefix or are equal to it, from the innermost to the outermost."""
         first, longest = prefix
         for length in self._lengths:
             outer = (first >> (32 - length) << (32 - length), length)
@@ -68,7 +68,7 @@ class PrefixIndex:
 
 
 def numbers(network: IPv4Network) -> Prefix:
-    """Return a prefix as its first address and its length, which sorts and hashes ten times as fast."""
+    """Return a prefix as its first address and its length, which sort and hash ten times as fast."""
     return int(network.network_address), network.prefixlen
 
 
@@ -79,22 +79,22 @@ def ends(prefix: Prefix) -> tuple[int, int]:
 
 
 def uncovered_addresses(prefixes: Iterable[Prefix]) -> dict[Prefix, int | None]:
-    """Return for each prefix its first address that no longer prefix of the set covers; None if they cover it all.
+    """Return for each prefix the first of its addresses that no longer prefix covers, or None if there is none.
 
-    Longest-prefix match gives such an address only to that prefix, so one lookup of it shows whether the prefix
-    wins. It takes one pass over the sorted prefixes, O(n log n).
+    Longest-prefix match assigns such an address to that prefix only, so a single lookup of it shows whether the prefix
+    wins. The function makes one pass over the sorted prefixes, O(n log n).
 
     Args:
-        prefixes: in any order; duplicates count once.
+        prefixes: the prefixes, in any order; duplicates count once.
 
     Returns:
-        An address or None for each prefix.
+        The address or None, by prefix.
     """
     own: dict[Prefix, int | None] = {}
-    # First and last addresses of the prefixes after the current one that aren't inside another one so far, nearest
-    # last.
+    # The first and last addresses of the prefixes after the current one that aren't inside another one found so far;
+    # the nearest prefix is the last.
     behind: list[tuple[int, int]] = []
-    # Not a set, whose order would make sorting sorted tables expensive again.
+    # A set isn't used, because its order would make sorting an already sorted table expensive again.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):
         last, free = first | (0xFFFFFFFF >> length), first
         while behind and behind[-1][0] <= last:

@@ -1,4 +1,4 @@
-"""Policy rules, in the words of ip-rule(8)."""
+"""Policy rules, in the terms of ip-rule(8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL_PORTS = (1, 65534)
 
 
 class RuleAction(IntEnum):
-    """FR_ACT_* of linux/fib_rules.h."""
+    """The values FR_ACT_* of linux/fib_rules.h."""
 
     TO_TABLE = 1
     GOTO = 2
@@ -25,35 +25,36 @@ class RuleAction(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> RuleAction:
-        return cls.BLACKHOLE  # like fib4_rule_action for an unknown action
+        return cls.BLACKHOLE  # fib4_rule_action treats an unknown action like this
 
 
 @attrs.frozen
 class Rule:
-    """A policy rule, ip-rule(8): packets that match its selectors are looked up in its table.
+    """A policy rule, ip-rule(8). Packets that match its selectors are looked up in its table.
 
     Args:
-        preference: 0-4294967295, the lowest is evaluated first.
-        action: what happens on a match.
-        table: for ``TO_TABLE``.
-        goto: the preference to continue at, for ``GOTO``.
-        source: prefix of the packet's source; None: any.
-        destination: prefix of the packet's destination; None: any.
-        tos: the type of service; 0: any.
-        tun_id: the ID of the tunnel that the packet has come from; 0: any.
-        mark: the selected firewall mark; None: any. (``fwmark 0`` is a selector too.)
-        mark_mask: which bits of the mark count.
-        iif: the selected incoming interface; ``lo`` means packets of this host.
+        preference: 0-4294967295; the rule with the lowest is evaluated first.
+        action: what happens when a packet matches.
+        table: the table to look up, for ``TO_TABLE``.
+        goto: the preference of the rule at which to continue, for ``GOTO``.
+        source: the prefix of the packet's source, or None for any.
+        destination: the prefix of the packet's destination, or None for any.
+        tos: the type of service, or 0 for any.
+        tun_id: the ID of the tunnel through which the packet arrived, or 0 for any.
+        mark: the selected firewall mark, or None for any (``fwmark 0`` is a selector too).
+        mark_mask: the bits of the mark that are compared.
+        iif: the selected incoming interface; ``lo`` stands for packets of this host.
         oif: the interface that the socket is bound to.
-        uid_range: first and last user id.
-        ip_protocol: 6 for TCP…; 0: any.
-        has_ports: whether it selects a source or destination port, except by ranges of all ports that a client may use.
-        suppress_prefix_length: results with prefixes up to this length are skipped; None: none are.
-        suppress_group: results through interfaces of this group are skipped; None: none are.
-        is_inverted: whether it matches packets that its selectors do *not* match.
+        uid_range: the first and the last user ID.
+        ip_protocol: the number of the IP protocol, such as 6 for TCP, or 0 for any.
+        has_ports: whether it selects a source or destination port; a range of all ports that a client may use doesn't
+            count.
+        suppress_prefix_length: the prefix length up to which results are skipped, or None if none are.
+        suppress_group: the group of interfaces through which results are skipped, or None if none are.
+        is_inverted: whether the rule matches the packets that its selectors do *not* match.
         is_l3mdev: whether the table is that of the packet's VRF.
-        has_unknown: whether it has a selector that isn't known here.
-        protocol: the program that installed it.
+        has_unknown: whether the rule has a selector that isn't known here.
+        protocol: the program that installed the rule.
     """
 
     preference: int
@@ -80,11 +81,11 @@ class Rule:
 
     @property
     def has_table(self) -> bool:
-        """Return whether it has a table other than a VRF's."""
+        """Return whether the rule has a table other than that of a VRF."""
         return self.action is RuleAction.TO_TABLE and not self.is_l3mdev
 
     def __str__(self) -> str:
-        """In the words of ip-rule(8), behind the preference."""
+        """Return the rule in the syntax of ip-rule(8), without the preference."""
         ends = (("from", _end(self.source) or "all"), ("to", _end(self.destination)))
         selectors = (
             ("tos", f"{self.tos:#04x}" if self.tos else None),
