@@ -1,7 +1,7 @@
-"""Two plug-ins of hostrouting for Azure's nodes; the core doesn't know about them.
+"""Two plug-ins of hostrouting for Azure's nodes, which the core doesn't depend on.
 
-``probe`` lets a node answer the load balancer's IPv6 health probes, ``vnet`` cleans up what the CNI azure-vnet has left
-of pods. ``config`` is their section of the config. ``CHECKS`` are their checks for the doctor:
+``probe`` lets a node answer the load balancer's IPv6 health probes, and ``vnet`` cleans up what the CNI azure-vnet has
+left of pods. ``config`` has their section of the config. ``CHECKS`` has their checks for the doctor; to add them, call
 ``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
 """
 

@@ -16,7 +16,7 @@ from hostrouting.model.text import shortened
 
 _NAMED = 3
 
-# AgentBaker's ipv6_nftables. If two tables have the same hook, the first one wins.
+# The table of AgentBaker's ipv6_nftables. If two tables have the same hook, the first one wins.
 _OPEN_TABLE = "azureSLBProbe"
 _OTHER_RULES = DoctorFinding(
     "other-probe-rules",
@@ -32,7 +32,7 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
     """Return the plug-in's checks for the doctor.
 
     Args:
-        config: the wanted config; None: the one that the installed part was rendered from.
+        config: the wanted config, or None for the config from which the installed part was rendered.
     """
     return (
         DoctorCheck("probes", "the probes are rewritten as configured", partial(_probes, config), False),
@@ -41,7 +41,7 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
 
 
 def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that rules, route and the next boot's files are as configured."""
+    """Check that the rules, the route and the files for the next boot are as configured."""
     networking = examined.manifest.read_as(HostNetworking.from_mapping) if config is None else config
     probe, apply = networking.load_balancer_probe, examined.command("lb-probe apply")
     is_installed = PROBE in examined.manifest.parts
@@ -63,7 +63,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     if differing := [*rules, *(str(change.what) for change in changes)]:
         message = "it isn't as configured; without the rules, probes that a pod has to answer are lost"
         hint = f"{examined.command('lb-probe plan')} shows the difference, {apply} fixes it"
-        # Without the route, the host's own answers follow the default route, if any.
+        # Without the route, the host's own answers follow the default route if there is one.
         grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK
         yield DoctorFinding("probes-differ", shortened(differing, ", ", _NAMED), message, hint, grave)
 
@@ -85,5 +85,5 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     yield DoctorFinding("azure-vnet-left", left, message, hint, Severity.RISK)
 
 
-# The checks for what is installed; ``checks(config)`` compares with a config.
+# These checks are for what is installed; ``checks(config)`` compares with a config.
 CHECKS = checks(None)

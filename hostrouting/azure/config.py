@@ -1,6 +1,6 @@
-"""The ``hostNetworking`` section of AKSFlexNode's config, for the Azure tasks, parsed just as strictly.
+"""The ``hostNetworking`` section of AKSFlexNode's config, for the Azure tasks, read as strictly as ``hostRouting``.
 
-The unit to hold back is a single fact of a host, so it is configured once, as ``hostRouting.consumer``, and read there.
+A host has only one consumer, so it is configured once, as ``hostRouting.consumer``, and read from there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECTION = "hostNetworking"
 class Ipv6Detection(StrEnum):
     """A way for ``apply`` to find out whether a node has IPv6.
 
-    ``ALWAYS``: it has; ``METADATA``: it has if Azure's metadata service says that it has assigned an address.
+    With ``ALWAYS`` the node has it. With ``METADATA`` it has it if Azure's metadata service has assigned an address.
     """
 
     ALWAYS = "ALWAYS"
@@ -75,13 +75,13 @@ class LoadBalancerProbe(Section):
     """The rewriting of the IPv6 health probes of Azure's load balancer.
 
     Args:
-        enabled: the opt-in. False removes what an earlier run has installed.
-        devices: the interface through which probes arrive, as a list of one.
-        ipv6_detection: how ``apply`` finds out whether the node has IPv6. ``ALWAYS``: it has; ``METADATA``: it has if
-            Azure's metadata service has assigned an address. Without IPv6 nothing is installed.
+        enabled: the opt-in. If it is false, what an earlier run has installed is removed.
+        devices: the interface through which probes arrive, as a list with one item.
+        ipv6_detection: how ``apply`` finds out whether the node has IPv6. With ``ALWAYS`` it has; with ``METADATA`` it
+            has if Azure's metadata service has assigned an address. Without IPv6 nothing is installed.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
@@ -100,13 +100,13 @@ class StaleAzureVnet(Section):
 
     Args:
         cidrs: the CIDRs of the pods, IPv4 or IPv6, without host bits. Nothing outside of them is touched.
-        keep: addresses inside these CIDRs for which nothing is removed.
-        bridge: azure-vnet's bridge.
-        uplink: the NIC that is the bridge's port.
-        lock_wait_seconds: how long a run waits for azure-vnet's own lock: 0 to 600.
+        keep: the addresses inside these CIDRs for which nothing is removed.
+        bridge: the bridge that azure-vnet uses.
+        uplink: the NIC that is a port of the bridge.
+        lock_wait_seconds: how long a run waits for azure-vnet's own lock, from 0 to 600.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     cidrs: tuple[IpNetwork, ...] = attrs.field(converter=_cidrs)
@@ -118,7 +118,7 @@ class StaleAzureVnet(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class _Sections(Section):
-    """The section ``hostNetworking`` itself."""
+    """The ``hostNetworking`` section itself."""
 
     load_balancer_probe: LoadBalancerProbe = attrs.field(default=LoadBalancerProbe(), converter=_probe)
     stale_azure_vnet: StaleAzureVnet | None = attrs.field(default=None, converter=_stale)
@@ -130,27 +130,27 @@ class HostNetworking(_Sections):
 
     Args:
         load_balancer_probe: the rewriting of health probes.
-        stale_azure_vnet: the clean-up after azure-vnet. None: no clean-up.
-        consumer: the unit that starts after all this; in a document it is ``hostRouting.consumer``.
+        stale_azure_vnet: the clean-up after azure-vnet, or None for no clean-up.
+        consumer: the unit that starts after all this; in a document, this is ``hostRouting.consumer``.
 
     Raises:
-        ConfigError: with every field that breaks its rule.
+        ConfigError: fields break their rules; the error lists all of them.
     """
 
     consumer: str = attrs.field(default=Config().consumer, converter=parse_consumer)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> HostNetworking:
-        """Read the ``hostNetworking`` key of a document, and the consumer of its ``hostRouting``.
+        """Read the ``hostNetworking`` key of a document, and the consumer from its ``hostRouting`` key.
 
         Args:
             mapping: the whole document, as returned by ``json.load``.
 
         Returns:
-            The config; an empty one if there is no such key.
+            The config, or an empty one if the key is missing.
 
         Raises:
-            ConfigError: with all problems of a section, each with its path.
+            ConfigError: a section has problems; the error lists all of them, each with its path.
         """
         sections = read_section(_Sections, mapping, SECTION) or _Sections()
         return cls(sections.load_balancer_probe, sections.stale_azure_vnet, Config.from_mapping(mapping).consumer)
@@ -160,13 +160,13 @@ class HostNetworking(_Sections):
         """Read a config file.
 
         Raises:
-            ConfigError: there is no such file, it isn't JSON, or its content breaks the rules.
+            ConfigError: the file doesn't exist, isn't JSON, or has content that breaks the rules.
             FileError: the file can't be read.
         """
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return a document from which ``from_mapping`` reads this config."""
+        """Return a document from which ``from_mapping`` can read this config."""
         section = super().to_mapping()
         consumer = section.pop("consumer", None)
         return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})

@@ -1,4 +1,4 @@
-"""The node of the Azure tasks, the programs that they run, and their errors."""
+"""The access of the Azure tasks to a node through programs, and the errors of these tasks."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The load balancer's health probes can't be rewritten, or it is unknown whether they must be."""
+    """An error because the health probes can't be rewritten, or because it is unknown whether they must be."""
 
 
 class AzureVnetError(HostRoutingError):
-    """The leftovers of azure-vnet can't be read or removed, or another process locks them or has restored them."""
+    """An error about the leftovers of azure-vnet.
+
+    They can't be read or removed, or another process locks them or has restored them.
+    """
 
 
 def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
-    """Return the interface of a host that a task uses.
+    """Return the node that a task uses, which is the given one or the real one.
 
     Args:
         host: the host.
-        given: the task's argument; None: use this kernel's.
-        real: makes this kernel's.
+        given: the task's argument, or None for the node of this kernel.
+        real: a function that returns the node of this kernel.
 
     Raises:
-        ConfigError: the argument is missing for a layout with another root.
+        ConfigError: the layout has another root, and no node was given.
     """
     if given is None and not host.layout.is_this_host:
         raise ConfigError([("node", f"must be given with a layout below {host.layout.root}: a real one, or a fake")])
@@ -44,7 +47,7 @@ def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) -----------------------------------------------------------------
 
-# They answer in milliseconds, but wait for each other's locks, and are slow on a loaded machine.
+# These programs answer in milliseconds, but they wait for each other's locks and are slow on a loaded machine.
 _ANSWER_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
@@ -59,10 +62,10 @@ _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-re
 
 @attrs.define(kw_only=True, eq=False)
 class Programs:
-    """A node that is queried by running programs, whatever the caller's path and language.
+    """A node that is queried by running programs, independently of the caller's PATH and language.
 
     Args:
-        search_path: the folders of the programs.
+        search_path: the folders of the programs, as in PATH.
     """
 
     error: ClassVar[type[HostRoutingError]]
@@ -70,18 +73,18 @@ class Programs:
     search_path: str = SEARCH_PATH
 
     def ask(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:
-        """Run a program to its end, and return its output.
+        """Run a program until it ends, and return its output.
 
         Args:
-            attempt: the purpose, as a verb phrase.
+            attempt: the purpose, as a verb phrase for messages.
             command: the program and its arguments, separated by blanks.
-            fine: texts of refusals that aren't errors.
-            text: the program's input.
+            fine: texts in the program's output by which a refusal isn't an error.
+            text: the program's standard input, if any.
         """
         argv = command.split()
-        # ebtables can't delete a rule that was saved with counters.
+        # Without this variable, rules are saved with counters, and ebtables can't delete such rules.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
-        # Own scope: the program changes something or it doesn't, so a cancel waits for its end.
+        # The program gets its own scope and always runs to its end, because it may be changing something.
         try:
             done = CancelScope(timeout=_ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
         except TimedOut:
@@ -99,5 +102,5 @@ class Programs:
         return done.stdout
 
     def ask_ip(self, attempt: str, command: str) -> list[dict[str, Any]]:
-        """Return the output of ip or bridge; an empty list for an interface that doesn't exist."""
+        """Return the output of ip or bridge, or an empty list if the interface doesn't exist."""
         return list(json.loads(self.ask(attempt, command, "Cannot find", "does not exist") or "[]"))

@@ -1,6 +1,6 @@
-"""Azure's metadata service: plain HTTP at a link-local address that only this machine can reach.
+"""Query Azure's metadata service with plain HTTP, at a link-local address that only this machine can reach.
 
-An answer that can't be understood is an error, never "no IPv6".
+An answer that can't be understood is always an error, and never means that there is no IPv6.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phases import CancelScope
 _ADDRESS = "169.254.169.254"
 _PATH = "/metadata/instance/network/interface?api-version=2021-02-01"
 
-# Less than 5 s in total.
+# All tries together take less than 5 s.
 _TRY_SECONDS = 1.0
 TRIES = 4
 PAUSE_SECONDS = 0.25
@@ -27,16 +27,16 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Query the IPv6 addresses that Azure has assigned to this machine, on any NIC.
+    """Query the IPv6 addresses that Azure has assigned to any NIC of this machine.
 
     Args:
-        scope: cancels the query, within 100 ms.
+        scope: cancels the query within 100 ms.
 
     Returns:
-        The addresses, without duplicates, in the order of the answer; there may be none.
+        The addresses, if there are any, without duplicates and in the order of the answer.
 
     Raises:
-        LoadBalancerProbeError: there was no answer, or it can't be understood.
+        LoadBalancerProbeError: there was no answer, or it couldn't be understood.
     """
     scope.progress("asking Azure's metadata service for this machine's IPv6 addresses")
     for number in range(TRIES):
@@ -52,7 +52,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Query once, in a thread: a cancel must end it at any moment, even if the answer arrives slowly."""
+    """Query once, in a thread, so that a cancellation can end it even if the answer arrives slowly."""
     answer: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
     answer.add_done_callback(lambda _: is_over.set())
@@ -63,16 +63,16 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
         except Exception as error:  # noqa: BLE001 - raised by the waiting thread
             answer.set_exception(error)
 
-    # A thread left behind ends with its socket's time-outs, or with the process.
+    # If the thread is left behind, it ends with its socket's time-outs or with the process.
     threading.Thread(target=ask, name="metadata-service", daemon=True).start()
     scope.child(timeout=_TRY_SECONDS).wait(is_over)
     return answer.result()
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
-    # No proxy and no redirects: only the machine's own host is trustworthy.
+    # No proxy or redirect is followed, because only Azure's own service can be trusted.
     with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
-        # Without the header the service refuses, so that web pages can't trick a browser into a request.
+        # The service refuses requests without this header, so that a web page can't make a browser send one.
         service.request("GET", _PATH, headers={"Metadata": "true"})
         response = service.getresponse()
         body = response.read(ANSWER_BYTES_MAX)

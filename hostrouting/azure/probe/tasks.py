@@ -1,6 +1,6 @@
-"""The phase tasks for the load balancer's probes: make a node answer them, or raise an error that says why not.
+"""The tasks that make a node answer the load balancer's probes, or raise an error that says why it can't.
 
-The order: install for the next boot -> load the rules -> pin the route -> check that it wins.
+The steps are: install for the next boot -> load the rules -> pin the route -> check that it wins.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
-# IPv6 allows one route for a destination and a metric: the pinned one replaces it.
+# IPv6 allows only one route for a destination and metric, so the pinned route replaces it.
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
 @attrs.frozen
 class ProbeReport:
-    """The changes that the rewriting of probes needs, or has made.
+    """The changes that the rewriting of probes needs or has made.
 
     Args:
-        device: the interface through which probes arrive; None: nothing is wanted.
-        skipped_because: why there is nothing to do; None: there is, or everything is as wanted.
-        rules: the action on the nftables table: ``loaded`` or ``removed``; None: it is as wanted.
+        device: the interface through which probes arrive, or None if probes aren't to be rewritten.
+        skipped_because: the reason why there is nothing to do, or None if there is no such reason.
+        rules: the action on the nftables table, ``loaded`` or ``removed``, or None if the table is as wanted.
         changes: the changes of the route, and of the installation for the next boot.
     """
 
@@ -51,11 +51,11 @@ class ProbeReport:
 
     @property
     def changed(self) -> bool:
-        """Return whether rules, route or files of the next boot change."""
+        """Return whether the rules, the route or the installation for the next boot change."""
         return self.rules is not None or bool(self.changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON, the route as ``ip -6 route show`` prints it."""
+        """Return the report as JSON, with the route as ``ip -6 route show`` prints it."""
         told = fields_in_json(self, "device", "skipped_because", "rules")
         return {"schema": 1} | self.changes.to_json() | {"changed": self.changed} | told
 
@@ -64,16 +64,16 @@ class ProbeReport:
 
 
 def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: ProbeNode | None = None) -> ProbeReport:
-    """Plan for the node's current state, without changing or waiting for anything but Azure's answer.
+    """Plan for the node's current state, without changing anything, and wait only for Azure's metadata service.
 
     Args:
         config: the wanted config.
         host: the host.
         scope: cancels the wait for the metadata service, if it is queried.
-        node: the host's IPv6 side; None: this kernel's.
+        node: the host's IPv6 side; by default that of this kernel.
 
     Returns:
-        The planned changes; for an image only those for its boot.
+        The planned changes; for an image, only those for its boot.
 
     Raises:
         LoadBalancerProbeError: the node can't be queried, or can't do what is wanted.
@@ -88,7 +88,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
-    # An existing installation stays, because a wrong no would interrupt the service.
+    # An existing installation is kept, because removing it after a wrong answer would interrupt the service.
     is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
     if is_asked and not node.assigned_addresses(scope):
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
@@ -100,7 +100,10 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
 
 
 def _refuse_port(device: str, links: Iterable[Link]) -> None:
-    """Refuse a port of a bridge or bond: packets sent through it never arrive. A VRF's member isn't a port."""
+    """Refuse a port of a bridge or bond, because packets sent through it never arrive.
+
+    A member of a VRF isn't a port.
+    """
     kinds = {link.name: link.kind for link in links}
     master = next((link.master for link in links if link.name == device), None)
     if master is not None and kinds.get(master) != "vrf":
@@ -111,12 +114,12 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 
 def _in_place(route: str | None) -> str | None:
-    """Return a route if the pinned one would replace it, without the flags that ip(8) prints after it."""
+    """Return the route that the pinned one would replace, if any, without the flags that ip(8) prints after it."""
     return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 
 def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
-    """Plan the next boot for an enabled config; None: without the part."""
+    """Plan the next boot with the part for an enabled config, or without the part if the config is None."""
     given = config or HostNetworking()
     parts = (probe_part(given.load_balancer_probe.device, given.consumer, host.layout),) if config else ()
     return plan_next_boot(host, Wanted((PROBE,), parts, given.consumer))
@@ -138,12 +141,12 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
 
 @attrs.frozen
 class ConfigureLoadBalancerProbe:
-    """Rewrite the IPv6 health probes of Azure's load balancer, now and at every boot; or take that back.
+    """Rewrite the IPv6 health probes of Azure's load balancer, now and at every boot, or undo that.
 
     Args:
         config: the wanted config.
-        host: the host to work on; None: this host.
-        node: the host's IPv6 side; None: this kernel's, through nft and ip.
+        host: the host to work on; by default this host.
+        node: the host's IPv6 side; by default that of this kernel, through nft and ip.
     """
 
     name = "configure-load-balancer-probe"
@@ -153,13 +156,13 @@ class ConfigureLoadBalancerProbe:
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
-        """Load the rules, pin the route, and install both for the next boot; or do none of it.
+        """Load the rules, pin the route, and install both for the next boot, or change nothing if a step fails.
 
         Returns:
-            The changes, or why there are none; for an image the installation.
+            The changes, or the reason why there are none; for an image, the changes of the installation.
 
         Raises:
-            LoadBalancerProbeError: it failed; rules, route and files are unchanged.
+            LoadBalancerProbeError: a step failed; rules, route and files are unchanged.
             FileError: a file can't be written; all changes are undone.
             UnitError: systemd refuses; all changes are undone.
         """
@@ -185,7 +188,7 @@ class ConfigureLoadBalancerProbe:
 
 
 def _load(node: ProbeNode, device: str) -> None:
-    """Do the unit's work at boot, and check that the route wins: a rule may lead past table main."""
+    """Do what the unit does at boot, and check that the route wins, because a rule may bypass table main."""
     wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
@@ -197,7 +200,7 @@ def _load(node: ProbeNode, device: str) -> None:
 
 
 def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
-    """Remove rules and route, and restore the given ones."""
+    """Remove the rules and the route, and restore the given ones."""
     node.load(ruleset.REMOVAL + (rules or ""))
     node.unpin()
     if was := _in_place(route):
@@ -209,11 +212,11 @@ def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = Non
 
 @attrs.frozen
 class RemoveLoadBalancerProbe:
-    """Remove everything that was ever installed for probes, without needing its config.
+    """Remove everything that was ever installed for probes; no config is needed.
 
     Args:
-        host: the host to work on; None: this host.
-        node: the host's IPv6 side; None: this kernel's, through nft and ip.
+        host: the host to work on; by default this host.
+        node: the host's IPv6 side; by default that of this kernel, through nft and ip.
     """
 
     name = "remove-load-balancer-probe"
@@ -222,7 +225,7 @@ class RemoveLoadBalancerProbe:
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
-        """Remove files and units, then rules and route.
+        """Remove the files and units, and then the rules and the route.
 
         Returns:
             The changes.
@@ -238,10 +241,10 @@ class RemoveLoadBalancerProbe:
 
 
 def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done) -> ProbeReport:
-    """Carry out a removal; a plan without changes says why there are none."""
+    """Carry out a removal; if the plan has no changes, return it, because it says why."""
     if not plan.changed:
         return plan
-    # First, so that no start of the node and no flush loads the rules again.
+    # Files and units are removed first, so that neither a start of the node nor a flush loads the rules again.
     done.add(take_away(_plan_boot(host, None), host, scope))
     if not host.is_image:
         _put_back(given_or_real(host, node, LinuxProbeNode))

@@ -1,7 +1,8 @@
 """Find and remove azure-vnet's leftovers for pods that it no longer serves.
 
-The CNI azure-vnet gives each pod ebtables rules, a permanent neighbour and sometimes a route. If pods move to another
-CNI and no DEL is called, these remain, and packets to a pod that gets such an address again are lost.
+For each pod, the CNI azure-vnet adds ebtables rules, a permanent neighbour and sometimes a route. If pods move to
+another CNI without a DEL, these remain. Packets to a pod that later gets the same address are then lost.
 
-``port`` is what the task needs from a node, ``linux`` the real one. ``parse`` and ``plan`` are pure.
+``port`` defines what the task needs from a node, and ``linux`` implements it. The functions of ``parse`` and ``plan``
+are pure.
 """

@@ -1,8 +1,8 @@
-"""A Linux node: ebtables(8), ip(8) and bridge(8), and netlink for the other end of a veth pair.
+"""A Linux node, accessed through ebtables(8), ip(8) and bridge(8), and netlink for the other end of a veth pair.
 
-ebtables has two variants with separate rules: one keeps them in nftables, the legacy one in old tables that the kernel
-can only replace as a whole. Only the first can delete several rules in one transaction, and only its rules are read and
-deleted here.
+ebtables has two variants with separate rules. One keeps them in nftables. The legacy variant keeps them in old tables,
+which the kernel can only replace as a whole. Only the first variant can delete several rules in one transaction, so
+only its rules are read and deleted here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_NAMESPACE = -1  # NETNSA_NSID_NOT_ASSIGNED of linux/net_namespace.h
 
 @attrs.define(kw_only=True, eq=False)
 class LinuxBridgeNode(Programs):
-    """A ``BridgeNode``: the calling thread's network namespace.
+    """A ``BridgeNode`` for the calling thread's network namespace.
 
     Args:
         sys: the path of sysfs, which shows what the kernel has loaded.
@@ -52,21 +52,21 @@ class LinuxBridgeNode(Programs):
         try:
             rules = self._rules()
         except AzureVnetError as error:
-            # Without the bridge no frame reaches any rule.
+            # Without the bridge, no frame reaches any rule.
             if has_bridge or error.is_not_permitted:
                 raise
             notes.append(f"rules weren't read: {error}")
         gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
-        # Last, as the port requires.
+        # The interfaces are read last, as the port requires.
         interfaces = read("list the interfaces", partial(_interfaces, seen))
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat in their saved form, which is needed to delete them."""
         lines = self.ask(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # With return code 0, if another program has added rules that ebtables doesn't understand.
+        # This happens, with return code 0, if another program has added rules that ebtables doesn't understand.
         if "*nat" not in lines:
             raise AzureVnetError(
                 f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",
@@ -76,13 +76,16 @@ class LinuxBridgeNode(Programs):
         return tuple(line for line in lines if line.startswith("-A "))
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules of ebtables' nat table in one transaction, by their saved form; if one is missing, none."""
+        """Delete rules of ebtables' nat table, given in their saved form, in one transaction.
+
+        If a rule is missing, none is deleted.
+        """
         attempt = f"delete {len(rules)} rules of ebtables' table nat"
         deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
         self.ask(attempt, "ebtables-nft-restore --noflush", text=f"*nat\n{deletions}COMMIT\n")
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
-        """Delete neighbours; ignore missing ones."""
+        """Delete neighbours, and ignore those that don't exist."""
         for neighbour in neighbours:
             command = f"ip neighbour delete {neighbour.address} dev {neighbour.dev}"
             self.ask(f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device")
@@ -98,9 +101,9 @@ class LinuxBridgeNode(Programs):
 
 
 def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[Interface, ...]:
-    """Return all interfaces, each with the MACs that a bridge has seen behind it."""
+    """Return all interfaces, each with the MACs from which a bridge has seen frames behind it."""
     links = {message["index"]: message for message in request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {})}
-    # pyroute2 decodes names in UTF-8 and leaves others unchanged.
+    # pyroute2 decodes names that are UTF-8 and leaves others unchanged.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
     macs = defaultdict[str, list[str]](list)
     for entry in seen:
@@ -117,16 +120,17 @@ def _mac(link: Any) -> str:
 
 
 def _far_mac(talk: Conversation, link: Any) -> str | None:
-    """Return the MAC of the far end of a veth pair; None if it can't be read."""
+    """Return the MAC of the far end of a veth pair, or None if it can't be read."""
     far_index, namespace = link.get_attr("IFLA_LINK"), link.get_attr("IFLA_LINK_NETNSID")
-    # A namespace that is about to end has lost its number.
+    # A namespace that is about to end no longer has a number.
     if far_index is None or namespace == _NO_NAMESPACE:
         return None
-    # The older name of IFLA_TARGET_NETNSID. Without the attribute the far end is in this namespace.
+    # This is the older name of IFLA_TARGET_NETNSID. If a link lacks IFLA_LINK_NETNSID, the far end is in this
+    # namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
         (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
     except NetlinkError:
         return None
-    # A pair's ends name each other; a VLAN's parent doesn't name the VLAN.
+    # The two ends of a pair refer to each other, but the parent of a VLAN doesn't refer to the VLAN.
     return _mac(far) if far.get_attr("IFLA_LINK") == link["index"] else None

@@ -1,7 +1,7 @@
-"""Pure: parse the output of ebtables-save into pods' rules, and azure-vnet's state into endpoints.
+"""Parse the output of ebtables-save into pods' rules, and azure-vnet's state into endpoints.
 
-A rule is a pod's if its whole line is one of these two (except the address and the MAC); with another match, option,
-chain or target it is another program's::
+All functions are pure. A rule is for a pod if its whole line is one of these two, except for the address and the MAC.
+If it has another match, option, chain or target, it belongs to another program::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 -j arpreply --arpreply-mac a2:06:00:20:0b:06
     -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT
@@ -22,7 +22,8 @@ import attrs
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.model.parsing import IpAddress
 
-# azure-vnet's answer to ARP in tunnel mode: the fabric's virtual gateway, which stands for every pod.
+# The MAC in azure-vnet's ARP answers in tunnel mode. It belongs to the fabric's virtual gateway and stands for every
+# pod.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
@@ -37,12 +38,12 @@ _SHAPES = (
 
 @attrs.frozen
 class PodRule:
-    """A rule that azure-vnet makes for one address of a pod.
+    """A rule that azure-vnet adds for one address of a pod.
 
     Args:
         address: the pod's address.
-        mac: the MAC in ARP answers, or to which frames are sent; in six pairs of lower-case digits.
-        uplink: the NIC through which frames arrive; None: the rule answers ARP.
+        mac: the MAC in the ARP answers, or the MAC to which frames are sent, as six pairs of lower-case digits.
+        uplink: the NIC through which frames arrive, or None if the rule answers ARP.
     """
 
     address: IpAddress
@@ -51,7 +52,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Return whether the MAC stands for every pod, and so doesn't show whose rule it is."""
+        """Return whether the MAC stands for every pod, and so doesn't show which pod the rule is for."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
@@ -59,13 +60,13 @@ class PodRule:
 
 
 def parse_pod_rule(line: str) -> PodRule | None:
-    """Read a rule that azure-vnet makes for a pod.
+    """Parse a line as a rule that azure-vnet adds for a pod.
 
     Args:
-        line: a line of ebtables-save.
+        line: a line of the output of ebtables-save.
 
     Returns:
-        The rule; None if the line isn't exactly such a rule.
+        The rule, or None if the line isn't exactly such a rule.
     """
     match = next(filter(None, (shape.fullmatch(line) for shape in _SHAPES)), None)
     if match is None:
@@ -82,11 +83,11 @@ def parse_pod_rule(line: str) -> PodRule | None:
 
 @attrs.frozen
 class Endpoint:
-    """A pod in azure-vnet's state, whether it is still alive or not.
+    """A pod in azure-vnet's state, which may or may not be alive.
 
     Args:
-        interface: the host's end of its veth pair; empty if unknown.
-        mac: the MAC of the pod's end, in six pairs of lower-case digits; None if unknown.
+        interface: the host's end of the pod's veth pair, or an empty string if it is unknown.
+        mac: the MAC of the pod's end as six pairs of lower-case digits, or None if it is unknown.
         addresses: the pod's addresses.
     """
 
@@ -96,14 +97,14 @@ class Endpoint:
 
 
 def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endpoint, ...]:
-    """Read azure-vnet's state file.
+    """Parse the content of azure-vnet's state file.
 
     Args:
-        text: the file's content; it may be empty, if azure-vnet hasn't written anything yet.
-        source: the name of the file in an error.
+        text: the file's content, which is empty if azure-vnet hasn't written anything yet.
+        source: the name of the file, for errors.
 
     Returns:
-        Every endpoint of every network, in the order of the file.
+        All endpoints of all networks, in the order of the file.
 
     Raises:
         AzureVnetError: the text isn't JSON, or contains something that azure-vnet doesn't write.
@@ -125,7 +126,7 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
 
 
 def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a nested object; Go writes ``null`` for a missing one."""
+    """Return a nested object, which Go writes as ``null`` if it is missing."""
     return {} if parent.get(key) is None else parent[key]
 
 
@@ -134,7 +135,7 @@ def _values(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _endpoint(endpoint: dict[str, Any]) -> Endpoint:
-    """Read an endpoint as Go writes it: bytes in base64, addresses as text."""
+    """Parse an endpoint as Go writes it, with bytes in base64 and addresses as text."""
     interface, text = endpoint.get("HostIfName") or "", endpoint.get("MacAddress")
     mac = b64decode(text, validate=True) if text else None
     if not isinstance(interface, str):

@@ -1,8 +1,8 @@
-"""Pure: decide which of a node's leftovers to remove, and why. Everything that may belong to a live pod stays.
+"""Decide which of a node's leftovers to remove, and why; everything that may belong to a live pod stays.
 
-A pod's veth pair shows whether the pod is alive: the MAC of the pod's end, the MACs that the bridge has seen behind the
-host's end, and the existence of this end. An entry in azure-vnet's state proves nothing: without a CNI DEL it stays
-forever.
+All functions are pure. A pod's veth pair shows whether the pod is alive: by the MAC of the pod's end, by the MACs from
+which the bridge has seen frames behind the host's end, and by the existence of the host's end. An entry in azure-vnet's
+state proves nothing, because it stays forever if the CNI gets no DEL.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from hostrouting.azure.vnet.port import Neighbour, NodeState
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.parsing import IpAddress
 
-# The prefix of azure-vnet's names for the host's end of a pod's veth pair.
+# The prefix of the names that azure-vnet gives the host's end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
-# Why something stays, and the interface that shows it, if any.
+# The reason why something stays, and the interface that shows it, if there is one.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"
-# Every tunnel rule has the same MAC.
+# All tunnel rules have the same MAC.
 _GONE = {False: "no pod here has this MAC any more", True: "no pod of azure-vnet has this address any more"}
 _GONE_TOO = "the pod that had this address and MAC is gone"
 
 
 @attrs.frozen
 class Item:
-    """A rule or neighbour of a node, and why it is removed or stays.
+    """A rule or neighbour of a node, and the reason why it is removed or stays.
 
     Args:
-        what: a rule in its saved form, or a neighbour.
-        address: the pod's address that it is for.
-        reason: the reason in words.
-        interface: the interface that the reason is about, if any.
+        what: the rule in its saved form, or the neighbour.
+        address: the pod's address that it belongs to.
+        reason: the reason, as a clause.
+        interface: the interface that the reason mentions, if there is one.
     """
 
     what: str | Neighbour
@@ -59,14 +59,14 @@ class Item:
 
 @attrs.frozen
 class AzureVnetReport:
-    """The rules and neighbours that are removed and that stay, rules first, each by address.
+    """The rules and neighbours that are removed and that stay, with rules first, and each kind sorted by address.
 
     Args:
-        removed: what nothing needs any more.
-        kept: what is on the bridge or looks like azure-vnet's, and stays.
-        notes: what couldn't be read, in words.
-        other_rules: the number of rules in table nat that don't look like a pod's; they stay.
-        is_unsure: whether unread rules may block a pod; without the bridge no frame reaches a rule.
+        removed: the items that nothing needs any more.
+        kept: the items that are on the bridge, or look like azure-vnet's, and stay.
+        notes: what couldn't be read, one sentence each.
+        other_rules: the number of rules in table nat that don't look like a pod's, and stay.
+        is_unsure: whether rules that couldn't be read may block a pod. Without the bridge, no frame reaches a rule.
     """
 
     removed: tuple[Item, ...] = ()
@@ -84,7 +84,7 @@ class AzureVnetReport:
 def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetReport:
     """Find azure-vnet's leftovers for pods that it no longer serves.
 
-    The order of the input doesn't matter. After the plan is carried out, the next plan is empty.
+    The order of the input doesn't matter. Once the plan has been carried out, the next plan is empty.
 
     Args:
         config: the CIDRs to clean up, and the addresses to keep.
@@ -92,7 +92,7 @@ def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[
         endpoints: the pods in azure-vnet's state, including dead ones.
 
     Returns:
-        The planned removals, and what stays.
+        The planned removals, and the items that stay.
     """
     return _Planner(config, state, tuple(endpoints)).plan()
 
@@ -103,31 +103,31 @@ class _Planner:
     def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: tuple[Endpoint, ...]) -> None:
         self._config, self._state = config, state
         self._rules = [(line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None]
-        # In a dictionary the last one of a name wins, and the first one should be reported.
+        # In the dictionary the last interface with a MAC wins, but the first one should be reported.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         self._names = {interface.name for interface in interfaces}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
-        # A renamed pair still serves its pod, as long as it is a port of the bridge.
+        # A renamed pair still serves its pod while it is a port of the bridge.
         pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
         self._holders: dict[str | None, Why] = {
             mac: ("a running pod has this MAC", one.name) for one in pairs for mac in (*one.seen_macs, one.far_mac)
         }
         self._holders |= {one.mac: ("its MAC is that of an interface of this node", one.name) for one in interfaces}
         self._unreadable = [one.name for one in veths if one.far_mac is None]
-        # By address, because there may be thousands of pods and rules.
+        # These are indexed by address, because there may be thousands of pods and rules.
         self._alive_at: defaultdict[IpAddress, list[Endpoint]] = defaultdict(list)
         self._dead_macs: defaultdict[IpAddress, set[str | None]] = defaultdict(set)
         for endpoint in sorted(endpoints, key=lambda one: one.interface):
             for address in endpoint.addresses:
                 if endpoint.interface in self._names:
                     self._alive_at[address].append(endpoint)
-                elif endpoint.interface:  # a pod without an interface may be anywhere
+                elif endpoint.interface:  # a pod whose interface is unknown may still be alive
                     self._dead_macs[address].add(endpoint.mac)
         self._frames_to: defaultdict[IpAddress, set[str]] = defaultdict(set)
         for _, rule in self._rules:
             if rule.uplink is not None:
                 self._frames_to[rule.address].add(rule.mac)
-        # azure-vnet first makes the pair, then the rules, ARP's before those for frames, and writes its state last.
+        # azure-vnet first creates the pair, then the ARP rules, then the rules for frames, and writes its state last.
         begun, saved = set().union(*self._frames_to.values()), {endpoint.interface for endpoint in endpoints}
         added = [one for one in veths if one.name not in saved]
         self._half_done = [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
@@ -149,10 +149,10 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # Any rule for the address's frames may belong to the pod that had it before.
+        # A rule for the address's frames may belong to the pod that had the address before.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
-        # Every pod's tunnel rule has this MAC; the target of its address's frames shows whose it is.
+        # All tunnel rules have the same MAC. The target of the frames to the rule's address shows which pod it is for.
         return self._owner(rule.address, self._frames_to[rule.address] if rule.is_tunnel else {rule.mac})
 
     def _why_neighbour_stays(self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]) -> Why | None:
@@ -174,7 +174,10 @@ class _Planner:
         return ("it is the gateway of a route",) if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
-        """Return who has an address and one of some MACs, or may have them; no MACs: they are unknown."""
+        """Return why a pod or the node has, or may have, an address and one of some MACs.
+
+        If no MACs are given, they are unknown. Return None if nothing has them.
+        """
         if held := sorted(macs & self._holders.keys()):
             return self._holders[held[0]]
         for endpoint in self._alive_at[address]:
@@ -187,5 +190,8 @@ class _Planner:
 
 
 def _place(item: Item) -> tuple[bool, int, int, str]:
-    """Order rules before neighbours, each by address, independently of the input's order."""
+    """Return a sort key that puts rules before neighbours and orders each kind by address.
+
+    It doesn't depend on the order of the input.
+    """
     return item.kind == "neighbour", item.address.version, int(item.address), str(item.what)

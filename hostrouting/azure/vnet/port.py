@@ -1,4 +1,4 @@
-"""The port of the clean-up after azure-vnet: a node's bridge and its state."""
+"""The port of the clean-up after azure-vnet, which defines what it needs from a node's bridge."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hostrouting.model.parsing import IpAddress
 
 @attrs.frozen
 class Interface:
-    """A network interface. MACs are in six pairs of lower-case digits.
+    """A network interface; MACs are given as six pairs of lower-case digits.
 
     Args:
-        name: its name.
-        mac: the interface's MAC; empty if it has none.
-        master: the bridge that it is a port of.
-        far_mac: the MAC of a veth pair's other end, in any namespace; None if it can't be read, or there is none.
-        seen_macs: the MACs from which the bridge has seen frames behind it; the bridge forgets a silent MAC after a
-            while.
+        name: the interface's name.
+        mac: the interface's MAC, or an empty string if it has none.
+        master: the bridge of which it is a port, if any.
+        far_mac: the MAC of a veth pair's other end, in any namespace, or None if there is none or it can't be read.
+        seen_macs: the MACs from which the bridge has seen frames behind the interface; the bridge forgets a silent MAC
+            after a while.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Neighbour:
     Args:
         dev: the interface.
         address: the neighbour's IP address.
-        mac: its MAC, in six pairs of lower-case digits.
+        mac: the neighbour's MAC, as six pairs of lower-case digits.
     """
 
     dev: str
@@ -53,11 +53,11 @@ class NodeState:
     """A node's state at one moment.
 
     Args:
-        rules: the lines of ebtables-save's nat table that add a rule (``-A ...``), in order, including duplicates.
+        rules: the lines with which ebtables-save adds rules (``-A ...``) to table nat, in order, including duplicates.
         interfaces: all interfaces.
         gateways: the gateways of all IPv4 routes.
         neighbours: the bridge's neighbours.
-        notes: what couldn't be read, in words.
+        notes: what couldn't be read, one sentence each.
     """
 
     rules: tuple[str, ...] = ()
@@ -68,20 +68,23 @@ class NodeState:
 
 
 class BridgeNode(Protocol):
-    """A node that azure-vnet may have used. Every method raises ``AzureVnetError`` or ``RouteError`` if it fails."""
+    """A node that azure-vnet may have used; every method that fails raises ``AzureVnetError`` or ``RouteError``."""
 
     def look(self, bridge: str) -> NodeState:
         """Return everything that a plan needs, except files.
 
-        The interfaces are read last: azure-vnet makes a pod's veth pair before anything else, so if anything of a pod
+        The interfaces are read last. azure-vnet creates a pod's veth pair before anything else, so if anything of a pod
         is seen, its pair is seen too.
 
         Args:
-            bridge: the bridge whose neighbours to read; without such a bridge there are none.
+            bridge: the bridge whose neighbours to read; if there is no such bridge, there are no neighbours.
         """
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules of ebtables' nat table in one transaction, by their saved form; if one is missing, none."""
+        """Delete rules of ebtables' nat table, given in their saved form, in one transaction.
+
+        If a rule is missing, none is deleted.
+        """
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
-        """Delete neighbours; ignore missing ones."""
+        """Delete neighbours, and ignore those that don't exist."""

@@ -1,7 +1,7 @@
-"""RemoveStaleAzureVnet: read -> plan (pure) -> remove.
+"""The task RemoveStaleAzureVnet, in the steps read -> plan (pure) -> remove.
 
-The next run finishes what a crash leaves half done: neighbours are removed first, because the rules show whose they
-are.
+If a crash interrupts a run, the next run finishes its work. For this, neighbours are removed before the rules that show
+to which pods they belong.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
 from phases import CancelScope
 
-# azure-vnet's list of the pods that it serves.
+# The file in which azure-vnet lists the pods that it serves.
 STATE_FILE = "/var/run/azure-vnet.json"
-# azure-vnet holds it with flock(2) from its start to its exit, since v1.4.15.
+# Since v1.4.15, azure-vnet holds this lock with flock(2) as long as it runs.
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
 def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetReport:
-    """Plan for the host's current state, without changing or waiting for anything.
+    """Plan for the host's current state, without changing anything or waiting.
 
     Args:
         config: the config of the clean-up.
-        host: the host; not an image.
-        node: the host's bridge; None: this kernel's.
+        host: the host, which must not be an image.
+        node: the host's bridge; by default that of this kernel.
 
     Returns:
-        The planned removals and what stays; empty if the config asks for no clean-up.
+        The planned removals and the items that stay; empty if the config asks for no clean-up.
 
     Raises:
         AzureVnetError: the node can't be read, azure-vnet's state can't be understood, or there is no kernel.
@@ -63,9 +63,9 @@ class RemoveStaleAzureVnet:
     """Remove azure-vnet's leftovers for pods that it no longer serves, and nothing else.
 
     Args:
-        config: the config of the clean-up; without ``staleAzureVnet`` nothing is done.
-        host: the host to work on; None: this host.
-        node: the host's bridge; None: this kernel's, through ebtables and netlink.
+        config: the config of the clean-up. Without ``staleAzureVnet`` nothing is done.
+        host: the host to work on; by default this host.
+        node: the host's bridge; by default that of this kernel, through ebtables and netlink.
     """
 
     name = "remove-stale-azure-vnet"
@@ -75,14 +75,14 @@ class RemoveStaleAzureVnet:
     node: BridgeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> AzureVnetReport:
-        """Remove the neighbours, then the rules, and check that they are gone.
+        """Remove the neighbours and then the rules, and check that they are gone.
 
         Returns:
-            The removals and what stays, each with its reason.
+            The items that were removed and the items that stay, each with its reason.
 
         Raises:
-            AzureVnetError: something can't be read or removed. Everything removed so far was stale, and a later run
-                continues from there.
+            AzureVnetError: something can't be read or removed. Everything that was removed so far was stale, and a
+                later run continues from there.
             FileError: hostrouting's own lock or azure-vnet's can't be taken, or azure-vnet's state can't be read.
         """
         stale = self.config.stale_azure_vnet
@@ -91,15 +91,16 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         node = _node(host, self.node)
         theirs = host.layout.of(LOCK_FILE)
-        # Without its folder, no azure-vnet that uses this lock has run since boot, and the folder isn't created. The
-        # pair of interfaces shows a pod that an older azure-vnet is setting up.
+        # If the lock's folder is missing, no azure-vnet that uses this lock has run since boot, so the folder isn't
+        # created. If an older azure-vnet is setting up a pod, the pod's veth pair shows it.
         kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
         with locked(host.layout.lock, scope), kept_out:
             plan = plan_stale(self.config, host, node=node)
             scope.check()
             neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
             rules = [item.what for item in plan.removed if isinstance(item.what, str)]
-            # The rules last: if this process ends here, they still show whose the others are.
+            # The rules are removed last. If this process ends before that, they still show to which pods the neighbours
+            # belong.
             node.remove_neighbours(neighbours)
             try:
                 if rules:
