@@ -1,7 +1,7 @@
 """Fakes for tests of programs that use hostrouting; they need neither hypothesis nor pyroute2.
 
-``FakeKernel`` answers like Linux, ``FakeSystemd`` replaces systemd. ``hostrouting.testing.conformance`` compares
-another kernel's answers with Linux's; ``Kernel`` is the interface that it needs.
+``FakeKernel`` answers like Linux, and ``FakeSystemd`` replaces systemd. ``hostrouting.testing.conformance`` compares
+another kernel's answers with those of Linux; ``Kernel`` is the interface that it needs.
 """
 
 from hostrouting.boot.fake_systemd import FakeSystemd

@@ -1,6 +1,6 @@
-"""Test whether a kernel answers like Linux: a state machine calls it and ``FakeKernel`` alike, and compares.
+"""Test whether a kernel answers like Linux: a state machine calls the kernel and ``FakeKernel``, and compares them.
 
-A context manager gives the kernel to test (``hostrouting.testing.Kernel``), in a fresh world for each example::
+A context manager returns the kernel to test (``hostrouting.testing.Kernel``) in a fresh world for each example::
 
     from contextlib import contextmanager
 
@@ -13,8 +13,8 @@ A context manager gives the kernel to test (``hostrouting.testing.Kernel``), in 
 
     TestMyKernel = conformance_test(my_kernel)
 
-That is a ``unittest.TestCase``, which pytest collects. If a backend only has routes, another kernel must change its
-world; ``pair`` makes a kernel from both::
+The result is a ``unittest.TestCase``, which pytest collects. A backend that only handles routes needs another kernel
+that changes links, addresses and rules. ``pair`` combines both into one kernel::
 
     from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
 
@@ -25,11 +25,11 @@ world; ``pair`` makes a kernel from both::
 
     TestMyBackend = conformance_test(my_backend)
 
-The number of examples and steps depends on the Hypothesis profile at the time when the class is made, or on
-``settings``. Hypothesis leaves out other steps in each example (swarm testing), so that effects that one step always
-undoes are found too. The test compares the refusals of every call (by errno), and after every step the links (without
-their numbers), addresses, rules, the dump of all tables in order with all flags, dumps of some single tables (one of
-which never exists), and the answers to lookups.
+The number of examples and steps depends on ``settings``, or on the Hypothesis profile at the time when the class is
+created. In each example, Hypothesis leaves out some kinds of steps (swarm testing), so that it also finds effects that
+another step would always undo. The test compares the refusals of every call by errno. After every step it compares the
+links without their numbers, the addresses, the rules, the dump of all tables in order with all flags, the dumps of some
+single tables (one of which never exists), and the answers to lookups.
 """
 
 from __future__ import annotations
@@ -71,11 +71,12 @@ from phases import CancelScope, TimedOut
 
 _links = st.sampled_from(DEVICES)
 _devices = st.sampled_from((*DEVICES, *DEVICES, "lo"))
-# The last never exists.
+# The last of these tables never exists.
 _TABLES = (Table.MAIN, 100, 4242)
-# For the reads that leave out routes: the interfaces of these, and the networks inside which they are kept.
+# For the reads that leave out routes: the interfaces whose routes are left out, and the networks inside which all
+# routes are kept.
 _CHOICES = (((), ()), (DEVICES[:1], ()), (DEVICES, ((10 << 24, 24), (0, 1))))
-# None of these is this host's; 0.0.0.0 isn't an address at all.
+# None of these addresses belongs to this host, and 0.0.0.0 isn't an address at all.
 _NOT_OWN = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
 _HEARD_SECONDS, _QUIET_SECONDS = 10.0, 0.01
 _QUIET_TRIES = 5
@@ -83,15 +84,15 @@ _few_routes = st.lists(routes(), min_size=1, max_size=3)
 
 
 class DisagreementError(Exception):
-    """Two kernels gave different answers; the message shows what differs."""
+    """An error because two kernels gave different answers; the message shows what differs."""
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
-    """Return a ``Kernel`` made from a backend and a kernel of the same world that can change it.
+    """Return a ``Kernel`` that combines a backend with a kernel of the same world.
 
     Args:
-        backend: handles every method of ``RouteBackend``.
-        world: changes links, addresses and rules.
+        backend: the backend, which handles every method of ``RouteBackend``.
+        world: the kernel that changes links, addresses and rules.
     """
     names = [name for name in dir(Kernel) if not name.startswith("_")]
     methods = {name: getattr(backend if hasattr(RouteBackend, name) else world, name) for name in names}
@@ -107,12 +108,13 @@ def conformance_test(
     """Return a test case that compares a kernel's answers with those of a reference.
 
     Args:
-        make_kernel: a context manager that returns a kernel in a fresh world: ``lo`` up, and nothing else.
-        make_reference: returns the reference; for example a ``FakeKernel`` with other sysctls.
-        settings: Hypothesis' settings; by default those of the current profile.
+        make_kernel: a context manager that returns a kernel in a fresh world, in which ``lo`` is up and nothing else
+            exists.
+        make_reference: a function that returns the reference, for example a ``FakeKernel`` with other sysctls.
+        settings: the settings for Hypothesis; by default those of the current profile.
 
     Returns:
-        The class, to assign to a name in a test module.
+        The class, which must be assigned to a name in a test module.
     """
     kernel_maker, reference_maker = make_kernel, make_reference
 
@@ -131,7 +133,7 @@ def conformance_test(
 
 
 class ConformanceMachine(RuleBasedStateMachine):
-    """The machine behind ``conformance_test``; derive from it to add steps."""
+    """The state machine of ``conformance_test``; derive a class from it to add steps."""
 
     make_kernel: ClassVar[Callable[[], AbstractContextManager[Kernel]]]
     make_reference: ClassVar[Callable[[], Kernel]]
@@ -150,7 +152,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @initialize(is_furnished=st.sampled_from((True, True, True, False)))
     def furnish(self, is_furnished: bool) -> None:
-        """Start with three interfaces, two of them with a subnet, or with none."""
+        """Start with three interfaces, two of which have a subnet, or without any."""
         if is_furnished:
             for dev in DEVICES:
                 self._both(methodcaller("add_link", dev))
@@ -169,7 +171,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=st.sampled_from(("add", "replace", "delete", "delete")), is_same=st.booleans())
     def write_present(self, data: st.DataObject, name: str, is_same: bool) -> None:
-        """Write or delete an existing route, perhaps the kernel's own, or one that differs in one or two attributes."""
+        """Write or delete an existing route, or a route that differs from an existing one in one or two attributes."""
         there = self.reference.routes()
         if there:
             present = st.sampled_from(there)
@@ -189,7 +191,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(name=_links, carrier=st.booleans())
     def set_carrier(self, name: str, carrier: bool) -> None:
-        """Plug or unplug a cable."""
+        """Plug in or unplug a cable."""
         self._both(lambda kernel: kernel.set_link(name, carrier=carrier))
 
     @rule(name=_links)
@@ -224,7 +226,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(route=routes())
     def notice(self, route: Route) -> None:
-        """Listen in both ways while a route is added: a kernel that accepts it must report it."""
+        """Listen in both ways while a route is added, because a kernel that accepts the route must report it."""
         prefix = numbers(route.destination)
         for kernel in (self.reference, self.candidate):
             _forget_changes(kernel)
@@ -240,7 +242,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(route=routes())
     def overlook(self, route: Route) -> None:
-        """Listen for changes elsewhere while a route is added."""
+        """Listen for changes of other prefixes while a route is added."""
         elsewhere = ((int(route.destination.network_address) ^ 1 << 31) >> 31 << 31, 1)
         if matters(route.table, numbers(route.destination), PrefixSet([elsewhere])):
             return
@@ -250,7 +252,7 @@ class ConformanceMachine(RuleBasedStateMachine):
                 with kernel.noticing_changes([elsewhere]) as may_have_changed:
                     if kernel.add([route]) or not may_have_changed():
                         break
-                # A link may report earlier changes late.
+                # Earlier changes of a link may be reported late.
                 kernel.delete([route])
             else:
                 raise DisagreementError(f"{kernel!r} reported that {route} was added, which doesn't matter")
@@ -259,7 +261,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Compare everything that is visible."""
+        """Compare everything that is visible in both kernels."""
         self._compare("links", lambda kernel: [attrs.evolve(link, index=0) for link in kernel.links()])
         self._compare("addresses", lambda kernel: kernel.addresses())
         self._compare("rules", lambda kernel: kernel.rules())
@@ -287,7 +289,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
 
 def _forget_changes(kernel: Kernel) -> None:
-    """Make this thread's next wait for a change return only for a new one."""
+    """Skip the changes so far, so that this thread's next wait for a change returns only for a new change."""
     with suppress(TimedOut):
         while True:
             kernel.wait_for_change(CancelScope(timeout=_QUIET_SECONDS))
@@ -302,7 +304,10 @@ def _one_by_one(table: int, kernel: Kernel) -> list[Route]:
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:
-    """Return the source for each entry with one hop at which a lookup ends; with several hops it is random."""
+    """Return the source for each entry with one hop at which a lookup ends.
+
+    Entries with several hops are left out, because their source is random.
+    """
     entries = {
         found.route: [found.address]
         for found in kernel.lookup(DESTINATIONS)

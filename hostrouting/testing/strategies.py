@@ -1,7 +1,8 @@
 """Hypothesis strategies for routes, rules and addresses that often interact.
 
-The pools are small and overlap on purpose: a subnet, its halves and the adjacent one; gateways inside, outside, local
-and broadcast; prefixes as long as an address. They contain nothing that ``FakeKernel`` doesn't model.
+The pools are small and overlap on purpose. They have a subnet, its halves and the adjacent subnet; gateways that are
+inside, outside, local or broadcast addresses; and prefixes as long as an address. They contain nothing that
+``FakeKernel`` doesn't model.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class NewAddress:
 
 
 def new_addresses() -> st.SearchStrategy[NewAddress]:
-    """Draw addresses of a few subnets that overlap: secondaries, /31, /32, ends of the subnet, peers."""
+    """Draw addresses of a few overlapping subnets, with secondaries, /31, /32, ends of the subnet and peers."""
     return st.builds(
         NewAddress,
         address=st.sampled_from(
@@ -81,7 +82,7 @@ def new_addresses() -> st.SearchStrategy[NewAddress]:
     )
 
 
-# Hops that the kernel accepts if v0 has 10.0.0.0/24 and v1 has 10.0.1.0/24.
+# The kernel accepts these hops if v0 has 10.0.0.0/24 and v1 has 10.0.1.0/24.
 _plain_hops = st.sampled_from(
     (
         *(NextHop(dev) for dev in DEVICES),
@@ -124,7 +125,10 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 
 
 def routes() -> st.SearchStrategy[Route]:
-    """Draw a route to add, replace or delete; a third of them are odd: mostly refused, or oddly accepted."""
+    """Draw a route to add, replace or delete.
+
+    A third of them are odd: the kernel mostly refuses them, or accepts them oddly.
+    """
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
     discarding = st.builds(Route, type=st.sampled_from(_DISCARDING), **_plain)
     odd = st.builds(
@@ -140,11 +144,11 @@ _RESPECTS = ("destination", "hops", "type", "table", "protocol", "scope", "metri
 
 @st.composite
 def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
-    """Draw a route that differs from another in one or two attributes, which come from a third one.
+    """Draw a route that differs from another route in one or two attributes, which come from a third route.
 
     Args:
-        draw: Hypothesis' function.
-        originals: draws the other routes.
+        draw: the function that Hypothesis passes.
+        originals: the strategy that draws the other route.
     """
     changes = draw(st.lists(st.sampled_from(_RESPECTS), min_size=1, max_size=2, unique=True))
     donor = draw(routes())
@@ -170,7 +174,7 @@ _selectors = st.sampled_from([(name, value) for name, values in _SELECTORS.items
 
 @st.composite
 def policy_rules(draw: st.DrawFn) -> Rule:
-    """Draw a policy rule of any action; about half of them select this host's unmarked packets."""
+    """Draw a policy rule of any action; about half of the rules select this host's unmarked packets."""
     action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 5, *RuleAction)))
     selectors: dict[str, Any] = dict(draw(st.lists(_selectors, max_size=2)))
     return Rule(
