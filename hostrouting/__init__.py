@@ -7,10 +7,10 @@
     phases.run(Configure(config))    # on this host, now and at every boot
     print(check(config).verdict)
 
-The config, ``hostRouting`` in a JSON document: Config, made of StaticRoutes (each a StaticRoute) and RouteOverlap (each
-an ExpectedCidr, and an OverlapMode).
+The config is the ``hostRouting`` key of a JSON document. Config consists of StaticRoutes (each a StaticRoute) and
+RouteOverlap (each an ExpectedCidr, and an OverlapMode).
 
-Tasks, which change things; ``phases.run`` runs them:
+Tasks change things, and ``phases.run`` runs them:
 
     Configure                 all of the next three, in one step
     ConfigureStaticRoutes     the routes, all of them or none, and at every boot
@@ -18,7 +18,7 @@ Tasks, which change things; ``phases.run`` runs them:
     CheckRouteOverlap         the check, now and at every start of the node
     RemoveHostRouting         removes everything
 
-Functions, which change nothing; each has a command of the same name, except that the command for ``examine`` is doctor:
+Functions change nothing. Each has a command of the same name, except ``examine``, whose command is doctor:
 
     check      check that every expected CIDR leaves through the node's uplinks
     plan       show what Configure would change, and whether the next start would be admitted
@@ -27,16 +27,16 @@ Functions, which change nothing; each has a command of the same name, except tha
     judge      check many snapshots, and group the hosts by what is wrong
     examine    check whether the gate holds on this host, and what may break it
 
-The host they work on: Host, made of routes, units and a Layout of files; ``Host.image``, and ``Host.recorded`` for a
-Snapshot.
+They work on a Host, which has routes, units and a Layout of files. ``Host.image`` makes one from an image, and
+``Host.recorded`` from a Snapshot.
 
-Their results: ConfigureReport, RoutesReport, OverlapReport with its Verdict. ``hostrouting.report`` has all parts of
-the reports, and the functions' reports.
+The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict. ``hostrouting.report`` has all parts
+of these reports, and the reports of the functions.
 
-Their errors: ConfigError, FileError, RouteError, UnitError and RouteOverlapError, each a HostRoutingError.
+The errors are ConfigError, FileError, RouteError, UnitError and RouteOverlapError, each of which is a HostRoutingError.
 
-Authors of a routes backend find the ports in ``hostrouting.backend``, tests use ``hostrouting.testing``, and Azure's
-nodes ``hostrouting.azure``. docs/explanation/design.md describes the code.
+For authors of a routes backend, ``hostrouting.backend`` has the ports. ``hostrouting.testing`` is for tests, and
+``hostrouting.azure`` for Azure's nodes. docs/explanation/design.md describes the code.
 """
 
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ try:
     from phases import CancelScope as _CancelScope  # noqa: F401
 except ImportError as _error:
     if _error.name is None or _error.name.partition(".")[0] != "phases":
-        raise  # our package's own dependency is missing
+        raise  # a dependency of our own package is missing
     raise ImportError(
         f"the package phases is not hostrouting's, but another distribution's ({_error}): "
         "pip uninstall phases, then pip install --force-reinstall hostrouting"

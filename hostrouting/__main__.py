@@ -1,10 +1,10 @@
-"""``python -m hostrouting`` and the ``hostrouting`` command: ``cli.main`` in its own process."""
+"""``python -m hostrouting`` and the ``hostrouting`` command, which run ``cli.main`` in this process."""
 
 import gc
 import sys
 
-# Modules are tens of thousands of permanent objects, and routes may be millions: searching them for garbage, here and
-# again at exit, takes as long as a whole check. Long-running commands do it now and then.
+# The modules consist of tens of thousands of permanent objects, and there may be millions of routes. To search them for
+# garbage, now and again at exit, takes as long as a whole check. Long-running commands only do it from time to time.
 if {"watch", "judge"} & {*sys.argv}:
     gc.set_threshold(50_000)
 else:
@@ -24,7 +24,7 @@ def run() -> int:
     except KeyboardInterrupt:
         import signal
 
-        # An interrupt outside a task: end like a program without a handler, without a traceback.
+        # Outside of a task, an interrupt ends the process as if it had no handler, without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise

@@ -1,4 +1,7 @@
-"""Names that are imported when they are first used (PEP 562), so that using a config class loads no netlink."""
+"""Import names when they are first used (PEP 562).
+
+So a program that only uses a config class doesn't import netlink.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the hooks of a package for names that are defined in modules below it.
+    """Return the hooks with which a package imports names from the modules below it.
 
     Args:
         package: the package's name.
-        homes: for each module, relative to the package, the names that it defines, separated by blanks.
+        homes: the names that each module defines, separated by blanks, by the module's name relative to the package.
 
     Returns:
         The package's ``__all__``, ``__getattr__`` and ``__dir__``.

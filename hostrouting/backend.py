@@ -1,9 +1,9 @@
 """The two ports and their values, for authors of a routes backend or a service manager.
 
-``RouteBackend`` is the routes port. ``WholeTables`` adds the selective reads to a backend that reads whole tables.
-``NetlinkBackend`` is the kernel's own, and ``hostrouting.testing.FakeKernel`` is in memory.
-``hostrouting.testing.conformance`` compares any backend with it. ``UnitManager`` is the port of systemd, ``Systemctl``
-the running one, and ``hostrouting.testing.FakeSystemd`` is in memory.
+``RouteBackend`` is the port for routes, and ``WholeTables`` adds the selective reads to a backend that reads whole
+tables. ``NetlinkBackend`` implements the port for the kernel, and ``hostrouting.testing.FakeKernel`` in memory;
+``hostrouting.testing.conformance`` compares any other backend with the latter. ``UnitManager`` is the port for systemd.
+``Systemctl`` implements it for the running systemd, and ``hostrouting.testing.FakeSystemd`` in memory.
 """
 
 from hostrouting.boot.systemctl import Systemctl

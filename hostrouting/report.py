@@ -1,11 +1,11 @@
 """The reports of tasks and functions, and the values in them; each is frozen and has ``to_json()``.
 
-The tasks' reports: ``ConfigureReport``, made of a ``RoutesReport``, a ``WatchReport`` and an ``OverlapReport``; all
-have ``changes``. A run that was cancelled, and whose changes partly remain, raises ``StoppedRun``; one whose deadline
-passed raises ``OverdueRun``.
+``ConfigureReport`` is the report of a task, and consists of a ``RoutesReport``, a ``WatchReport`` and an
+``OverlapReport``. All of them have ``changes``. If a run is cancelled and some of its changes remain, it raises
+``StoppedRun``; if its deadline passes, it raises ``OverdueRun``.
 
-The functions' reports: ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``,
-``judge`` a ``FleetReport``, and ``examine`` a ``DoctorReport`` of its checks, ``CHECKS`` by default.
+Among the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``,
+``judge`` a ``FleetReport``, and ``examine`` a ``DoctorReport`` about its checks, which are ``CHECKS`` by default.
 """
 
 from hostrouting.boot.locks import OverdueRun, StoppedRun
