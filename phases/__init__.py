@@ -1,11 +1,11 @@
 """Run trees of tasks that can be cancelled, observed and logged.
 
-A task does one thing under a `CancelScope`; `Serial`, `Parallel` and `Timeout` combine tasks, and `task` makes one from
-a function. `run` runs a tree, `run_async` runs it from asyncio. A task waits and runs programs through the scope, so
-that a cancel or a deadline ends it. `all_or_nothing` undoes what a task has started.
+A task does one thing under a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and `task` makes a task
+from a function. `run` runs a tree, and `run_async` runs it from asyncio. A task waits and runs programs through the
+scope, so that a cancellation or a deadline can end it. `all_or_nothing` undoes the changes of a task that fails.
 """
 
-# The modules, each importing only those above it:
+# The modules of this package. Each of them imports only modules above it.
 #
 #     _errors     Cancelled, TimedOut, Status, Observer; PathNote, path_of: which task failed
 #     _interrupts Ctrl-C, which waits while changes are being undone or a program is starting
@@ -43,6 +43,6 @@ __all__ = [
     "task",
 ]
 
-# Tracebacks, logs and help show the public name.
+# Tracebacks, logs and help show the public module name.
 for _name in __all__:
     globals()[_name].__module__ = __name__

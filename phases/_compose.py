@@ -1,4 +1,4 @@
-"""Make tasks from functions, and from other tasks."""
+"""Make tasks from functions and from other tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ D = TypeVar("D")
 
 
 class _Tree:
-    """A task that is printed as the tree of its subtasks."""
+    """A task that is printed as a tree of its subtasks."""
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self))
@@ -34,7 +34,7 @@ class FunctionTask(_Tree, Generic[T_co]):
 
     Args:
         name: the task's name in kebab-case.
-        function: takes the scope and returns the result.
+        function: the function, which takes the scope and returns the result.
     """
 
     name: str = field(validator=check_name)
@@ -63,17 +63,17 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
 
 @frozen(init=False, repr=False)
 class _Several(_Tree, Generic[T_co]):
-    """Several tasks whose results form a tuple."""
+    """Several tasks, whose results form a tuple."""
 
     tasks: tuple[Task[Any], ...] = field(validator=validators.deep_iterable(check_task))
     name: str = field(validator=check_name)
 
 
 class Serial(_Several[T_co]):
-    """A task that runs others one after the other and stops at the first failure.
+    """A task that runs other tasks one after the other, and stops at the first failure.
 
     Args:
-        tasks: the tasks in order.
+        tasks: the tasks, in the order in which they run.
         name: the task's name in kebab-case.
     """
 
@@ -91,10 +91,10 @@ class Serial(_Several[T_co]):
         self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Run the tasks; check the scope before each.
+        """Run the tasks, and check the scope before each of them.
 
         Returns:
-            The tasks' results, in their order.
+            The results of the tasks, in the order of the tasks.
 
         Raises:
             Cancelled: the scope was cancelled.
@@ -109,10 +109,12 @@ class Serial(_Several[T_co]):
 
 
 class Parallel(_Several[T_co]):
-    """A task that runs others at the same time, in threads; the first failure cancels the others, and none is lost.
+    """A task that runs other tasks at the same time, in threads.
+
+    The first failure cancels the other tasks, and no failure is lost.
 
     Args:
-        tasks: the tasks, in the order of results and failures.
+        tasks: the tasks, in the order of their results and failures.
         name: the task's name in kebab-case.
     """
 
@@ -130,19 +132,19 @@ class Parallel(_Several[T_co]):
         self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Run the tasks; return or raise only once every task has ended.
+        """Run the tasks, and return or raise only when every task has ended.
 
-        Anything but an `Exception` (`KeyboardInterrupt`, `SystemExit`, a `Cancelled` that none of our scopes
-        caused) also cancels the others, and is raised unchanged in the calling thread, with the failures as notes.
-        The same applies to exceptions of a signal handler while the calling thread waits for the tasks.
+        Anything except an `Exception` (`KeyboardInterrupt`, `SystemExit`, or a `Cancelled` that none of our scopes
+        caused) also cancels the other tasks. It is raised unchanged in the calling thread, with the failures as notes.
+        The same applies to an exception from a signal handler while the calling thread waits for the tasks.
 
         Returns:
-            The tasks' results, in their order.
+            The results of the tasks, in the order of the tasks.
 
         Raises:
-            ExceptionGroup: tasks failed: all failures, in the order of the tasks.
-            Cancelled: the scope was cancelled before all tasks had succeeded; the failures are its notes.
-            TimedOut: the scope's deadline passed before that; the failures are its notes.
+            ExceptionGroup: tasks failed. The group has all failures, in the order of the tasks.
+            Cancelled: the scope was cancelled before all tasks had succeeded. Failures of tasks are added as notes.
+            TimedOut: the scope's deadline passed before all tasks had succeeded. Failures of tasks are added as notes.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -157,7 +159,7 @@ class Parallel(_Several[T_co]):
                 return run_child(each, inner)
             except BaseException as error:
                 if isinstance(error, Cancelled) and inner.is_cancelled:
-                    return None  # not a failure of this task
+                    return None  # this isn't a failure of this task
                 inner.cancel(f"{each.name} ended with {type(error).__name__}")
                 raise
             finally:
@@ -168,28 +170,28 @@ class Parallel(_Several[T_co]):
                 for each in self.tasks:
                     futures.append(pool.submit(copy_context().run, work, each))  # noqa: PERF401 - one at a time, if interrupted
                 for future in futures:
-                    future.exception()  # waits for it
+                    future.exception()  # waits until the task has ended
             except BaseException as error:  # noqa: BLE001 - out of threads, or a signal handler's error; raised below
                 errors.append(error)
                 inner.cancel(f"interrupted by {type(error).__name__}")
             errors += [failure for future in futures if (failure := future.exception()) is not None]
-            # An interrupted submit may have started a thread that no variable holds.
+            # If submit was interrupted, it may have started a thread that no variable refers to.
             while running:
                 time.sleep(POLL_SECONDS)
         if ended := inner.verdict():
-            # Without an error, a task has cancelled the scope that all of them share.
+            # If there is no error, a task has cancelled the scope that all tasks share.
             raise _outcome(scope, errors) or ended
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
 
 @frozen(repr=False)
 class Timeout(_Tree, Generic[T_co]):
-    """A task that runs another one with a time limit.
+    """A task that runs another task with a time limit.
 
     Args:
         seconds: the limit in seconds, 0 or more.
         task: the task to run.
-        name: the name in kebab-case.
+        name: the task's name in kebab-case.
     """
 
     seconds: float = field(validator=validators.ge(0))
@@ -198,7 +200,7 @@ class Timeout(_Tree, Generic[T_co]):
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
-        """The task in a tuple, for symmetry with other composites."""
+        """The task as a tuple, like the `tasks` of other composites."""
         return (self.task,)
 
     def do(self, scope: CancelScope) -> T_co:
@@ -209,14 +211,14 @@ class Timeout(_Tree, Generic[T_co]):
 
         Raises:
             TimedOut: the task took too long.
-            Cancelled: the scope was cancelled or an earlier deadline passed.
+            Cancelled: the scope was cancelled, or the deadline of an outer scope passed.
             BaseException: any exception of the task.
         """
         return run_child(self.task, scope.child(timeout=self.seconds))
 
 
 def _lines(task: Any) -> Iterator[str]:
-    """Yield a line for each task; subtasks are drawn below their parent."""
+    """Yield a line for each task, with subtasks below their parent."""
     manner = {Parallel: " (all at once)", Timeout: f" (at most {getattr(task, 'seconds', 0):g} s)"}
     yield task.name + manner.get(type(task), "")
     children = tuple(getattr(task, "tasks", ()))
@@ -228,7 +230,10 @@ def _lines(task: Any) -> Iterator[str]:
 
 
 def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException | None:
-    """Choose the exception to raise: an interrupt, otherwise the scope's own, otherwise the failures, if any."""
+    """Choose the exception to raise.
+
+    An interrupt comes first, then the scope's own exception, then the failures. Return None if there are none.
+    """
     failures = [error for error in errors if isinstance(error, Exception)]
     interrupts = [error for error in errors if not isinstance(error, Exception)]
     stop = interrupts[0] if interrupts else scope.verdict()

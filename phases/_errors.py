@@ -1,4 +1,4 @@
-"""Define how tasks end: the exceptions and notes of a run, and the observer of a run."""
+"""Define how tasks end: the exceptions and notes of a run, and its observer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ call doesn't interrupt that call, and the handler, which may want to cancel, run
 
 
 class Cancelled(BaseException):
-    """The scope was cancelled. Not an `Exception`, so that no task swallows it by accident.
+    """The scope was cancelled. This isn't an `Exception`, so that no task swallows it by accident.
 
     Args:
-        reason: the reason in words.
+        reason: the reason as text.
     """
 
     def __init__(self, reason: str) -> None:
@@ -34,9 +34,9 @@ class Cancelled(BaseException):
 
 
 class TimedOut(Exception):
-    """The deadline of this scope itself passed; the scopes below it are `Cancelled` instead.
+    """The deadline of this scope itself passed; the scopes below it raise `Cancelled` instead.
 
-    It isn't an `OSError`, so that `except OSError` doesn't treat a deadline as a failed system call.
+    This isn't an `OSError`, so that `except OSError` doesn't treat a deadline as a failed system call.
 
     Args:
         seconds: the time limit in seconds.
@@ -62,38 +62,41 @@ class Status(str, Enum):
 
     @classmethod
     def of(cls, error: BaseException) -> Status:
-        """Return the status of a task that raised this exception."""
+        """Return the status of a task that raised the given exception."""
         if isinstance(error, Cancelled):
             return cls.CANCELLED
         return cls.TIMED_OUT if isinstance(error, TimedOut) else cls.FAILED
 
 
 class Observer(Protocol):
-    """An observer of a run; it gets one call at a time, from any of the tasks' threads."""
+    """An observer of a run, which receives one call at a time from any of the tasks' threads."""
 
     def started(self, path: str) -> None:
-        """Report that a task starts; its path is the names from the root of the tree, joined by slashes."""
+        """Report that a task starts.
+
+        Its path consists of the names from the root of the tree to the task, joined by slashes.
+        """
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Report a task's progress: what it does or waits for, and the completed fraction (0…1), if known."""
+        """Report a task's progress: what it does or waits for, and the completed fraction (0…1), if it is known."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        """Report that a task ended after some seconds, with this exception unless the status is `ok`."""
+        """Report that a task ended after some seconds, with an exception unless the status is `ok`."""
 
 
 def text_of(error: BaseException) -> str:
     """Return an exception as `module.Class: message`, whatever its `__str__` does."""
     import traceback
 
-    # The traceback module survives a __str__ that raises; the first item is the class and the message.
+    # The traceback module handles a __str__ that raises. The first item is the class and the message.
     return traceback.format_exception_only(type(error), error)[0].strip()
 
 
 class PathNote(str):
-    """A note on an exception that names the task that raised it.
+    """A note on an exception, which names the task that raised it.
 
     Args:
-        path: the names from the root of the tree, joined by slashes.
+        path: the names from the root of the tree to the task, joined by slashes.
     """
 
     path: str
@@ -108,17 +111,17 @@ class PathNote(str):
 
 
 def paths_of(error: BaseException) -> list[str]:
-    """Return the paths of the tasks in an exception's notes, the innermost first."""
+    """Return the paths of the tasks in an exception's notes, with the innermost first."""
     return [note.path for note in getattr(error, "__notes__", ()) if isinstance(note, PathNote)]
 
 
 def path_of(error: BaseException) -> str | None:
-    """Return the path of the innermost task that raised an exception; None if no task did."""
+    """Return the path of the innermost task that raised an exception, or None if no task did."""
     return next(iter(paths_of(error)), None)
 
 
 def add_path_note(error: BaseException, path: str) -> None:
-    """Add a note with the path of the task that raised, unless a task below has added its own."""
+    """Add a note with the path of the task that raised the exception, unless a task below it has already added one."""
     if not any(f"{noted}/".startswith(f"{path}/") for noted in paths_of(error)):
         add_note(error, PathNote(path))
 
@@ -128,15 +131,15 @@ def add_path_note(error: BaseException, path: str) -> None:
 
 def add_note(error: E, note: str) -> E:
     """Add a note to an exception that supports notes, and return the exception."""
-    # 3.10 has no BaseException.add_note, which does exactly this. Frozen exceptions and those with odd __notes__ don't
-    # support it; they must still be raised unchanged.
+    # Python 3.10 lacks BaseException.add_note, which does exactly this. Frozen exceptions and those with an odd
+    # __notes__ don't support notes, but must still be raised unchanged.
     with suppress(AttributeError, TypeError):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
     return error
 
 
 def group_of(message: str, errors: Sequence[Exception]) -> Exception:
-    """Return an `ExceptionGroup`; on 3.10 the one of the package `exceptiongroup`."""
+    """Return an `ExceptionGroup`, which on Python 3.10 is that of the package `exceptiongroup`."""
     if sys.version_info < (3, 11):
         from exceptiongroup import ExceptionGroup as Group
 

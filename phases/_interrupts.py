@@ -1,6 +1,7 @@
 """Delay a Ctrl-C that Python itself handles while something runs that must not be left half-done.
 
-The running code decides, not a switch that is turned on and off: a signal may arrive between any two lines.
+The code that is running decides about the delay. A switch wouldn't do, because a signal may arrive between any two
+lines.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ _has_waited = False
 
 
 def guarded(function: F) -> F:
-    """Delay a Ctrl-C while a function runs, between `begin` and `end`."""
+    """Delay a Ctrl-C while a function runs between `begin` and `end`."""
     _guarded.add(function.__code__)
     return function
 
 
 def begin() -> bool:
-    """Replace Python's own handler, and return whether it was there to be replaced.
+    """Replace Python's own handler, and return whether it was replaced.
 
-    The program's own handler stays. The main thread handles signals, so other threads have nothing to do.
+    A handler that the program has installed stays. Only the main thread handles signals, so this does nothing in
+    others.
     """
     if not _is_main() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return False
@@ -36,7 +38,7 @@ def begin() -> bool:
 
 
 def raise_what_waited() -> None:
-    """Raise a delayed interrupt, unless an outer function delays it further.
+    """Raise a delayed interrupt, unless an outer function still delays it.
 
     Raises:
         KeyboardInterrupt: a Ctrl-C was delayed.
@@ -51,7 +53,7 @@ def end(has_begun: bool) -> None:
         has_begun: the result of `begin`.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C was delayed, and no outer function delays it further.
+        KeyboardInterrupt: a Ctrl-C was delayed, and no outer function still delays it.
     """
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:
         signal.signal(signal.SIGINT, signal.default_int_handler)

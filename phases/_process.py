@@ -1,4 +1,4 @@
-"""Run a subprocess, and end its process group when cancelled."""
+"""Run a subprocess, and end its process group when it is cancelled."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import BinaryIO
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
 from phases._interrupts import begin, end, guarded, raise_what_waited
 
-# A cancelled call ends within 100 ms: the rest of that is for the kernel to end and reap the process.
+# A cancelled call ends within 100 ms. The remaining time is for the kernel to end and reap the process.
 _TERM_SECONDS = 0.05
-# SIGKILL works at once unless the process hangs in the kernel, which nothing can end.
+# SIGKILL works at once, unless the process hangs in the kernel; nothing can end such a process.
 _KILL_SECONDS = 1.0
-# The capacity of a pipe, unless root has raised /proc/sys/fs/pipe-max-size.
+# The maximum capacity of a pipe, unless root has raised /proc/sys/fs/pipe-max-size.
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 
@@ -31,10 +31,10 @@ def run_process(
 
     Args:
         argv: the program and its arguments.
-        text: the text for its standard input; None: /dev/null.
-        env: its whole environment; None: ours.
+        text: the text for the standard input, or None for /dev/null.
+        env: the whole environment; by default that of this process.
         check: whether a return code other than 0 is an error.
-        keep_on: called every 25 ms; it raises to end the program.
+        keep_on: a function that is called every 25 ms and raises an exception to end the program.
     """
     started: list[subprocess.Popen[bytes]] = []
     has_begun = begin()
@@ -59,7 +59,7 @@ def run_process(
 def _start(
     argv: Sequence[str], text: str | None, env: Mapping[str, str] | None, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """Start a program and put it into a list, so that an interrupt during the return doesn't lose it."""
+    """Start a program and append it to a list, so that an interrupt during the return doesn't lose it."""
     with _input_file(text) as stdin:
         started.append(
             subprocess.Popen(
@@ -69,7 +69,7 @@ def _start(
 
 
 def _input_file(text: str | None) -> BinaryIO:
-    """Return a process's input as a file that is complete before the process starts."""
+    """Return a process's input as a file, which is complete before the process starts."""
     content = (text or "").encode()
     file = open(os.devnull if text is None else os.memfd_create("input"), "r+b")  # noqa: SIM115 - the caller's
     file.write(content)
@@ -78,16 +78,16 @@ def _input_file(text: str | None) -> BinaryIO:
 
 
 def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> list[bytes]:
-    """Return the output of a process until its exit.
+    """Return what a process writes until it exits.
 
-    It doesn't use communicate(timeout=), which joins all output again at each check.
+    This doesn't use communicate(timeout=), which joins all output again at each check.
     """
     with _opened(process) as selector:
         found: list[list[bytes]] = [key.data for key in selector.get_map().values()]
         while True:
             has_exited = process.poll() is not None
             if selector.get_map():
-                # Processes that inherited the pipes may keep writing after the process's exit.
+                # Processes that inherited the pipes may still write after the process has exited.
                 _read(selector, 0 if has_exited else POLL_SECONDS, _PIPE_BYTES if has_exited else _READ_BYTES)
             else:
                 with suppress(subprocess.TimeoutExpired):
@@ -101,7 +101,8 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
 def _opened(process: subprocess.Popen[bytes]) -> PollSelector:
     """Return a selector for the output of a process, with a list for each pipe.
 
-    It doesn't use epoll(7), which needs a descriptor and memory that may be refused, even to end a process.
+    This doesn't use epoll(7), because it needs a descriptor and memory, which may be refused even when a process must
+    be ended.
     """
     selector = PollSelector()
     for pipe in filter(None, (process.stdout, process.stderr)):
@@ -110,7 +111,7 @@ def _opened(process: subprocess.Popen[bytes]) -> PollSelector:
 
 
 def _read(selector: PollSelector, seconds: float, most: int) -> None:
-    """Read once from each pipe that has data, and unregister the closed ones."""
+    """Read once from each pipe that has data, and unregister pipes that are closed."""
     for key, _ in selector.select(seconds):
         if chunk := os.read(key.fd, most):
             key.data.append(chunk)
@@ -120,12 +121,13 @@ def _read(selector: PollSelector, seconds: float, most: int) -> None:
 
 @guarded
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Clean up after a process: close its files and, unless it has exited by itself, kill its group."""
+    """Clean up after a process: close its files, and kill its group unless the process has exited on its own."""
     for process in started:
         if process.returncode is None:
             _signal(process, signal.SIGTERM)
             _await_end(process, _TERM_SECONDS)
-            # The number of a group that is gone isn't another group's yet: the kernel assigns numbers in turn.
+            # If the group is already gone, its number isn't used by another group yet, because the kernel assigns
+            # numbers in turn.
             _signal(process, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_SECONDS)
@@ -134,7 +136,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait until the whole group has closed its pipes, so that none of it waits for a reader."""
+    """Wait until the whole group has closed its pipes, and read them so that no process waits for a reader."""
     until = time.monotonic() + seconds
     with _opened(process) as selector:
         while selector.get_map() and (left := until - time.monotonic()) > 0:
@@ -144,6 +146,6 @@ def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # A group that is gone, or now belongs to another user (setuid), is beyond our control.
+    # A group that is gone, or that now belongs to another user (setuid), can't be signalled.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

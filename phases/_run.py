@@ -1,4 +1,4 @@
-"""Tasks: their protocol, and the code around every task that runs."""
+"""Define the protocol of tasks, and run tasks with observers and notes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Task(Protocol[T_co]):
-    """One thing to do under a scope that can cancel it; a frozen value, so that a tree can be printed."""
+    """One thing to do under a scope that can cancel it; it is a frozen value, so that a tree can be printed."""
 
     @property
     def name(self) -> str:
-        """The name in paths and logs: a verb phrase in kebab-case, like `configure-static-routes`."""
+        """The name in paths and logs, a verb phrase in kebab-case such as `configure-static-routes`."""
 
     def do(self, scope: CancelScope) -> T_co:
-        """Do it and return the result, or raise; wait and run subprocesses only through the scope.
+        """Do the work and return the result, or raise an exception; wait and run subprocesses only through the scope.
 
         Args:
-            scope: reports cancels and deadlines, and accepts progress.
+            scope: the scope, which reports cancellations and deadlines and receives progress.
 
         Returns:
             The task's result.
@@ -44,17 +44,17 @@ class Task(Protocol[T_co]):
 
 
 def check_name(_instance: object, _attribute: object, value: Any) -> None:
-    """Refuse a name that isn't kebab-case; an attrs validator.
+    """Refuse a name that isn't kebab-case; used as an attrs validator.
 
     Raises:
-        ValueError: it isn't kebab-case.
+        ValueError: the name isn't kebab-case.
     """
     if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
         raise ValueError(f"a task's name is kebab-case, like 'configure-static-routes', not {value!r}")
 
 
 def check_task(_instance: object, _attribute: object, value: object) -> None:
-    """Refuse a value that isn't a task; an attrs validator.
+    """Refuse a value that isn't a task; used as an attrs validator.
 
     Raises:
         TypeError: the value has no name, or no `do` method.
@@ -67,27 +67,29 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 
 
 class _Reporter:
-    """Reports to the observers of a run, one call at a time, and at the end raises their first error, or notes it.
+    """A reporter that passes calls to the observers of a run, one at a time.
 
-    While one thread calls, the others leave their calls to it and continue, so that a blocking observer doesn't delay
-    the end of a task in another thread.
+    At the end of the run it raises the first error of an observer, or adds it as a note to the run's own exception.
+
+    While a thread makes calls, other threads leave their calls to it and continue. So an observer that blocks doesn't
+    delay the end of a task in another thread.
     """
 
     def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
         self._observers: list[Observer] = [] if observer is None else [observer]
-        # A program can't have configured a logger without loading logging.
+        # If the module logging isn't loaded, the program can't have configured a logger.
         if "logging" in sys.modules:
             from phases._log import OWN, Log
 
             self._observers.insert(0, Log(logger or OWN))
         self._failures: list[Exception] = []
         self._calls: deque[Callable[[Observer], None]] = deque()
-        # Reentrant: an observer, or a signal handler during its call, may report progress itself.
+        # This lock is reentrant, because an observer, or a signal handler during its call, may report progress itself.
         self._lock = RLock()
 
     def tell(self, call: Callable[[Observer], None]) -> None:
         self._calls.append(call)
-        # Try again after each release: another thread may have added a call before it.
+        # Try again after each release, because another thread may have added a call before the release.
         while self._calls and self._lock.acquire(blocking=False):
             try:
                 self._tell_all()
@@ -106,7 +108,7 @@ class _Reporter:
             add_note(error, f"also, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
-        # Popped until it fails: a signal handler may have taken the last call after a check.
+        # Pop until it fails, because a signal handler may take the last call after a check of the length.
         with suppress(IndexError):
             while True:
                 call = self._calls.popleft()
@@ -126,26 +128,27 @@ def run(
 ) -> T:
     """Run a tree of tasks and return its result.
 
-    Each task gets a log record `started` (`task`, `path`) and, when it ends, one `completed` or `failed` (with
-    `status`, `duration` in seconds and `error` too). From asyncio use `run_async`.
+    Each task gets a log record `started` (with `task` and `path`). When it ends, it gets another one, `completed` or
+    `failed`, which also has `status`, `duration` in seconds and `error`. From asyncio, use `run_async`.
 
-    An observer or log handler that raises doesn't disturb the tasks. Its first error is raised if the tasks
-    succeed, and otherwise added as a note to their exception.
+    An observer or log handler that raises an exception doesn't disturb the tasks. The first such exception is raised if
+    the tasks succeed, and is otherwise added as a note to their exception.
 
     Args:
         task: the root of the tree.
         logger: the logger for the records; by default `phases`.
-        scope: cancels the run; by default nothing does. Inside another run, its path is continued.
-        observer: gets starts, progress and ends.
+        scope: cancels the run; by default nothing does. If it is the scope of a task in another run, the paths continue
+            that task's path.
+        observer: the observer that is told about starts, progress and ends.
 
     Returns:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled before the tree had ended, even if no task has noticed.
+        Cancelled: the scope was cancelled before the tree had ended, even if no task has noticed it.
         TimedOut: the scope's deadline, or that of a `Timeout`, passed before the tree had ended.
         TypeError: the value isn't a task.
-        BaseException: any exception of a task, unchanged, with a `PathNote` that names that task.
+        BaseException: any exception of a task, unchanged, with a `PathNote` that names the task.
     """
     check_task(None, None, task)
     scope = CancelScope() if scope is None else scope
@@ -160,25 +163,25 @@ async def run_async(
     scope: CancelScope | None = None,
     observer: Observer | None = None,
 ) -> T:
-    """Run a tree of tasks in a thread, like `run`, and return its result.
+    """Run a tree of tasks in a thread, as `run` does, and return its result.
 
-    Cancelling the asyncio task cancels this run, and nothing else in the scope. The coroutine ends only once the run
-    has ended and undone its changes, however often it is cancelled before that.
+    If the asyncio task is cancelled, this cancels the run, but nothing else in the scope. The coroutine ends only when
+    the run has ended and undone its changes, however often it is cancelled before that.
 
     Args:
         task: the root of the tree.
         logger: the logger for the records; by default `phases`.
-        scope: cancels the run too; by default nothing else does.
-        observer: gets starts, progress and ends, in the threads of the tasks.
+        scope: also cancels the run; by default nothing else does.
+        observer: the observer that is told about starts, progress and ends, in the threads of the tasks.
 
     Returns:
         The task's result.
 
     Raises:
-        asyncio.CancelledError: the asyncio task was cancelled; its cause is the run's exception: `Cancelled` with the
-            notes of its rollback, or a failure.
+        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the exception of the run, which is a
+        failure, or `Cancelled` with the notes of the rollback.
         Cancelled: the scope was cancelled.
-        TimedOut: the scope's deadline, or one of a `Timeout`, passed.
+        TimedOut: the scope's deadline, or that of a `Timeout`, passed.
         BaseException: any other exception of `run`.
     """
     import asyncio
@@ -190,7 +193,7 @@ async def run_async(
     outcome: Future[T] = Future()
 
     def work() -> None:
-        # The loop's own future never completes with a StopIteration.
+        # The event loop's own future never completes with a StopIteration.
         try:
             outcome.set_result(run(task, logger=logger, scope=inner, observer=observer))
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -210,19 +213,19 @@ async def run_async(
 
 
 def run_child(task: Task[T], scope: CancelScope) -> T:
-    """Run a task below the task of the given scope; tasks run their subtasks with it.
+    """Run a task below the task of the given scope; a task runs its subtasks with this function.
 
     Args:
         task: the task to run.
-        scope: the scope of the task above, or a child of it.
+        scope: the scope of the parent task, or a child of that scope.
 
     Returns:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled. The task may not have started, or it may have returned without noticing
-            the cancel; then a note says so.
-        TimedOut: the scope's own deadline passed; the same note may say so.
+        Cancelled: the scope was cancelled. The task may not have started, or it may have returned without noticing the
+            cancellation, in which case a note says so.
+        TimedOut: the scope's own deadline passed. The same note may be added.
         BaseException: any exception of the task, unchanged, with a `PathNote`.
     """
     path = f"{scope.path}/{task.name}" if scope.path else task.name
@@ -237,7 +240,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         with scope.at(path) as inner:
             inner.check()
             result = task.do(inner)
-            # A task that doesn't check must not lose a cancel: the program that cancelled would see a success.
+            # If a task doesn't check, its cancellation must not get lost: the program that cancelled it would see a
+            # success.
             if late := inner.verdict():
                 raise add_note(late, "the task had already returned when this was seen")
     except BaseException as error:

@@ -1,6 +1,6 @@
-"""The scope of a task: all waits use it, so that all of them can be ended.
+"""The scope of a task, which all waits use, so that all of them can be ended.
 
-It also has the clock, which can be injected, and the steps to undo changes, which nothing interrupts.
+The module also has the clock, which can be injected, and the steps that undo changes, which nothing interrupts.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Clock(Protocol):
     """A clock that returns the time, and waits until a time or an event."""
 
     def monotonic(self) -> float:
-        """Return the seconds since some fixed moment; called from signal handlers, so it must not block."""
+        """Return the seconds since a fixed moment, without blocking, because signal handlers call this."""
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
         """Wait until something happens or a time is reached.
 
         Args:
-            happened: waits for it for at most so many real seconds, and returns whether it happened; a cancel counts
-                too, so call this at least every 50 ms.
-            until: the time by this clock; infinite: never.
+            happened: a function that waits for at most the given number of real seconds, and returns whether the thing
+                has happened. It also reports a cancellation, so it must be called at least every 50 ms.
+            until: the time by this clock; if it is infinite, the wait has no limit.
         """
 
 
 class SystemClock:
-    """The real time.
+    """A clock that returns the real time.
 
     Args:
-        slice_seconds: how quickly a wait notices a cancel, in seconds.
+        slice_seconds: how quickly a wait notices a cancellation, in seconds.
     """
 
     def __init__(self, slice_seconds: float = POLL_SECONDS) -> None:
@@ -58,21 +58,21 @@ class SystemClock:
         return time.monotonic()
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
-        """Wait as `Clock.wait` promises, in slices."""
+        """Wait as `Clock.wait` promises, in short slices."""
         while (left := until - time.monotonic()) > 0:
             if happened(min(left, self._slice_seconds)):
                 return
 
 
 class CancelScope:
-    """A scope that ends everything that runs in it: from any thread, from a signal handler, or at a deadline.
+    """A scope that can end everything that runs in it, from any thread, from a signal handler, or at a deadline.
 
-    A deadline raises `TimedOut` in this scope, and `Cancelled` in the scopes below, where it can't be confused with
-    their own deadlines. As a context manager it turns such a `Cancelled`, when it leaves the block, into `TimedOut`.
-    Its `path` is that of its task, like `configure/check-route-overlap`; empty outside a run.
+    A deadline raises `TimedOut` in this scope. In the scopes below it raises `Cancelled`, which can't be confused with
+    their own deadlines. As a context manager, the scope turns such a `Cancelled` into `TimedOut` when it leaves the
+    block. The scope's `path` is that of its task, such as `configure/check-route-overlap`, and is empty outside a run.
 
     Args:
-        timeout: seconds until its deadline; None: no deadline.
+        timeout: the number of seconds until the deadline, or None for no deadline.
         clock: the source of the time.
     """
 
@@ -80,8 +80,8 @@ class CancelScope:
         self.clock: Clock = clock or SystemClock()
         self.path = ""
         self.tell: Tell = lambda _call: None
-        # The ends of the outermost scope first, then of each below it: the deadline, then the cancels. There are no
-        # locks, because a signal handler may cancel during any line here; appending to a list is atomic.
+        # The ends of each scope, starting with the outermost: first its deadline, then its cancellations. There are no
+        # locks, because a signal handler may cancel during any line here. Appending to a list is atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
 
     def __enter__(self) -> CancelScope:
@@ -93,41 +93,41 @@ class CancelScope:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether `check` would raise, because of a cancel or a deadline."""
+        """Return whether `check` would raise an exception, because of a cancellation or a deadline."""
         return self.verdict() is not None
 
     def cancel(self, reason: str) -> None:
         """End the scope and those below it; waits and subprocesses in them end within 100 ms.
 
-        Only the first reason counts. Safe in a signal handler: takes no lock.
+        Only the first reason counts. The method takes no lock, so a signal handler can safely call it.
 
         Args:
-            reason: the reason in words.
+            reason: the reason as text.
         """
         self._line[-1].append((self.clock.monotonic(), Cancelled(reason)))
 
     def child(self, *, timeout: float | None = None) -> CancelScope:
-        """Return a scope that ends with this one, or earlier; this one keeps no reference to it.
+        """Return a scope that ends with this one or earlier; this scope keeps no reference to it.
 
         Args:
-            timeout: seconds until the child's own deadline.
+            timeout: the number of seconds until the child's own deadline.
         """
         return self._with(_line=(*self._line, self._ends(timeout)))
 
     def shield(self) -> CancelScope:
-        """Return a scope that no cancel or deadline of this one reaches, for rollback: `with … as inner`."""
+        """Return a scope that isn't affected when this one ends, for use in a rollback."""
         return self._with(_line=(self._ends(None),))
 
     def at(self, path: str, tell: Tell | None = None) -> CancelScope:
-        """Return this same scope for a task of a run; used by `run` and `run_child`."""
+        """Return this scope for a task of a run, with the task's path; used by `run` and `run_child`."""
         return self._with(path=path, tell=tell or self.tell)
 
     def within(self, outer: CancelScope) -> CancelScope:
-        """Return a scope that also ends with another one, and is otherwise this one; used by `run_async`."""
+        """Return a scope that is like this one but also ends with another scope; used by `run_async`."""
         return self._with(_line=outer._line + self._line)
 
     def verdict(self) -> Cancelled | TimedOut | None:
-        """Return the exception that `check` would raise."""
+        """Return the exception that `check` would raise, or None if the scope hasn't ended."""
         now = self.clock.monotonic()
         passed = [(when, end, ends) for ends in self._line for when, end in ends[:2] if when <= now]
         if not passed:
@@ -138,36 +138,37 @@ class CancelScope:
         return copy(end)
 
     def check(self) -> None:
-        """Do nothing unless the scope has ended; after that, every call raises the same exception.
+        """Raise an exception if the scope has ended; every later call raises the same exception.
 
         Raises:
-            Cancelled: the scope, or one above it, was cancelled; or the deadline of one above passed.
+            Cancelled: this scope or an outer one was cancelled, or the deadline of an outer one passed.
             TimedOut: the scope's own deadline passed.
         """
         if error := self.verdict():
             raise error
 
     def progress(self, message: str, fraction: float | None = None) -> None:
-        """Report the task's progress to the run's observer; outside a run there is no observer.
+        """Report the task's progress to the observer of the run; outside a run there is none.
 
         Args:
             message: what the task does or waits for.
-            fraction: the completed fraction, 0…1; None: unknown.
+            fraction: the completed fraction from 0 to 1, or None if it is unknown.
         """
         self.tell(lambda observer: observer.progress(self.path, message, fraction))
 
     def wait(self, what: float | threading.Event | HasFileno) -> None:
         """Wait for something to happen; a task should wait only with this method.
 
-        The scope limits the time: `scope.child(timeout=5).wait(event)`.
+        To limit the time, use a child scope: `scope.child(timeout=5).wait(event)`.
 
         Args:
-            what: a number of seconds; an event, until it is set; or a file, until a read wouldn't block.
+            what: a number of seconds; an event, which is waited for until it is set; or a file, which is waited for
+                until a read wouldn't block.
 
         Raises:
-            Cancelled: within 100 ms of the cancel, even if the event has happened before.
-            TimedOut: the scope's own deadline passed, with the same delay.
-            TypeError: it isn't possible to wait for this object.
+            Cancelled: the scope was cancelled. This is raised within 100 ms, even if the event has already happened.
+            TimedOut: the scope's own deadline passed. This is raised within 100 ms, too.
+            TypeError: the object is of a kind that can't be waited for.
         """
         until = math.inf
         happened: Callable[[float], bool] = _sleep
@@ -192,28 +193,29 @@ class CancelScope:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end, in its own process group.
+        """Run a program until it ends, in its own process group.
 
-        On a cancel or deadline the group gets SIGTERM and 50 ms later SIGKILL. A child that has created its own session
-        or group (setsid) isn't in it any more, and lives on. So do processes that the program leaves running when it
-        exits by itself; their output from then on is lost. The program takes real time, never a fake clock's. All
-        output is kept in memory. A Ctrl-C that Python itself handles ends the program too. The calling program's own
-        signal handler should cancel: if it raises just as the subprocess starts, the subprocess lives on.
+        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL 50 ms later. A child that has created its own
+        session or group (setsid) is no longer in the group and survives. So do processes that are still running when
+        the program exits on its own; their output from then on is lost. The program takes real time, whatever the
+        clock. All output is kept in memory. A Ctrl-C that Python itself handles also ends the program. A signal handler
+        of the calling program should cancel a scope. If it raises an exception just when the subprocess starts, the
+        subprocess survives.
 
         Args:
             argv: the program and its arguments.
-            input: text for its standard input; None: /dev/null.
-            env: its whole environment; None: ours.
+            input: the text for the standard input, or None for /dev/null.
+            env: the whole environment; by default that of this process.
             check: whether a return code other than 0 is an error.
 
         Returns:
-            Its return code (negative: the signal that ended it), standard output and standard error, both decoded as
-            UTF-8 with undecodable bytes replaced.
+            The return code (if it is negative, it is the signal that ended the program), standard output and standard
+            error. Both are decoded as UTF-8, with undecodable bytes replaced.
 
         Raises:
-            Cancelled: within 100 ms of the cancel; by then the whole group has been killed.
-            TimedOut: the scope's own deadline passed; the group has been killed too.
-            subprocess.CalledProcessError: it failed, and ``check`` is true; a note has its standard error.
+            Cancelled: the scope was cancelled. This is raised within 100 ms, when the whole group has been killed.
+            TimedOut: the scope's own deadline passed. By then the whole group has been killed.
+            subprocess.CalledProcessError: the program failed and ``check`` is true. A note has its standard error.
             OSError: the program can't be started.
         """
         from phases._process import run_process
@@ -232,9 +234,9 @@ class CancelScope:
 
 
 class Undo:
-    """The steps to undo changes, the last one first.
+    """The steps that undo changes; the last step runs first.
 
-    Each step is pushed *before* its change is made, so it must do no harm if the change never happened.
+    Each step is pushed *before* its change is made, so it must do no harm if the change was never made.
     """
 
     def __init__(self) -> None:
@@ -242,14 +244,14 @@ class Undo:
         self._interrupted: Callable[[], None] | None = None
 
     def push(self, step: Callable[[], None]) -> None:
-        """Add a step."""
+        """Add a step, which will run before all earlier ones."""
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Run every step, even after one has failed, or if a signal handler raises in a step or between two.
+        """Run every step, even if a step fails or a signal handler raises an exception in a step or between two.
 
         Returns:
-            The failures in words.
+            A text for each failure.
         """
         problems: list[str] = []
         while True:
@@ -267,16 +269,17 @@ class Undo:
         except BaseException as error:  # noqa: BLE001 - whatever the error is, the other steps must run
             problems.append(str(error) or repr(error))
             if step is not self._interrupted and not isinstance(error, Exception):
-                self._interrupted = step  # run it once more
+                self._interrupted = step  # the step runs once more
                 return
         self._steps.pop()
 
 
 def all_or_nothing() -> AbstractContextManager[Undo]:
-    """Undo the changes if the block fails or is cancelled; steps that fail are noted on the error.
+    """Undo the changes if the block fails or is cancelled; if a step fails, add a note to the block's exception.
 
     A Ctrl-C that Python itself handles ends the block, and then waits until everything is undone. If the program's own
-    signal handler raises just before the first step, no step runs: such a handler should cancel a scope instead.
+    signal handler raises an exception just before the first step, no step runs. Such a handler should cancel a scope
+    instead.
     """
     return _AllOrNothing()
 
@@ -299,13 +302,13 @@ class _AllOrNothing:
 
 
 def _sleep(seconds: float) -> bool:
-    """Sleep while waiting only for the time."""
+    """Sleep, when there is nothing to wait for except the time."""
     time.sleep(seconds)
     return False
 
 
 def _is_readable(fd: int, seconds: float) -> bool:
-    """Return whether a read of a file wouldn't block: there is data, its end, or an error that the read will raise."""
+    """Return whether a read of a file wouldn't block, because there is data, the end of the file, or an error."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(math.ceil(seconds * 1000)))

@@ -1,4 +1,4 @@
-"""Helpers to test tasks: a clock that takes no time, and an observer that records."""
+"""Helpers for testing tasks: a clock that takes no time, and an observer that records its calls."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _REAL_POLL_SECONDS = 0.002
 
 
 class FakeClock:
-    """Time that advances only in waits, and at once: to the end of the wait or to the next scheduled call.
+    """A clock whose time advances only in waits, and at once: to the end of the wait or to the next scheduled call.
 
-    A scheduled call runs in the thread whose wait reaches its time, and may set an event, write to a pipe
-    or cancel a scope: the wait for that ends at that moment. Threads that wait at the same time each advance
-    the same time, so their order isn't determined.
+    A scheduled call runs in the thread whose wait reaches the call's time. It may set an event, write to a pipe or
+    cancel a scope, and a wait for that ends at that moment. If several threads wait at the same time, all of them
+    advance the same time, so their order isn't determined.
 
-    A wait without an end, for which nothing is scheduled, can only be ended by another thread. Other threads get
-    some real time to do so; then the wait raises `RuntimeError` instead of hanging.
+    If a wait has no end and nothing is scheduled, only another thread can end it. Other threads get some real time to
+    do so. Then the wait raises `RuntimeError` instead of hanging.
 
     Args:
-        patience: the real seconds for other threads.
+        patience: the number of real seconds that other threads get.
     """
 
     def __init__(self, *, patience: float = 2.0) -> None:
@@ -41,12 +41,12 @@ class FakeClock:
         return self._now
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
-        """Call a function as soon as a wait reaches this time; calls for the same time run in order of scheduling."""
+        """Call a function as soon as a wait reaches a time; calls for the same time run in the order of scheduling."""
         with self._lock:
             insort(self._calls, (when, function), key=itemgetter(0))
 
     def advance(self, seconds: float) -> None:
-        """Advance the time by some seconds, and run the calls scheduled for them, like a sleep would."""
+        """Advance the time by some seconds, and run the calls scheduled for them, as a sleep would."""
         self.wait(lambda _seconds: False, self._now + seconds)
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
@@ -74,10 +74,10 @@ class FakeClock:
 
 @frozen(eq=False)
 class RecordingObserver:
-    """An observer that records its calls, as tuples in order.
+    """An observer that records its calls.
 
-    `("started", path)`, `("progress", path, message, fraction)`, `("finished", path, status)`; the
-    exceptions are in `errors` and the durations in seconds in `durations`, both by path.
+    Each call is a tuple in `events`: `("started", path)`, `("progress", path, message, fraction)` or `("finished",
+    path, status)`. The exceptions are in `errors`, and the durations in seconds in `durations`, both by path.
     """
 
     events: list[tuple[str | float | None, ...]] = field(factory=list)
