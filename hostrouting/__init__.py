@@ -27,7 +27,7 @@ Functions change nothing. Each has a command of the same name, except ``examine`
     judge      check many snapshots, and group the hosts by what is wrong
     examine    check whether the gate holds on this host, and what may break it
 
-They work on a Host, which has routes, units and a Layout of files. ``Host.image`` makes one from an image, and
+Both work on a Host, which has routes, units and a Layout of files. ``Host.image`` makes one from an image, and
 ``Host.recorded`` from a Snapshot.
 
 The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict. ``hostrouting.report`` has all parts

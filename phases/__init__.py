@@ -7,14 +7,14 @@ scope, so that a cancellation or a deadline can end it. `all_or_nothing` undoes 
 
 # The modules of this package. Each of them imports only modules above it.
 #
-#     _errors     Cancelled, TimedOut, Status, Observer; PathNote, path_of: which task failed
-#     _interrupts Ctrl-C, which waits while changes are being undone or a program is starting
-#     _scope      CancelScope: cancels, deadlines and waits that obey both; the clock; Undo, all_or_nothing
-#     _process    one subprocess, which a cancel ends
+#     _errors     Cancelled, TimedOut, Status and Observer; PathNote and path_of, which name the task that failed
+#     _interrupts the delay of a Ctrl-C while changes are being undone or a program is starting
+#     _scope      CancelScope, with its deadlines and waits; the clock; Undo and all_or_nothing
+#     _process    a subprocess, which is ended if the scope is cancelled
 #     _log        the log records of a run
-#     _run        Task; run, run_async, run_child: observers and notes around every task
-#     _compose    task; Serial, Parallel, Timeout
-#     testing     a fake clock, and an observer that records
+#     _run        Task; run, run_async and run_child, which call the observers and add notes for every task
+#     _compose    task; Serial, Parallel and Timeout
+#     testing     a fake clock, and an observer that records its calls
 
 from phases._compose import Parallel, Serial, Timeout, task
 from phases._errors import Cancelled, Observer, PathNote, Status, TimedOut, path_of

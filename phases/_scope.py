@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """A clock that returns the time, and waits until a time or an event."""
+    """A clock, which returns the time and waits for a time or an event."""
 
     def monotonic(self) -> float:
         """Return the seconds since a fixed moment, without blocking, because signal handlers call this."""
@@ -302,7 +302,7 @@ class _AllOrNothing:
 
 
 def _sleep(seconds: float) -> bool:
-    """Sleep, when there is nothing to wait for except the time."""
+    """Sleep; used by a wait for which only the time counts."""
     time.sleep(seconds)
     return False
 

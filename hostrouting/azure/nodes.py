@@ -33,7 +33,7 @@ def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
     """Return the node that a task uses, which is the given one or the real one.
 
     Args:
-        host: the host.
+        host: the host to work on.
         given: the task's argument, or None for the node of this kernel.
         real: a function that returns the node of this kernel.
 

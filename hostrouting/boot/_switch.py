@@ -74,7 +74,7 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
         text = with_other_scripts((new_list.content or b"").decode(), places)
         files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
     except BaseException:
-        # The first error is more useful than one of the cleanup; the next run removes the leftovers.
+        # The first error is more useful than an error of the cleanup; the next run removes the leftovers.
         with suppress(FileError):
             _remove_stage(stage)
         raise

@@ -85,7 +85,7 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
     checksum. So a changed script changes the list, which makes a running gate start over.
 
     Args:
-        manifest: the installation.
+        manifest: the manifest of the installation.
         scripts: the content of each part's script, by the part's name; a part's script may be missing.
     """
     rows = []
@@ -101,7 +101,7 @@ def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
     """Return a list in which some of the scripts have other paths.
 
     Args:
-        text: the list.
+        text: the text of the list.
         places: the path of the script to run instead, by its original path.
     """
     rows = [line.split(" ") for line in text.splitlines()]

@@ -35,8 +35,8 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     """Clean up after killed runs, and write the manifest that names everything that is or will be installed.
 
     Args:
-        plan: the plan.
-        host: the host.
+        plan: the plan to carry out.
+        host: the host to work on.
         undo: receives the steps that undo the work; the last one makes the gate run its former scripts.
 
     Raises:
@@ -64,7 +64,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
 
     Args:
         plan: the plan, after ``prepare``.
-        host: the host.
+        host: the host to work on.
         undo: receives the steps that undo the work.
 
     Returns:
@@ -170,8 +170,8 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
     """Remove what a plan removes, and restart the watcher if it has changed.
 
     Args:
-        plan: the plan.
-        host: the host.
+        plan: the plan to carry out.
+        host: the host to work on.
         scope: cancels the wait for starting units.
 
     Yields:
@@ -272,7 +272,7 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
     network.
 
     Args:
-        host: the host.
+        host: the host to work on.
         names: the names of installed parts.
 
     Yields:
@@ -298,7 +298,7 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
     """Return the units that require the parts' oneshots, and so can't start once these are removed.
 
     Args:
-        host: the host.
+        host: the host to work on.
         names: the names of the parts.
 
     Returns:

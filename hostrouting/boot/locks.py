@@ -37,8 +37,8 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
 
     Args:
         path: the lock file; it and its folder are created if missing.
-        scope: cancels the wait for the current holder.
-        seconds: the longest time to wait for the current holder.
+        scope: cancels the wait for the process that holds the lock.
+        seconds: the longest time to wait for the process that holds the lock.
 
     Raises:
         FileError: the file can't be opened, or another run holds the lock for longer than that.
@@ -104,7 +104,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
     installs nothing on a host without earlier runs, it creates no lock file either.
 
     Args:
-        host: the host.
+        host: the host to work on.
         scope: cancels the wait for another run.
         is_wanting: whether anything is to be installed.
 

@@ -216,7 +216,7 @@ def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes])
 
     Args:
         layout: where the host's files are.
-        manifest: the installation.
+        manifest: the manifest of the installation.
         scripts: the contents of the parts' scripts, by the names of the parts.
     """
     if not manifest.has_gate:

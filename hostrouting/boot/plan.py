@@ -84,7 +84,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     """Compare the installation with what a run wants for the next boot, without changing anything.
 
     Args:
-        host: the host.
+        host: the host to work on.
         wanted: the parts that the run wants.
 
     Raises:

@@ -107,7 +107,7 @@ def render_check(config: Config, *, python: str = "") -> str:
 
     Args:
         config: the whole config.
-        python: the program that explains a failure, if it still exists by then; an empty string stands for none.
+        python: the program that explains a failure, if it still exists by then, or an empty string.
     """
     overlap = config.route_overlap
     rows = [

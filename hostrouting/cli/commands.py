@@ -58,7 +58,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     "error" if it fails.
 
     With --try it changes only the kernel's routes, and checks. When the time is over, systemd restores the former
-    routes, even if other processes have died by then. To keep the routes and install the rest, confirm them with
+    routes, even if other processes have died. To keep the routes and install the rest, confirm them with
     hostrouting confirm, or with Enter on a terminal. Ctrl-C restores the former routes at once, and so does a failing
     check in STRICT mode. During the trial the watcher leaves routes alone. Another apply, remove or a start of the
     consumer ends the trial. That start is judged as the installation says.

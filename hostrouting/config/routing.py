@@ -242,7 +242,7 @@ class ExpectedCidr(Section):
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
 
     def to_mapping(self) -> Any:
-        """Return the JSON value from which this value can be read."""
+        """Return this value as JSON that can be read back."""
         return str(self.cidr) if self.devs is None else super().to_mapping()
 
 

@@ -104,7 +104,7 @@ class Section:
         return problems
 
     def to_mapping(self) -> Any:
-        """Return the JSON value from which this value can be read, without the fields that have their defaults."""
+        """Return this value as JSON that can be read back, without the fields that have their defaults."""
         return {
             json_key(field.name): in_json(value)
             for field in attrs.fields(type(self))
@@ -212,7 +212,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
     Args:
         cls: a subclass of ``Section``.
         document: any value.
-        section: the key.
+        section: the name of the key.
 
     Returns:
         The instance, or None if the key is missing or its value is ``null``.

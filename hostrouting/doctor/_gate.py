@@ -290,7 +290,7 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
-    """Return a shortest cycle in the start order that contains one of the given units.
+    """Return a shortest cycle in the start order of units that contains at least one of the given units.
 
     systemd drops the job of one of the cycle's units, which can differ from boot to boot, and doesn't always log the
     cycle.

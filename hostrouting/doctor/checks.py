@@ -168,7 +168,7 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
     """Yield a finding for each program that isn't in the scripts' path.
 
     Args:
-        examined: the host.
+        examined: the host to examine.
         tools: the programs, each with the package that contains it.
         who: what fails without the programs, as a noun phrase.
     """

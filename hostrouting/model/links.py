@@ -67,7 +67,7 @@ class Address:
 
     Args:
         dev: the interface that has the address.
-        local: the address.
+        local: the address itself.
         prefix_length: the length of the connected network's prefix, 0-32.
         peer: the other end of a point-to-point link, or None if it is ``local`` itself.
         metric: the metric of the connected route; 0 is the kernel's default.

@@ -155,7 +155,7 @@ class Route:
     """An entry of the FIB. ``str(route)`` is the line that ``ip route show`` prints for it.
 
     Args:
-        destination: the prefix.
+        destination: the prefix of the addresses that the route is for.
         hops: the next hops. A multipath route has several, and a route that discards packets has none.
         type: what happens to a packet.
         table: 1-4294967295.

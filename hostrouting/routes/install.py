@@ -42,7 +42,7 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
 
     Args:
         plan: the changes to make.
-        backend: the kernel.
+        backend: the backend that accesses the kernel.
         scope: the scope, which is checked between bulk calls.
         undo: receives the steps that undo the changes.
 
@@ -64,7 +64,7 @@ def apply_what_goes(
 
     Args:
         plan: the changes to make.
-        backend: the kernel.
+        backend: the backend that accesses the kernel.
         scope: the scope, which is checked between bulk calls.
         undo: receives the steps that undo the changes.
 

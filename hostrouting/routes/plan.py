@@ -172,7 +172,7 @@ def plan_now(config: Config, backend: RouteBackend) -> tuple[RoutePlan, str | No
 
     Args:
         config: the wanted routes.
-        backend: the kernel.
+        backend: the backend that accesses the kernel.
 
     Returns:
         The plan, and a phrase that says what is still missing. If anything is, the plan is empty.
@@ -193,7 +193,7 @@ def find_missing(config: Config, backend: RouteBackend) -> str | None:
 
     Args:
         config: the wanted routes.
-        backend: the kernel.
+        backend: the backend that accesses the kernel.
 
     Returns:
         A phrase that says what is missing, or None if the routes can be planned or one of them can never be installed.

@@ -31,7 +31,7 @@ def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
 
     Args:
         wanted: the routes of table main that must win.
-        backend: the kernel.
+        backend: the backend that accesses the kernel.
 
     Raises:
         RouteError: a route doesn't win. Either it is in the table, but a rule, a lower metric or longer prefixes beat

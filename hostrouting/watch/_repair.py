@@ -210,7 +210,7 @@ def plan_repair(config: Config, backend: RouteBackend) -> tuple[RoutePlan, list[
 
     Args:
         config: the wanted routes.
-        backend: the kernel.
+        backend: the backend that accesses the kernel.
 
     Returns:
         The plan, and the reasons why other repairs aren't possible.

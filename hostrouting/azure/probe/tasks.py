@@ -68,7 +68,7 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
 
     Args:
         config: the wanted config.
-        host: the host.
+        host: the host to work on.
         scope: cancels the wait for the metadata service, if it is queried.
         node: the host's IPv6 side; by default that of this kernel.
 
