@@ -1,4 +1,4 @@
-"""Check one host live, from snapshots and by the boot script, and see what its sockets do."""
+"""Check one host in three ways (live, from snapshots, by the boot script), and compare with what its sockets do."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ BY_HAND = _BY_HAND.replace("sleep 1", "sleep 0.1")
 """The commands of the page that take a snapshot with ip alone, with a shorter pause."""
 
 
-# Commands that stand in for ip: one prints every attribute that a rule may have; the other passes ip's own output
-# through re.sub.
+# These commands stand in for ip. The first prints every attribute that a rule can have. The second passes
+# the output of ip through re.sub.
 KNOWS_ALL, AS_IT_IS = "iproute2-9999.0", r"\g<0>"
 
 
@@ -49,7 +49,7 @@ def checked(
     allowed: Sequence[str] = (),
     foreseen: Sequence[IPv4Network] = (),
 ) -> tuple[Config, OverlapReport]:
-    """Return the config that expects these CIDRs, and the report of its check."""
+    """Return a config that expects these CIDRs, and the report of checking it."""
     overlap = {
         "expectedCidrs": [each.to_mapping() if isinstance(each, ExpectedCidr) else str(each) for each in expected],
         "allowedDevs": list(allowed),
@@ -60,7 +60,7 @@ def checked(
 
 
 def recorded(kernel: RouteBackend) -> Snapshot:
-    """Take the snapshot that ``hostrouting snapshot`` takes, written to a file and read back."""
+    """Take a snapshot as ``hostrouting snapshot`` does, write it to a file, and read it back."""
     with TemporaryDirectory() as root:
         path = Path(root) / "node.json"
         path.write_text(take_snapshot(kernel).to_text())
@@ -68,14 +68,14 @@ def recorded(kernel: RouteBackend) -> Snapshot:
 
 
 def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Snapshot:
-    """Return the snapshot that shell commands take of this host; try once more if the host changed meanwhile.
+    """Return the snapshot that shell commands take of this host, retrying once if the host changed during the first try.
 
-    A link that was just made may report its carrier up to a second later. Commands that change the host run once.
+    A link that was just created may take up to a second to report its carrier. Commands that change the host run once.
 
     Args:
         commands: the shell commands.
-        shell: the shell's name.
-        ip: the release that ip claims to be.
+        shell: the shell that runs them.
+        ip: the version of ip to imitate.
     """
     found = _record(commands, shell, ip)
     return _record(commands, shell, ip) if found.is_torn and commands == BY_HAND else found
@@ -90,16 +90,16 @@ def _record(commands: str, shell: str, ip: str) -> Snapshot:
         return Snapshot.load(path)
 
 
-# --- hosts that are made by commands of ip ---------------------------------------------------------------------------
+# --- hosts built with ip commands ------------------------------------------------------------------------------------
 
 Told = tuple[tuple[str, str, str, str], ...]
 
 
 def veths(*names: str) -> str:
-    """Return the commands that make interfaces which send without ARP.
+    """Return the commands that create veth interfaces that send without ARP.
 
     Args:
-        names: of the interfaces, each of which may be followed by its number; the far ends are p0, p1 and so on.
+        names: the interface names, each optionally followed by an interface index; the peers are p0, p1 and so on.
     """
     made = []
     for number, words in enumerate(names):
@@ -109,7 +109,7 @@ def veths(*names: str) -> str:
     return "\n".join(made)
 
 
-# eth0 has the default route, ib0 is a second interface.
+# eth0 carries the default route, and ib0 is a second interface.
 ETH0 = f"{veths('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0"
 NODE = f"{ETH0}\naddr add 10.2.0.4/24 dev ib0"
 DEFAULT = "route add default via 10.1.0.1 dev eth0 proto dhcp"
@@ -117,23 +117,24 @@ DEFAULT = "route add default via 10.1.0.1 dev eth0 proto dhcp"
 
 @attrs.frozen
 class Case:
-    """A node, what its sockets do, and the expected report.
+    """A node, the behaviour of its sockets, and the expected report.
 
     Args:
-        does: ip commands, run after those of ``node`` and ``default``.
-        told: kind, interfaces, first address and source of each expected failure.
-        seen: the interfaces by which packets to ``address`` leave; None among them: a socket fails; empty: not tried.
-        unknown: why the host can't be judged; empty: it can.
-        recorded: why our own snapshot can't be judged, if the host can.
-        by_ip: why a snapshot by ip can't be judged, if the host can.
-        notes: the expected kinds of notes about local and broadcast addresses; None: any.
+        does: the ip commands to run after those of ``node`` and ``default``.
+        told: the kind, interfaces, first address and source of each expected failure.
+        seen: the interfaces through which packets to ``address`` leave, with None for a socket that fails; if empty, no
+            packets are sent.
+        unknown: the reason why the host can't be judged, or an empty string if it can.
+        recorded: the reason why our own snapshot can't be judged, although the host can.
+        by_ip: the reason why a snapshot taken with ip can't be judged, although the host can.
+        notes: the expected kinds of notes about local and broadcast addresses, or None to accept any.
         cidr: the expected CIDR.
         address: an address in that CIDR.
-        ip: the release that ip claims to be.
-        node: ip commands that make the node's interfaces.
-        default: the ip command that makes the default route.
-        sysctl: settings of net/ipv4 that are set to 1 first.
-        shell: shell commands, run after ``node``.
+        ip: the version of ip to imitate.
+        node: the ip commands that create the node's interfaces.
+        default: the ip command that adds the default route.
+        sysctl: the settings below net/ipv4 to set to 1 first.
+        shell: the shell commands to run after ``node``.
     """
 
     does: str
@@ -157,7 +158,7 @@ class Case:
         return Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
 
     def build(self) -> None:
-        # The ports then decide about the hop, and a few of them try all hops.
+        # The kernel then picks the hop by port number, so trying a few ports reaches every hop.
         for name in ("fib_multipath_hash_policy", *self.sysctl):
             Path("/proc/sys/net/ipv4", name).write_text("1")
         run_ip(self.node)
@@ -176,7 +177,7 @@ def told(report: OverlapReport) -> Told:
 
 
 def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
-    """Tell whether ``explain`` finds all as expected; None: it can't judge the host."""
+    """Return whether ``explain`` finds everything as expected, or None if it can't judge the host."""
     try:
         return explain(IPv4Address(case.address), case.config, backend, phases.CancelScope()).is_as_expected
     except RouteError:
@@ -184,9 +185,9 @@ def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
 
 
 def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
-    """Return the interfaces by which packets to an address leave; ``count`` ports are tried.
+    """Return the interfaces through which packets to an address leave, trying ``count`` ports.
 
-    An empty name: another packet left, or none; None: a socket failed.
+    The result contains an empty string if the wrong packet was sent, or none, and None if a socket failed.
     """
     with Leaving() as seen:
         ways = (seen.by_tcp, seen.by_connected_datagram, seen.by_datagram)
@@ -194,7 +195,7 @@ def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
 
 
 def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
-    """Return the reports of the library, both snapshots and the boot script, as far as each can judge the case."""
+    """Return the reports of the library, both snapshots and the boot script, where each can judge the case."""
     live, reports = NetlinkBackend(), []
     by_ip = SnapshotBackend(recorded_by(BY_HAND, ip=case.ip))
     for backend, why in ((live, ""), (SnapshotBackend(recorded(live)), case.recorded), (by_ip, case.by_ip)):
@@ -207,10 +208,10 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
             assert case.notes in (None, " ".join(sorted(kinds)))
             reports.append(report)
         if case.seen:
-            # One address may be judged on a host where not all can be.
+            # A single address can sometimes be judged on a host that can't be judged as a whole.
             may_be = (None,) if case.unknown else (None, not case.told)
             assert is_explained_as_expected(backend, case) in may_be
-    # By day, one of the awks is enough.
+    # In the daytime profile, one awk is enough.
     for name in awks_for(repr(case)):
         root = tmp_path / name
         root.mkdir()

@@ -1,4 +1,4 @@
-"""Nodes in memory for the Azure tasks: an IPv6 side with nft, and a bridge."""
+"""In-memory nodes for the Azure tasks: one with IPv6 and nft, one with a bridge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @attrs.define(slots=False)
 class FakeProbeNode:
-    """A ``ProbeNode`` whose table is the text that nft is given, from behind ``delete table``."""
+    """A ``ProbeNode`` that stores the text passed to nft, without its leading ``delete table``, as the table's listing."""
 
     assigned: Sequence[IPv6Address] = ()
     tables: dict[str, str] = attrs.field(factory=dict)
@@ -63,7 +63,7 @@ class FakeProbeNode:
 
 @attrs.define(slots=False)
 class FakeBridgeNode:
-    """A ``BridgeNode`` of one bridge, and the calls it received."""
+    """A ``BridgeNode`` with one bridge; it records the calls that it receives."""
 
     state: NodeState = attrs.field(factory=NodeState)
     calls: list[str] = attrs.field(factory=list)
@@ -89,7 +89,7 @@ class FakeBridgeNode:
 
 @contextmanager
 def on_fakes(probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterator[None]:
-    """Make commands and doctor use these nodes when they are given none."""
+    """Make the commands and the doctor use these nodes by default."""
     fakes: dict[Any, Any] = {LinuxProbeNode: probe, LinuxBridgeNode: bridge}
     with ExitStack() as patches:
         for module in (probe_tasks, vnet_tasks, checks):

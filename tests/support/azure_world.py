@@ -1,4 +1,4 @@
-"""A node on which azure-vnet was the CNI, with real ebtables rules, a real bridge, and pods that answer.
+"""A node that has used azure-vnet as its CNI, with real ebtables rules, a real bridge, and pods that answer.
 
 ::
 
@@ -6,8 +6,8 @@
                     └──── hairpin ────────┘
                       node ───────────────── lxc32 ─── new pod .32, another CNI's, routed
 
-The old pod .32 is gone; what azure-vnet made for it may still be there (``Leftover``). The fabric sends no ARP: it
-knows that all of these addresses are behind the NIC's MAC, as Azure's does.
+The old pod .32 is gone, but azure-vnet's state for it may remain (``Leftover``). Like Azure's, the fabric sends no
+ARP requests: it knows that all of these addresses are behind the NIC's MAC.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 NODE, GATEWAY = "10.224.0.4", "10.224.0.1"
 NIC = "00:0d:3a:00:00:04"
 LIVE, NEW, HALF = "10.224.0.33", "10.224.0.32", "10.224.0.34"
-OTHERS = "10.241.0.7"  # outside the cleaned CIDRs
-CIDRS = ("10.224.0.0/24", "fd00::/64")  # the node, its gateway and other hosts are inside
+OTHERS = "10.241.0.7"  # outside the CIDRs that are cleaned up
+CIDRS = ("10.224.0.0/24", "fd00::/64")  # they contain the node, its gateway and other hosts
 STALE_MAC = "a2:00:00:00:00:32"
 
-# Once per node, with or without pods: without these rules no pod in the bridge reaches the fabric.
+# Installed once per node, even if it has no pods: without these rules no pod on the bridge can reach the fabric.
 _NODE_RULES = (
     "-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT",
     f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {NODE} -j arpreply --arpreply-mac {NIC}",
     f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC} --snat-arp --snat-target ACCEPT",
 )
-# Rules of other programs: outside the CIDR, and inside it in shapes that are almost azure-vnet's.
+# Rules of other programs: some are outside the CIDR, and some inside it only resemble azure-vnet's.
 _OTHERS_RULES = (
     f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {OTHERS} -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
     f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {OTHERS} -j arpreply --arpreply-mac {STALE_MAC}",
@@ -59,7 +59,7 @@ _OTHERS_RULES = (
 
 
 class Leftover(Enum):
-    """State that azure-vnet made for the old pod and never removed."""
+    """Leftover state of the old pod, which azure-vnet failed to remove."""
 
     DNAT = "the rule by which the fabric's packets go to the old pod's MAC"
     ARPREPLY = "the rule that tells the bridge's pods the old pod's MAC"
@@ -67,22 +67,22 @@ class Leftover(Enum):
 
 
 def mac_of(number: int) -> str:
-    """Return the MAC of the pod whose address ends with this number."""
+    """Return the MAC of the pod whose address ends in this number."""
     return f"a2:00:00:00:00:{number}"
 
 
 def ip(*commands: str) -> None:
-    """Run ip(8) commands in this thread's namespace, all by one process."""
+    """Run ip(8) commands in this thread's namespace, all in one process."""
     tool("ip", "-batch", "-", stdin="\n".join(commands))
 
 
 def neighbour_of(address: str) -> str:
-    """Return what ip-neighbour(8) shows for an address on the bridge, in any state."""
+    """Return the output of ip-neighbour(8) for an address on the bridge, whatever the entry's state."""
     return tool("ip", "neighbour", "show", "to", address, "dev", "azure0", "nud", "all").strip()
 
 
 def restore(*rules: str) -> None:
-    """Load rules with ebtables in one transaction, as ``-A`` or ``-D``."""
+    """Load rules, given as ``-A`` or ``-D`` commands, with ebtables in one transaction."""
     tool("ebtables-nft-restore", "--noflush", stdin="\n".join(("*nat", *rules, "COMMIT", "")))
 
 
@@ -92,11 +92,11 @@ def deleting(rule: str) -> str:
 
 
 class AzureWorld:
-    """The node, its pods and the fabric; only the thread of the ``kernel`` fixture may use them.
+    """A node, its pods and the fabric. Only the thread of the ``kernel`` fixture may use them.
 
     Args:
-        kernel: the node.
-        layout: where azure-vnet's files are.
+        kernel: the node's kernel.
+        layout: the paths of azure-vnet's files.
     """
 
     def __init__(self, kernel: NamespaceKernel, layout: Layout) -> None:
@@ -130,9 +130,9 @@ class AzureWorld:
             f"route add default via {GATEWAY} dev azure0",
             f"route add 168.63.129.16 via {GATEWAY} dev azure0",
             f"route add 169.254.169.254 via {GATEWAY} dev azure0",
-            # ip-masq-agent's rule.
+            # This entry imitates ip-masq-agent's.
             f"neighbour add 169.254.1.7 lladdr {TUNNEL_MAC} dev azure0 nud permanent",
-            # Rules of other programs, inside the CIDR.
+            # These entries belong to other programs, and are inside the CIDR.
             "neighbour add 10.224.0.250 lladdr a2:00:00:00:02:50 dev azure0 nud permanent",
             f"route add 10.224.0.251/32 via {GATEWAY} dev azure0",
             "route add 10.224.0.252/32 dev lo",
@@ -141,7 +141,7 @@ class AzureWorld:
             _sysctl(f"conf/{name}/rp_filter", 0)
             _sysctl(f"conf/{name}/send_redirects", 0)
         _sysctl("ip_forward", 1)
-        # A proxied answer is delayed by up to 0.8 s otherwise.
+        # Proxied ARP replies are otherwise delayed by up to 0.8 s.
         _sysctl("neigh/azure0/proxy_delay", 0)
         restore(*_NODE_RULES, *_OTHERS_RULES)
         self._await_carrier("azure0")
@@ -156,7 +156,7 @@ class AzureWorld:
     # --- pods --------------------------------------------------------------------------------------------------
 
     def add_azure_pod(self, address: str, *, is_saved: bool = True) -> Place:
-        """Add a pod as azure-vnet does: a veth in the bridge, two rules, a neighbour, and its state last."""
+        """Add a pod as azure-vnet does: a veth on the bridge, two rules, a neighbour entry, and finally the saved state."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         pod = self._add_pod(f"pod .{number}", veth, mac)
@@ -176,7 +176,7 @@ class AzureWorld:
         return pod
 
     def start_azure_pod(self, address: str) -> None:
-        """Let azure-vnet die while it adds a pod: both ends of the veth are still here."""
+        """Pretend that azure-vnet died while it was adding a pod: both ends of the veth are still on the node."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         ip(f"link add {veth} type veth peer name {veth}2 address {mac}")
@@ -187,7 +187,7 @@ class AzureWorld:
         restore(dnat(address, mac), arp_reply(address, mac))
 
     def add_new_pod(self) -> Place:
-        """Add the pod .32 as another CNI does: routed, like Cilium's; the host answers for it in the bridge."""
+        """Add the pod .32 as a routed CNI such as Cilium does; the host answers ARP for it on the bridge."""
         pod = self._add_pod("new pod", "lxc32", "a6:00:00:00:00:32")
         ip(
             "link set lxc32 address a6:00:00:00:00:01 up",
@@ -208,7 +208,7 @@ class AzureWorld:
         return pod
 
     def move_to_another_node(self) -> None:
-        """Move the address .32 to a pod on another node: the fabric answers ARP and datagrams for it."""
+        """Move the address .32 to a pod on another node: the fabric now answers ARP and datagrams for it."""
 
         def there() -> None:
             ip(f"neighbour del {NEW} dev eth0", f"address add {NEW}/32 dev lo", "link set lo up")
@@ -223,13 +223,13 @@ class AzureWorld:
         return Place(name, namespace.run)
 
     def _await_carrier(self, name: str) -> None:
-        # Until the routes see the carrier, they are shown as linkdown, and packets by them are dropped.
+        # Until the routes notice the carrier, they are shown as linkdown, and the kernel drops packets that use them.
         self.kernel.set_link(name, up=True)
 
     # --- leftovers --------------------------------------------------------------------------------------------
 
     def leave(self, *leftovers: Leftover, address: str = NEW, mac: str = STALE_MAC, is_listed: bool = True) -> None:
-        """Leave behind what azure-vnet made for a pod that is gone; normally its state still lists the pod."""
+        """Leave behind what azure-vnet created for a deleted pod; by default its state still lists the pod."""
         if Leftover.DNAT in leftovers:
             restore(dnat(address, mac))
         if Leftover.ARPREPLY in leftovers and ":" not in address:
@@ -240,7 +240,7 @@ class AzureWorld:
             self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
 
     def save_endpoint(self, address: str, mac: str, veth: str) -> None:
-        """Write a pod into azure-vnet's state."""
+        """Write a pod to azure-vnet's state."""
         self._endpoints[veth] = (veth, mac, address)
         self.layout.of(STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
         self.layout.of(STATE_FILE).write_text(state(*self._endpoints.values()))
@@ -248,17 +248,17 @@ class AzureWorld:
     # --- observations ------------------------------------------------------------------------------------------
 
     def rules(self) -> list[str]:
-        """Return the ruleset as ebtables-save prints it, without counters and the comments that hold the time."""
+        """Return the ruleset as ebtables-save prints it, without the counters and the comments that contain the time."""
         return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
 
     def packets(self) -> dict[str, int]:
-        """Return how many packets each rule has matched."""
+        """Return the number of packets that each rule has matched."""
         lines = [line for line in tool("ebtables-nft-save", "-c").splitlines() if line.startswith("[")]
         counted = [line[1:].partition("] ") for line in lines]
         return {rule: int(numbers.partition(":")[0]) for numbers, _, rule in counted}
 
     def neighbours(self) -> list[str]:
-        """Return the permanent neighbours, and those that the host answers for."""
+        """Return the permanent neighbour entries and the proxy entries."""
         shown = tool("ip", "neighbour", "show", "nud", "permanent") + tool("ip", "neighbour", "show", "proxy")
         return sorted(line.strip() for line in shown.splitlines())
 
@@ -271,11 +271,11 @@ class AzureWorld:
         return self.rules(), self.neighbours(), self.routes(), self.layout.of(STATE_FILE).read_text()
 
     def forget(self, place: Place, dev: str = "eth0") -> None:
-        """Empty a place's neighbour cache: an entry from a wrong answer stays for half a minute."""
+        """Flush a place's neighbour cache, as a wrong entry would stay for half a minute."""
         place.run(lambda: ip(f"neighbour flush dev {dev}"))
 
 
 def _sysctl(name: str, value: int) -> None:
-    # /proc/sys/net is that of the namespace of the thread that opens the file.
+    # /proc/sys/net shows the network namespace of the thread that opens the file.
     refuse_host()
     Path("/proc/sys/net/ipv4", name).write_text(str(value))

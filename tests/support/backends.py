@@ -1,4 +1,4 @@
-"""Wrappers around any backend: one records the writes, another refuses some of them."""
+"""Wrappers around any backend: one records the writes, and the other refuses some of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Wrapper:
-    """A ``RouteBackend`` that passes every call on, and sends all writes through one method; derive from it.
+    """A base class for a ``RouteBackend`` that forwards every call, and routes all writes through one method.
 
     Args:
         inner: the backend that does the work.
@@ -54,13 +54,13 @@ class Wrapper:
 
 
 class RecordingBackend(Wrapper):
-    """A backend that records every write, refused or not.
+    """A backend that records every write, even if it is refused.
 
     Args:
         inner: the backend that does the work.
 
     Attributes:
-        written: the routes in order, each with the name of the call: ``("add", route)``.
+        written: the routes in the order they were written, each with the method's name, as in ``("add", route)``.
     """
 
     def __init__(self, inner: RouteBackend) -> None:
@@ -76,9 +76,9 @@ class FailingBackend(Wrapper):
     """A backend that refuses some writes.
 
     Args:
-        inner: the backend that does the rest.
-        fail: the errno by the call's name and the number of the route, counted from 1 over all calls of that name:
-            ``{"add": {3: errno.ENOMEM}}``.
+        inner: the backend that handles the other writes.
+        fail: the errno to fail with, by the method's name and the number of the route, as in
+            ``{"add": {3: errno.ENOMEM}}``. Routes are counted from 1 over all calls of that method.
     """
 
     def __init__(self, inner: RouteBackend, fail: Mapping[str, Mapping[int, int]]) -> None:

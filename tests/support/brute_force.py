@@ -1,8 +1,8 @@
-"""The check by brute force: ask the kernel about every address, and classify each answer on its own.
+"""A brute-force check that asks the kernel about every address and classifies each answer separately.
 
-This module is slow and plain on purpose, and shares no code with the check that it judges: it imports values only. The
-kernel doesn't show the entry that discards an address, so a walk through rules and tables finds it; for every address,
-discarded or not, the walk is compared with the kernel's answer.
+This module is deliberately slow and simple, and shares no code with the check that it verifies, except for value
+classes. The kernel doesn't show which entry discards an address, so a walk through the rules and tables finds it. For
+every address, discarded or not, the result of the walk is compared with the kernel's answer.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Sort:
     """The classification of one address.
 
     Args:
-        kind: of the finding or note, or ``fine``.
-        devs: the interfaces by which packets to it leave.
-        route: the entry that decides; None: there is none, or a rule decides.
-        discarded_by: blackhole, unreachable or prohibit, if it is discarded.
-        source: the source with which a connection is looked up again; None: the first lookup.
-        more: failures of other lookups of the same address.
+        kind: the kind of the finding or note, or ``fine``.
+        devs: the interfaces through which packets to the address leave.
+        route: the deciding entry, or None if there is no such entry or a rule decides.
+        discarded_by: blackhole, unreachable or prohibit if the address is discarded.
+        source: the source address of the second lookup of a connection, or None for the first lookup.
+        more: the failures of other lookups of the same address.
     """
 
     kind: str
@@ -74,8 +74,7 @@ def ask(
 ) -> list[Lookup]:
     """Return the kernel's answer about each address.
 
-    On Linux all lookups go through one socket of their own; of many answers with the same bytes, the backend parses
-    one.
+    On Linux all lookups share one dedicated socket, and the backend parses identical answers only once.
     """
     if not isinstance(kernel, NamespaceKernel):
         return list(kernel.lookup(addresses, source=source, is_tcp=is_tcp))
@@ -87,7 +86,7 @@ def ask(
 
 
 def _raw_answers(addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool) -> Iterator[bytes]:
-    # uid 0; a lookup without a protocol is UDP's.
+    # The lookups are made as uid 0. A lookup without a protocol is treated as UDP.
     rest = struct.pack("=HHI", 8, _RTA_UID, 0)
     if source is not None:
         rest += struct.pack("=HH4s", 8, _RTA_SRC, source.packed)
@@ -107,7 +106,7 @@ def _raw_answers(addresses: Sequence[IPv4Address], source: IPv4Address | None, i
             for _ in batch:
                 answer = kernel.recv(65536)
                 kind = struct.unpack_from("=H", answer, 4)[0]
-                # An error repeats the request behind the errno, and no two requests are equal.
+                # An error message repeats the request after the errno, and no two requests are equal.
                 yield answer[16:20] if kind == _NLMSG_ERROR else answer[16:]
 
 
@@ -115,7 +114,7 @@ def _raw_answers(addresses: Sequence[IPv4Address], source: IPv4Address | None, i
 
 
 def default_route(routes: Iterable[Route]) -> Route | None:
-    """Return the lowest-metric unicast 0.0.0.0/0 of table main that has a live hop."""
+    """Return the unicast 0.0.0.0/0 of table main that has a live hop and the lowest metric."""
     best: Route | None = None
     for route in routes:
         is_default = route.destination == DEFAULT_DESTINATION and route.table == Table.MAIN
@@ -129,19 +128,19 @@ def _turn(route: Route) -> tuple[object, ...] | None:
     return (route.key, route.scope) if route.destination.prefixlen == 0 and is_one_of_some and live(route) else None
 
 
-# TCP never connects to these.
+# TCP never connects to addresses with these routes.
 _UNCONNECTED = (RouteType.BROADCAST, RouteType.MULTICAST)
 
 
 class Judge:
-    """The tables and rules of a host, and what is expected of it.
+    """The tables and rules of a host, and what the config expects.
 
     Args:
-        kernel: the host's kernel, as it is now.
-        overlap: the interfaces that are no failure.
+        kernel: the host's kernel, which is read once.
+        overlap: the interfaces that don't count as failures.
         had_rules: whether a rule was ever added to the three default rules.
         patterns: the only interfaces that may carry the expected CIDR.
-        is_odd: whether the kernel has routes that the walk doesn't support: its answer is then taken unwalked.
+        is_odd: whether the kernel has routes that the walk doesn't support; its answer is then accepted as it is.
     """
 
     def __init__(
@@ -169,7 +168,7 @@ class Judge:
         self.expected = live(self.default) if self.default is not None else ()
 
     def sort(self, answer: Lookup, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Sort:
-        """Return the classification that the check must give one answer."""
+        """Return the classification that the check must give this answer."""
         self.answers += 1
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if source is not None and not self.is_local(source):
@@ -184,7 +183,7 @@ class Judge:
         return found if source is None else attrs.evolve(found, source=source)
 
     def _unwalked(self, answer: Lookup) -> Route | int:
-        """Return the entry of an answer, as far as the kernel shows it."""
+        """Return the entry behind an answer, as far as the kernel reveals it."""
         covering = [route for first, last, route in self._spans if first <= int(answer.address) <= last]
         if answer.route is None:
             word = _DISCARDED.get(answer.errno or 0, "").upper()
@@ -195,12 +194,12 @@ class Judge:
         return longest if is_local else answer.route
 
     def in_turn(self, answer: Lookup) -> list[Lookup]:
-        """Return an answer for each default route that the kernel may take: it chooses by their neighbours' state."""
+        """Return an answer for each default route that the kernel may pick, depending on the neighbours' states."""
         turn = None if answer.route is None else _turn(answer.route)
         return [answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn] or [answer]
 
     def sources(self, answer: Lookup) -> list[IPv4Address]:
-        """Return the sources of the packets that an answer sends; only connections use them."""
+        """Return the source addresses of the packets that an answer sends; only connections need them."""
         route = answer.route
         if route is None or route.type is RouteType.LOCAL:
             return []
@@ -216,7 +215,7 @@ class Judge:
         return found
 
     def is_local(self, source: IPv4Address) -> bool:
-        """Tell whether an address is one of this host's."""
+        """Return whether an address belongs to this host."""
         local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
         return any(source in network for network in local) or any(each.local == source for each in self.addresses)
 
@@ -225,8 +224,8 @@ class Judge:
             return self._sort_without_route(answer, decision)
         devs = live(answer.route)
         if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            # A wide local route isn't the kernel's own; like any other route, it takes packets that are meant for the
-            # cluster.
+            # The kernel doesn't create a local route this wide on its own. Like any other route, it captures packets
+            # that are meant for the cluster.
             if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (Table.LOCAL, 32):
                 return Sort(answer.route.type.name, devs, answer.route)
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
@@ -272,14 +271,14 @@ class Judge:
     # --- rules and tables ----------------------------------------------------------------------------------------
 
     def _walked_to(self, address: int, source: int, protocol: int) -> Route | int:
-        """Return what ``walk`` does; the result is the same for all addresses between two ends of prefixes."""
+        """Return the result of ``walk``, which is the same for all addresses between two prefix boundaries."""
         key = (bisect_right(self._ends, address), source, protocol)
         if key not in self._walked:
             self._walked[key] = self.walk(address, source, protocol)
         return self._walked[key]
 
     def walk(self, address: int, source: int = 0, protocol: int = 17) -> Route | int:
-        """Return the entry that decides about an address, or the errno of the rule that does."""
+        """Return the entry that decides about an address, or the errno of the rule that discards it."""
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
@@ -302,7 +301,7 @@ class Judge:
         return errnos.ENETUNREACH
 
     def _look_into(self, table: int, address: int) -> Route | None:
-        # Until another program adds the first rule, local and main are one table.
+        # Until a program adds the first rule, tables local and main are a single table.
         tables = (table,) if self._had_rules or table != Table.LOCAL else (Table.LOCAL, Table.MAIN)
         covering = [
             (-route.destination.prefixlen, -route.table, route.metric, number, route)
@@ -333,7 +332,7 @@ def _is_suppressed(rule: Rule, found: Route) -> bool:
 
 
 def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
-    """Tell whether a rule matches an unbound packet of uid 0 without mark, tos or ports."""
+    """Return whether a rule matches a packet from an unbound socket of uid 0, without a mark, a tos or ports."""
     if rule.destination is not None and not int(rule.destination[0]) <= address <= int(rule.destination[-1]):
         return False
     if rule.source is not None and not int(rule.source[0]) <= source <= int(rule.source[-1]):
@@ -350,7 +349,7 @@ def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
 
 
 def _is_same(answer: Lookup, decision: Route | int) -> bool:
-    """Compare the walk with the kernel's answer."""
+    """Return whether the walk and the kernel's answer agree."""
     if answer.route is not None:
         return isinstance(decision, Route) and _identity(decision) == _identity(answer.route)
     if isinstance(decision, int):
@@ -359,7 +358,7 @@ def _is_same(answer: Lookup, decision: Route | int) -> bool:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    # The kernel calls the merged table of local and main "main".
+    # While tables local and main are a single table, the kernel calls it "main".
     return (route.destination, route.metric, route.type, route.hops, Table.MAIN if route.table == 255 else route.table)
 
 
@@ -367,7 +366,7 @@ def _identity(route: Route) -> tuple[object, ...]:
 
 
 def judged(network: IPv4Network) -> list[IPv4Address]:
-    """Return the addresses of a CIDR that are judged: those outside of 0/8, 127/8, 224/4 and 240/4."""
+    """Return the addresses of a CIDR that the check judges: all outside of 0/8, 127/8, 224/4 and 240/4."""
     return [
         IPv4Address(n)
         for n in range(int(network[0]), int(network[-1]) + 1)
@@ -376,7 +375,7 @@ def judged(network: IPv4Network) -> list[IPv4Address]:
 
 
 def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, Sort]:
-    """Classify each address, for a datagram and for a connection."""
+    """Classify each address for a datagram and for a connection."""
     asked = list(addresses)
 
     def answers(*, is_tcp: bool = False) -> list[Lookup]:
@@ -384,7 +383,7 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
 
     firsts = answers()
     rounds = [(False, firsts)]
-    # In memory a lookup depends on the protocol only through the rules.
+    # In the in-memory kernel, only rules make a lookup depend on the protocol.
     if isinstance(kernel, NamespaceKernel) or any(rule.ip_protocol for rule in judge.rules):
         rounds.append((True, answers(is_tcp=True)))
     connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
@@ -407,7 +406,7 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
 def _connecting(
     kernel: RouteBackend, judge: Judge, answers: Sequence[Lookup], *, is_tcp: bool
 ) -> Iterator[tuple[IPv4Address | None, Lookup]]:
-    """Yield the answers by which a connection leaves, each with the source that the first lookup chose."""
+    """Yield the answers for connections, each with the source address that the first lookup chose."""
     has_source = any(rule.source for rule in judge.rules)
     from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
     for answer in answers:
@@ -423,7 +422,7 @@ def _connecting(
 
 
 def _sent_to_many(sort: Sort) -> Sort:
-    """Treat a multicast route as fine, as a datagram does."""
+    """Treat a multicast route as fine, as it is for datagrams."""
     return attrs.evolve(sort, kind=FINE, discarded_by=None) if sort.discarded_by == "multicast" else sort
 
 
@@ -439,7 +438,7 @@ def _with_failures(sorts: list[Sort]) -> Sort:
 
 
 def by_kind(sorts: dict[IPv4Address, Sort]) -> dict[Group, list[tuple[IPv4Address, Sort]]]:
-    """Return the addresses of each kind, set of interfaces and source, ascending."""
+    """Group the addresses by kind, interfaces and source, in ascending order."""
     found: dict[Group, list[tuple[IPv4Address, Sort]]] = defaultdict(list)
     for address, first in sorted(sorts.items()):
         for sort in (first, *first.more):
@@ -451,7 +450,7 @@ Group = tuple[str, tuple[str, ...], "IPv4Address | None"]
 
 
 def fewest_prefixes(addresses: Iterable[IPv4Address]) -> tuple[IPv4Network, ...]:
-    """Return the fewest prefixes that hold exactly these addresses, ascending."""
+    """Return the smallest set of prefixes that covers exactly these addresses, in ascending order."""
     rest = sorted({int(address) for address in addresses})
     found = []
     position = 0
@@ -466,17 +465,17 @@ def fewest_prefixes(addresses: Iterable[IPv4Address]) -> tuple[IPv4Network, ...]
     return tuple(found)
 
 
-# --- what a report may say ---------------------------------------------------------------------------------------
+# --- what a report may contain --------------------------------------------------------------------------------------
 
 _NOTES = ("LOCAL", "BROADCAST", "CONTAINER", "ALLOWED", "CNI-DISCARD")
 
 
 def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, dict[IPv4Address, Sort]]) -> list[str]:
-    """Say where a report differs from brute force.
+    """Return the differences between a report and brute force.
 
     Args:
         report: the report of ``check_overlap``.
-        judge: the same host.
+        judge: the brute-force judge of the same host.
         sorts: the classification of each judged address of each expected CIDR.
     """
     wrong = list(_wrong_verdict(report, sorts))
@@ -541,7 +540,7 @@ def _head(finding: Finding, judge: Judge, sorts: list[Sort]) -> str:
 
 
 def _tail(cidr: IPv4Network, there: dict[IPv4Address, Sort], addresses: list[IPv4Address], first: Sort) -> str:
-    # Local and broadcast addresses are notes, and don't split the failing ranges.
+    # Local and broadcast addresses produce notes, and don't split the failing ranges.
     free = (address for address, sort in there.items() if sort.kind in ("LOCAL", "BROADCAST"))
     failing = set(addresses)
     parts = [part for part in fewest_prefixes((*addresses, *free)) if not failing.isdisjoint(part)]
@@ -566,7 +565,7 @@ def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set
 def _wrong_foresight(
     report: OverlapReport, judge: Judge, cidr: IPv4Network, there: dict[IPv4Address, Sort]
 ) -> Iterator[str]:
-    """Check the notes on foreseen prefixes: each names the fine addresses for which main has no longer prefix."""
+    """Check that each note on a ``foreseen`` prefix names the fine addresses for which main has no longer prefix."""
     notes = [note for note in report.notes if note.kind == "FORESEEN" and note.cidr == cidr]
     for prefix in judge.foreseen:
         truth = {
@@ -581,7 +580,7 @@ def _wrong_foresight(
 
 
 def _wrong_rule_notes(report: OverlapReport, judge: Judge) -> Iterator[str]:
-    """Expect one note if a rule is about other marks, users or interfaces, and none if only the default rules exist."""
+    """Expect one note if a rule selects by mark, user or interface, and none if there are only the default rules."""
     count = sum(note.kind == "RULE" for note in report.notes)
     is_due = any(
         rule.iif not in (None, "lo") or rule.oif is not None or rule.mark or (rule.uid_range or (0,))[0] > 0
@@ -601,7 +600,7 @@ def _brief(items: Sequence[object]) -> str:
 
 
 def disagreements_at(report: OverlapReport, cidr: IPv4Network, sorts: dict[IPv4Address, Sort]) -> list[str]:
-    """Say where a report differs, for one CIDR of which only some addresses are looked at."""
+    """Return the differences between a report and brute force for one CIDR, at only some of its addresses."""
     told: dict[IPv4Address, set[Group]] = defaultdict(set)
     asked = sorted(sorts)
     items: list[tuple[Group, Iterable[IPv4Network]]] = [

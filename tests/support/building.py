@@ -15,7 +15,7 @@ def build(project: Path, folder: Path, *before: str) -> None:
 
     Args:
         project: the checkout or sdist.
-        folder: where the release goes.
-        before: words of the command line before the program.
+        folder: the output folder.
+        before: a command prefix for the build program.
     """
     subprocess.run([*before, sys.executable, project / "deploy/build.py", folder], check=True, stdout=subprocess.PIPE)

@@ -16,11 +16,11 @@ PER_SECOND = 300
 
 @contextmanager
 def churning(steps: Sequence[str], per_second: int = PER_SECOND) -> Iterator[None]:
-    """Run ip commands by turns, in this thread's network namespace, until the context ends.
+    """Run ip commands in rotation, in this thread's network namespace, until the context ends.
 
     Args:
-        steps: commands for ``ip -batch``.
-        per_second: how many of them, if the machine is fast enough.
+        steps: the commands for ``ip -batch``.
+        per_second: the number of commands per second, if the machine is fast enough.
     """
     ip = subprocess.Popen(["ip", "-batch", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     is_over = threading.Event()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# /etc/aks-flex-node needn't exist on this machine, so an overlay covers all of /etc; no write leaves the namespaces.
+# /etc/aks-flex-node may not exist on this machine, so an overlay covers all of /etc. No write leaves the namespaces.
 SETUP = r"""
 set -eu
 mount -t tmpfs none "$SCRATCH"

@@ -1,6 +1,6 @@
-"""Compare a check's report with what ordinary sockets do on a random host.
+"""Compare the report of a check with what ordinary sockets do on a random host.
 
-A connection and two datagrams are begun to many addresses, and the first packet of each is seen leaving.
+The test starts a connection and sends two datagrams to each of many addresses, and captures the first packet of each.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Seen = dict[IPv4Address, frozenset[str | None]]
 def built(question: Question) -> NamespaceKernel:
     kernel = on_linux()
     question.world.build(kernel)
-    # The ports then decide about the hop, and a few of them try all hops.
+    # The kernel then picks the hop by port number, so trying a few ports reaches every hop.
     Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
     return kernel
 
 
 def seen_leaving(question: Question) -> Seen:
-    """Return the interfaces by which packets to each address leave; None: a packet doesn't leave."""
+    """Return the interfaces through which packets to each address leave, with None for a packet that doesn't leave."""
     with Leaving(*question.world.devs) as leaving:
         ways = (leaving.by_tcp, leaving.by_connected_datagram, leaving.by_datagram)
         ports = range(9, 9 + question.tries)
@@ -50,7 +50,7 @@ def seen_leaving(question: Question) -> Seen:
 
 
 def disagreements(report: OverlapReport, question: Question, seen: Seen) -> list[str]:
-    """Say where the check and the sockets differ."""
+    """Return the differences between the check and the sockets."""
     return [line for expected in question.expected for line in _disagreements(report, question, expected, seen)]
 
 
@@ -83,11 +83,11 @@ def _disagreements(report: OverlapReport, question: Question, expected: Expected
 
 
 def _is_seen(finding: Finding, devs: frozenset[str | None], fine: set[str]) -> bool:
-    """Tell whether a socket did what a finding says."""
+    """Return whether a socket behaved as a finding says."""
     if finding.kind is not FindingKind.OVERLAP:
         return None in devs
     if finding.source is not None and fine.intersection(finding.devs):
-        return True  # Linux 6.15 and newer prefers the hop whose own address is the source, which is always a fine one
+        return True  # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is always fine
     return bool(devs.intersection(set(finding.devs) - fine))
 
 

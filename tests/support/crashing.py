@@ -1,8 +1,8 @@
-"""Run ``apply`` again and again, each time with a fault one step later, and examine what is left.
+"""Run ``apply`` repeatedly, each time with a fault one step later, and inspect what it leaves behind.
 
 ``crashing.py FOLDER kill|refuse`` forks a child for each step. A step is a change of a file, a folder or a link below
-the layout, seen by an audit hook just before it happens: there the child is killed (SIGKILL), or the change is refused
-(ENOSPC). The program prints one line of JSON for each step: what was violated, if anything.
+the layout. An audit hook sees it just before it happens, and either kills the child (SIGKILL) or refuses the change
+(ENOSPC). The program prints one line of JSON for each step, with the violations that it found.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def config(destination: str, mode: str, consumer: str, *, is_watched: bool = Fal
 
 
 NOTHING = Config()
-# The script that takes routes back is in the place of the script that adds them.
+# The script that removes routes replaces the script that adds them.
 WITHOUT_ROUTES = render_static_routes(Config(wait_seconds=0))
 OLD = config("172.16.1.0/24", "STRICT", "systemd-nspawn@.service")
 NEW = config("172.16.2.0/24", "WARN", KUBELET, is_watched=True)
@@ -55,7 +55,7 @@ NEW = config("172.16.2.0/24", "WARN", KUBELET, is_watched=True)
 
 @attrs.frozen
 class Probe:
-    """A request for the load balancer's probe, next to what is installed; no device: remove it."""
+    """A request for the load balancer's probe beside the rest of the installation; without a device it is removed."""
 
     device: str | None
     consumer: str = KUBELET
@@ -95,7 +95,7 @@ def fault_at(step: int, layout: Layout, fault: str) -> None:
         if not is_change or not str(args[0]).startswith(str(layout.root / "etc")):
             return
         if event in ("os.mkdir", "os.rmdir"):
-            # The file system refuses these anyway: the folder exists, or isn't empty.
+            # The file system would refuse these calls anyway, as the folder already exists or isn't empty.
             folder = Path(args[0])
             if folder.exists() and (event == "os.mkdir" or any(folder.iterdir())):
                 return
@@ -109,7 +109,7 @@ def fault_at(step: int, layout: Layout, fault: str) -> None:
 
 
 def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return violations of what holds at every moment: whole files, and no gate without its scripts."""
+    """Return violations of the invariants: every file is complete, and a gate is never installed without its scripts."""
     now = {name: value for name, value in tree(layout).items() if ".hostrouting-" not in name}
     found = [
         f"{name} is neither old nor new"
@@ -134,7 +134,7 @@ def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) ->
 
 
 def references(folder: Path, story: str, first: list[Config | Probe], then: Config | Probe) -> list[dict[str, Any]]:
-    """Return the files before the last step of a story, and after it."""
+    """Return the files before and after the last step of a story."""
     before, after = Layout(folder / f"{story}-before"), Layout(folder / f"{story}-after")
     before.units.mkdir(parents=True)
     for wanted in first:
@@ -145,7 +145,7 @@ def references(folder: Path, story: str, first: list[Config | Probe], then: Conf
 
 
 def child(layout: Layout, step: int, fault: str, wanted: Config | Probe) -> int:
-    """Return 0: done without a fault; 1: a clear error; 2: any other end."""
+    """Return 0 after success without a fault, 1 after a clear error, or 2 after anything else."""
     fault_at(step, layout, fault)
     try:
         apply(layout, wanted)
@@ -167,11 +167,11 @@ def main(folder: Path, fault: str) -> None:
         "remove beside probe": (OLD_PROBE, OLD, NOTHING),
         "remove probe": (OLD, OLD_PROBE, NO_PROBE),
     }
-    # By day, every other story gets one fault, and the rest get the other.
+    # In the daytime profile, every other story gets one fault, and the rest get the other.
     begin = by_day(("kill", "refuse").index(fault), by_night=0)
     for story, (*first, then) in [*stories.items()][begin :: by_day(2, by_night=1)]:
         before, after = references(folder, story, first, then)
-        # By day, only some of the steps, and different ones for each fault.
+        # In the daytime profile, only some of the steps are tried, and different ones for each fault.
         for step in range(1 + (fault == "kill"), 200, by_day(16, by_night=1)):
             layout = Layout(folder / f"{story}-{step}")
             shutil.copytree(folder / f"{story}-before", layout.root, symlinks=True)
@@ -198,7 +198,7 @@ def main(folder: Path, fault: str) -> None:
 
 
 def folders_after_removal(layout: Layout, copy: Path) -> list[str]:
-    """Return the folders that a faulty run has made and a removal leaves."""
+    """Return the folders that a faulty run created and a removal leaves behind."""
     removed = Layout(shutil.copytree(layout.root, copy, symlinks=True))
     apply(removed, NOTHING)
     there = {path for path in removed.root.joinpath("etc").rglob("*") if path.is_dir()}
@@ -207,7 +207,7 @@ def folders_after_removal(layout: Layout, copy: Path) -> list[str]:
 
 
 def partly_done(layout: Layout, before: dict[str, Any]) -> bool:
-    """Tell whether all was installed when a removal was refused; a later run finishes it."""
+    """Return whether everything was still installed when a removal was refused; a later run finishes it."""
     script = "etc/aks-flex-node/static-routes.sh"
     return tree(layout).get(script) != before.get(script)
 

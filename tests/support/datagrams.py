@@ -1,4 +1,4 @@
-"""Datagrams between places that answer with their names: who answers, what is lost, what is on the wire."""
+"""Send datagrams between places that answer with their names, and capture them on the wire."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ETH_P_IP = 0x0800
 
 
 class Runner(Protocol):
-    """A call of a function in a thread elsewhere; it returns or raises what the function does."""
+    """A callable that runs a function in another thread, and returns or raises what the function does."""
 
     def __call__(self, function: Callable[[], T], /) -> T:
-        """Call the function there."""
+        """Call the function in that thread."""
         ...
 
 
 @attrs.frozen
 class Place:
-    """A place that can ask and be asked.
+    """A place that sends and answers datagrams.
 
     Args:
-        name: the answer that it gives.
-        run: calls a function in that place.
+        name: the name that it answers with.
+        run: a callable that runs a function in that place.
     """
 
     name: str
@@ -61,7 +61,7 @@ def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None
                 number, _, name = client.recv(64).partition(b" ")
                 if number == question:
                     return name.decode()
-        except OSError:  # the time is up, or the host learned that no machine has the address
+        except OSError:  # the time is up, or the host found that no machine has this address
             pass
         return None
 
@@ -70,19 +70,19 @@ def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None
 
 
 def answer(source: Place, address: str, *, patience: float = PATIENCE_SECONDS) -> str | None:
-    """Return the place that answers a datagram to an address; None: none does within the patience, in seconds."""
+    """Return the name of the place that answers a datagram, or None if none answers within ``patience`` seconds."""
     with asking(source, address) as ask:
         return ask(patience)
 
 
 def loses(source: Place, address: str) -> bool:
-    """Tell whether a datagram from a place to an address gets no answer."""
+    """Return whether a datagram to an address gets no answer."""
     return answer(source, address, patience=LOST_AFTER_SECONDS) is None
 
 
 @contextmanager
 def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
-    """Listen to a wire; each call awaits an IPv4 frame that was sent to a MAC."""
+    """Capture frames on an interface; each call waits for an IPv4 frame that was sent to a MAC."""
 
     def open_here() -> socket.socket:
         wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
@@ -105,12 +105,12 @@ def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]
 
 
 class Customers:
-    """A thread that asks from several places in turn, without a pause, and counts each unanswered datagram as lost.
+    """A thread that continuously sends datagrams from several places in turn, and counts unanswered datagrams as lost.
 
-    One thread serves all places: more would take the processor from the code under test.
+    One thread serves all places: more threads would take CPU time from the code under test.
 
     Args:
-        pairs: source place, address, and the place that has to answer.
+        pairs: the source place, the address, and the place that has to answer.
     """
 
     def __init__(self, *pairs: tuple[Place, str, str]) -> None:
@@ -130,7 +130,7 @@ class Customers:
         self._thread.join()
 
     def await_more(self, exchanges: int = 5) -> None:
-        """Return once each pair has had so many more answers, or has lost a datagram."""
+        """Wait until each pair has had this many more answers, or has lost a datagram."""
         with self._changed:
             aims = {pair: served + exchanges for pair, served in self._served.items()}
             self._changed.wait_for(
@@ -182,7 +182,7 @@ class Echo:
                 question, client = server.recvfrom(64)
                 try:
                     server.sendto(question + b" " + key.data.encode(), client)
-                except OSError:  # no route back: the asker's patience reports it
+                except OSError:  # there is no route back; the client will time out
                     continue
 
     def close(self) -> None:

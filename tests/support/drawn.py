@@ -18,7 +18,7 @@ Part = tuple[CellKind, tuple[IPv4Network, ...]]
 
 
 class Cut(NamedTuple):
-    """A CIDR with the parts of it that aren't as expected."""
+    """A CIDR, and the parts of it that aren't as expected."""
 
     cidr: IPv4Network
     parts: Bar
@@ -33,7 +33,7 @@ def segment(first: str, last: str, kind: FindingKind | NoteKind, *devs: str) -> 
 
 
 def bar(cidr: str, *parts: Part) -> Cut:
-    """Return a bar of the given parts, each answer once, with eth0 in between."""
+    """Return a bar with these parts, each classification once, separated by eth0."""
     ranges: dict[CellKind, tuple[IPv4Network, ...]] = {}
     for answer, networks in parts:
         ranges[answer] = ranges.get(answer, ()) + networks
@@ -46,7 +46,7 @@ def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: t
 
 
 def report(*bars: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
-    """Return a report with a finding for each failing answer of each bar, and a note for each other answer."""
+    """Return a report with a finding for each failing part of each bar, and a note for each other part."""
     findings, noted = [], []
     for cidr, parts in bars:
         for answer, ranges in parts:

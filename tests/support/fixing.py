@@ -1,4 +1,4 @@
-"""Compare what a fix does to a host with what the fix promises."""
+"""Compare the effect of a fix on a host with what the fix promises."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def install(kernel: Kernel, entries: Sequence[StaticRoute], root: Path) -> None:
     Args:
         kernel: the host's kernel.
         entries: the routes, as in a config.
-        root: the folder of the lock.
+        root: the folder that contains the lock.
     """
     config = Config(static_routes=StaticRoutes(enabled=bool(entries), routes=entries), wait_seconds=0)
     InstallRoutes(config, host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))).do(phases.CancelScope())
@@ -38,7 +38,7 @@ def failing(sorts: Mapping[IPv4Address, Sort]) -> set[IPv4Address]:
 
 
 def found(report: OverlapReport) -> set[IPv4Address]:
-    """Return the addresses that a check calls failing; other tests compare them with brute force."""
+    """Return the failing addresses that a check reports; other tests compare them with brute force."""
     return {address for finding in report.findings for part in finding.ranges for address in part}
 
 
@@ -47,7 +47,7 @@ def covered(entries: Iterable[StaticRoute]) -> set[IPv4Address]:
 
 
 def changed(fix: Fix, before: Mapping[IPv4Address, Sort], after: Mapping[IPv4Address, Sort]) -> set[IPv4Address]:
-    """Return the addresses that a fix has changed without naming them, or although they were fine."""
+    """Return the addresses that a fix has changed although it doesn't name them, or although they were fine."""
 
     def may_change(address: IPv4Address) -> bool:
         return before[address].is_failure and any(address in entry.destination for entry in fix.routes)
@@ -56,5 +56,5 @@ def changed(fix: Fix, before: Mapping[IPv4Address, Sort], after: Mapping[IPv4Add
 
 
 def is_told(address: IPv4Address, parts: Iterable[Unfixable]) -> bool:
-    """Tell whether an address is among those that no route fixes."""
+    """Return whether an address is among those that no route fixes."""
     return any(address in network for part in parts for network in part.ranges)

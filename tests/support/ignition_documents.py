@@ -1,4 +1,4 @@
-"""Read the parts of an Ignition document that ours use, as Ignition does."""
+"""Read an Ignition document as Ignition does, limited to the parts that our documents use."""
 
 from __future__ import annotations
 

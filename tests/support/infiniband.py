@@ -1,4 +1,4 @@
-"""An interface of type InfiniBand, for kernels without the hardware."""
+"""Create an interface of type InfiniBand without the hardware."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ARPHRD_INFINIBAND = 32
 
 @contextmanager
 def infiniband(dev: str, *, is_up: bool = True) -> Iterator[None]:
-    """Make a tun device of InfiniBand's type in this thread's network namespace; it may be moved to another namespace.
+    """Create a tun device of InfiniBand's type in this thread's network namespace; it may be moved to another namespace.
 
     Args:
-        dev: its name.
-        is_up: its administrative state.
+        dev: the name of the interface.
+        is_up: the administrative state.
     """
     fd = os.open("/dev/net/tun", os.O_RDWR)
     try:

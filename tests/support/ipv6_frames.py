@@ -1,4 +1,4 @@
-"""IPv6 packets in Ethernet frames, written and read by hand, down to their checksums (RFC 8200, 8.1)."""
+"""Build and parse IPv6 packets in Ethernet frames by hand, including their checksums (RFC 8200, 8.1)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, REDIRECT 
 ALL_NODES = IPv6Address("ff02::1")
 
 _ETHERNET, _FIXED = 14, 40
-_ROUTER_ALERT = bytes((ICMPV6, 0, 5, 2, 0, 0, 1, 0))  # RFC 2711: a query without it is ignored
+_ROUTER_ALERT = bytes((ICMPV6, 0, 5, 2, 0, 0, 1, 0))  # RFC 2711: a query without this option is ignored
 _SOURCE_LINK_ADDRESS, _TARGET_LINK_ADDRESS = 1, 2
 
 
 @attrs.frozen
 class Packet:
-    """The contents of a frame; ``payload`` starts with the header of TCP, UDP or ICMPv6."""
+    """The contents of a frame; ``payload`` starts with the TCP, UDP or ICMPv6 header."""
 
     source: IPv6Address
     destination: IPv6Address
@@ -34,17 +34,17 @@ class Packet:
 
     @property
     def is_right(self) -> bool:
-        """Tell whether the checksum is right."""
+        """Return whether the checksum is correct."""
         return _sum(self) == 0
 
     @property
     def flags(self) -> int:
-        """Return FIN, SYN, RST and ACK of a TCP segment; nothing for any other packet."""
+        """Return the FIN, SYN, RST and ACK flags of a TCP segment, or 0 for any other packet."""
         return self.payload[13] & (FIN | SYN | RST | ACK) if self.protocol == TCP else 0
 
     @property
     def icmp(self) -> tuple[int, int] | None:
-        """Return type and code."""
+        """Return the ICMPv6 type and code."""
         return (self.payload[0], self.payload[1]) if self.protocol == ICMPV6 else None
 
 
@@ -58,7 +58,7 @@ def read(frame: bytes) -> Packet:
 
 
 def written(packet: Packet, source: str, router: str) -> bytes:
-    """Return the frame from one Ethernet address to another, or to a group; the checksum is computed."""
+    """Return the frame from one Ethernet address to another address or group, with the computed checksum."""
     destination = packet.destination.packed
     link = b"\x33\x33" + destination[-4:] if packet.destination.is_multicast else _raw(router)
     payload = bytearray(packet.payload)
@@ -79,13 +79,13 @@ def neighbour_solicitation(target: IPv6Address, link_address: str) -> bytes:
 
 
 def router_advertisement(link_address: str) -> bytes:
-    """Return an advertisement of a default route for half an hour."""
+    """Return an advertisement of a default route that lasts half an hour."""
     body = struct.pack("!BBHII", 64, 0, 1800, 0, 0)
     return _icmp(ROUTER_ADVERTISEMENT, body + _option(_SOURCE_LINK_ADDRESS, link_address))
 
 
 def mld_query() -> bytes:
-    """Return a version 1 query for all groups, to be answered within a millisecond."""
+    """Return an MLDv1 query for all groups that has to be answered within a millisecond."""
     return _icmp(MLD_QUERY, struct.pack("!HH", 1, 0) + bytes(16))
 
 
@@ -106,7 +106,7 @@ def _raw(link_address: str) -> bytes:
 
 
 def _sum(packet: Packet) -> int:
-    """Return the Internet checksum over pseudo-header and payload; 0 for a payload with the right one in it."""
+    """Return the Internet checksum of the pseudo-header and payload, which is 0 if the payload has the correct checksum."""
     pseudo = packet.source.packed + packet.destination.packed
     pseudo += struct.pack("!II", len(packet.payload), packet.protocol)
     covered = pseudo + packet.payload + b"\0" * (len(packet.payload) % 2)

@@ -1,4 +1,4 @@
-"""Ordinary sockets of this host, and the interfaces by which their packets leave."""
+"""Send packets from ordinary sockets of this host, and see through which interface they leave."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_NOARP = 0x8913, 0x8914, 0x80
 
 
 class Leaving:
-    """A sender in the calling thread's network namespace that sees by which interface its packets leave.
+    """A sender in the calling thread's network namespace that sees through which interface its packets leave.
 
-    Sending needs no waiting: an interface without a queue (veth, lo) hands each packet to its listeners before the call
-    that sends it returns. No answer is needed.
+    Sending requires no waiting: an interface without a queue (veth, lo) delivers each packet to its listeners before
+    the system call returns. No reply is needed.
 
     Args:
         devs: the interfaces; ARP is turned off on them, so that packets leave at once.
@@ -47,7 +47,7 @@ class Leaving:
         self._wires.close()
 
     def by_tcp(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface by which a connection's first packet leaves; None: none leaves, or the socket fails."""
+        """Return the interface through which a connection's first packet leaves, or None if none does or the socket fails."""
 
         def connect() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
@@ -58,7 +58,7 @@ class Leaving:
         return self._seen(connect, address)
 
     def by_connected_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface by which a connected socket's datagram leaves; None: none, or the socket fails."""
+        """Return the interface through which a connected socket's datagram leaves, or None if none does or the socket fails."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -68,7 +68,7 @@ class Leaving:
         return self._seen(send, address)
 
     def by_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface by which an unconnected socket's datagram leaves; None: none, or the socket fails."""
+        """Return the interface through which an unconnected socket's datagram leaves, or None if none does or the socket fails."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -84,11 +84,11 @@ class Leaving:
                 raise
             assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
             return None
-        # On lo, the answer that refuses a packet is a packet to the same address.
+        # On lo, the reply that refuses a packet is itself a packet to the same address.
         return next(iter(self._leaving_for(address) or self._newly_dropped()), None)
 
     def _newly_dropped(self) -> list[str]:
-        """Return the interfaces that dropped a packet: one without carrier does, and shows none to listeners."""
+        """Return the interfaces that dropped a packet: an interface without a carrier does so, and its listeners see nothing."""
         before, self._dropped = self._dropped, _dropped()
         return [dev for dev, count in self._dropped.items() if count > before.get(dev, 0)]
 
@@ -106,6 +106,6 @@ class Leaving:
 
 
 def _dropped() -> dict[str, int]:
-    """Return how many packets each interface has dropped."""
+    """Return the number of packets that each interface has dropped."""
     lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     return {name.strip(): int(counts.split()[11]) for name, _, counts in (line.rpartition(":") for line in lines)}

@@ -1,8 +1,9 @@
-"""End a process and everything it has started with SIGABRT when its time is over.
+"""Abort a process and all of its descendants with SIGABRT when its time is up.
 
-``limit.py PID`` reads lines: how many seconds PID has from now on; an empty line: no limit. It ends with its input, and
-so with PID. It is a separate process because a thread of PID may wait for a lock that is never released; and SIGABRT
-makes faulthandler, which pytest enables, show the stack of each thread, even of one that holds the interpreter.
+``limit.py PID`` reads lines from its input: the number of seconds that PID has from now on, or an empty line for no
+limit. It exits when its input is closed, so it doesn't outlive PID. It is a separate process because a thread of PID
+may wait for a lock that is never released. SIGABRT makes faulthandler, which pytest enables, print the stack of
+each thread, even if one of them holds the interpreter lock.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pathlib import Path
 
 
 def started_by(pid: int) -> list[int]:
-    """Return a process's children, their children, and so on, without this program."""
+    """Return the descendants of a process, except for this program."""
     parents: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            # The name may hold anything, blanks and parentheses too.
+        with suppress(OSError):  # the process has ended
+            # The process name may contain anything, even blanks and parentheses.
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
     found = [pid]
     for parent in found:
@@ -30,18 +31,18 @@ def started_by(pid: int) -> list[int]:
 
 
 def words(pid: int) -> str:
-    """Return a process's command line, and where in the kernel it waits."""
+    """Return a process's command line, and where it waits in the kernel."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return f"  {pid} in {Path(f'/proc/{pid}/wchan').read_text()}: {command[:200]}\n"
 
 
 def end(pid: int) -> None:
-    """End a process and what it has started; print a line about each."""
+    """Abort a process and its descendants, and print a line about each."""
     held: list[int] = []
     said = ""
     for child in started_by(pid):
-        with suppress(OSError):  # it has ended
-            held.append(os.pidfd_open(child))  # its pid may be reused
+        with suppress(OSError):  # the process has ended
+            held.append(os.pidfd_open(child))  # the pid may be reused
             said += words(child)
     sys.stderr.write(f"\nA test took too long: ending process {pid}, and what it has started:\n{said}")
     sys.stderr.flush()
@@ -52,7 +53,7 @@ def end(pid: int) -> None:
 
 
 def main(pid: int) -> None:
-    """Read limits for a process and keep them."""
+    """Read time limits for a process and enforce them."""
     due: float | None = None
     while True:
         left = None if due is None else max(0.0, due - time.monotonic())

@@ -8,5 +8,5 @@ IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 def by_day(few: int, *, by_night: int) -> int:
-    """Return how many examples, steps or places to try."""
+    """Return the number of examples, steps or places to try."""
     return by_night if IS_NIGHTLY else few

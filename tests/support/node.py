@@ -1,4 +1,4 @@
-"""The node that the promises are tried on, and a proof that packets arrive."""
+"""The node on which the promises are tested, and a proof that packets arrive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOST_AFTER_SECONDS = 0.2
 
 
 def on_linux() -> NamespaceKernel:
-    """Move this thread into a fresh network namespace, in which only ``lo`` is there, and return its kernel."""
+    """Move this thread into a fresh network namespace that contains only ``lo``, and return its kernel."""
     enter_namespace()
     return NamespaceKernel()
 
@@ -62,7 +62,7 @@ def build_node(kernel: Kernel, default: Route | None = None) -> None:
 
 
 def build_fabric(kernel: NamespaceKernel) -> None:
-    """Make the routers at the far ends of both NICs' cables."""
+    """Create the routers at the far ends of both NICs' cables."""
 
     def there() -> None:
         kernel.add_address("eth0", f"{GATEWAY}/24")
@@ -73,7 +73,7 @@ def build_fabric(kernel: NamespaceKernel) -> None:
 
 @contextmanager
 def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socket]]:
-    """Run the API server behind these cables only; it answers ARP for its address on each of them."""
+    """Run the API server at the far ends of these interfaces only; it answers ARP for its address on each of them."""
 
     def listen(dev: str) -> socket.socket:
         kernel.add_address(dev, f"{API_SERVER}/32")
@@ -91,7 +91,7 @@ def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socke
 
 
 def hears(servers: list[socket.socket], *, patience: float = PATIENCE_SECONDS) -> bool:
-    """Tell whether a datagram of this node to the API server arrives at one of its sockets."""
+    """Return whether a datagram from this node to the API server arrives at one of these sockets."""
     import select
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

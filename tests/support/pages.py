@@ -1,18 +1,18 @@
-"""The pages of docs/ and their fenced blocks, run in document order on a node in memory.
+"""Run the fenced blocks of the pages of docs/, in document order, on an in-memory node.
 
-A page's blocks run as listed here; any other text that a page shows is marked as ``text``:
+Blocks are run according to their language. Any other text on a page is marked as ``text``:
 
-    console   each line that begins with "$ " is a command, the rest is all that it prints; "…" stands for anything
-    python    in one namespace, where ``Host()`` is the page's node
-    json      a config; it becomes the node's config.json, also in the folder where commands run
-    ini       some lines of a file that is installed by that point
-    sh        what --help teaches
+    console   each line that starts with "$ " is a command, followed by its full output; "…" matches anything
+    python    code that shares one namespace with the page's other blocks; ``Host()`` is the page's node
+    json      a config, saved as the node's config.json, and in the folder where commands run
+    ini       a part of a file that is installed by that point
+    sh        text that --help prints
     promql    metrics of the watcher
 
-Commands of hostrouting run in this process, coreutils below the node's root. Of other programs' commands only the names
-of our files are checked.
+Commands of hostrouting run in this process, and coreutils below the node's root. In commands of other programs, only
+the names of our files are checked.
 
-Sybil would find the blocks, which takes six lines here, and leave running them to us.
+Sybil could find the blocks for us, but that takes only six lines here, and running them would still be up to us.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Block:
     """A fenced block.
 
     Args:
-        language: the word behind the fence.
+        language: the word after the opening fence.
         text: the lines between the fences.
-        line: the number of the first line.
+        line: the line number of the opening fence.
     """
 
     language: str
@@ -71,7 +71,7 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Return the fenced blocks of a page."""
+    """Yield the fenced blocks of a page."""
     for found in re.finditer(r"^```(\S*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         yield Block(found[1], found[2], page[: found.start()].count("\n") + 1)
 
@@ -85,7 +85,7 @@ def h200() -> FakeKernel:
 
 
 class Node:
-    """A node in memory, and the folder where a page's commands run.
+    """An in-memory node, and the folder in which a page's commands run.
 
     Args:
         root: an empty folder.
@@ -119,7 +119,7 @@ class Node:
     def run(self, block: Block) -> None:
         """Run a block, or compare its lines with the node."""
         if block.language.startswith("{"):
-            return  # Sphinx's directive
+            return  # a Sphinx directive
         runners: dict[str, Callable[[str], None]] = {
             "console": self._console,
             "python": self._python,
@@ -148,7 +148,7 @@ class Node:
             pytest.MonkeyPatch.context() as patched,
             ThreadPoolExecutor(1) as executor,
         ):
-            # Only this name: a module that a block loads first stays the one that later blocks get.
+            # Replace only this module: others that a block loads have to stay loaded for the later blocks.
             patched.setitem(sys.modules, "distributed", cluster)
             cluster.Client().__enter__().get_executor.return_value = executor
             exec(tree, self.names)
@@ -175,7 +175,7 @@ class Node:
     # --- commands ------------------------------------------------------------------------------------------------
 
     def _line(self, line: str) -> str:
-        """Return what a command line prints; ``&&``, ``|`` and ``>`` are all that the pages need of a shell."""
+        """Return the output of a command line. The pages need only ``&&``, ``|`` and ``>`` of the shell's syntax."""
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>;")
         lexer.whitespace_split = True
         said: list[str] = []
@@ -284,7 +284,7 @@ def _is_like(said: str, shown: str) -> bool:
     return re.fullmatch(pattern, said.rstrip()) is not None
 
 
-# --- other programs' commands: the names of our files in them are right ----------------------------------------------
+# --- commands of other programs: check the names of our files in them ------------------------------------------------
 
 
 def _run(_node: Node, arguments: list[str]) -> str:

@@ -14,18 +14,18 @@ from phases import CancelScope, all_or_nothing
 
 
 def plan_boot(config: Config, host: Host) -> Changes:
-    """Return what `Configure` would change for the next boot."""
+    """Return the changes that `Configure` would make for the next boot."""
     return plan_next_boot(host, Wanted.of(config, host.layout)).changes
 
 
 def wanted_probe(device: str | None, consumer: str, layout: Layout) -> Wanted:
-    """Return the request for the load balancer's probe; no device: remove it."""
+    """Return the request for the load balancer's probe, or for its removal if ``device`` is None."""
     parts = () if device is None else (probe_part(device, consumer, layout),)
     return Wanted((PROBE,), parts, consumer)
 
 
 def install_for_boot(host: Host, wanted: Wanted) -> Changes:
-    """Carry out the plan of the next boot alone, and return the changes."""
+    """Apply only the plan for the next boot, and return the changes."""
     plan = plan_next_boot(host, wanted)
     with all_or_nothing() as undo:
         prepare(plan, host, undo)
@@ -36,5 +36,5 @@ def install_for_boot(host: Host, wanted: Wanted) -> Changes:
 
 
 def manifest_of(config: Config, layout: Layout) -> Manifest:
-    """Return the manifest of a host that has only what a config asks for."""
+    """Return the manifest of a host on which only this config is installed."""
     return wanted_manifest(Manifest(), Wanted.of(config, layout), layout)

@@ -1,11 +1,11 @@
-"""A balancer, a node and a pod, each in its own network namespace; probes between them are real packets.
+"""A balancer, a node and a pod, each in its own network namespace, that exchange probes as real packets.
 
 ::
 
     balancer  eth0 -------- eth0  node  pod0 -------- eth0  pod
 
-The node is the namespace of the calling thread. Neither end computes checksums late (veth never would), so a capture
-shows the true checksums.
+The node is the namespace of the calling thread. Checksum offload, which veth has by default, is off at both ends, so
+captured packets contain the real checksums.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BALANCER = IPv6Address("2001:db8:1::1")
-SECOND_ROUTER = IPv6Address("fe80::2")  # also at the balancer's end
+SECOND_ROUTER = IPv6Address("fe80::2")  # this address is also on the balancer's side
 NODE = IPv6Address("2001:db8:1::4")
 NODE_BY_SECOND_NIC = IPv6Address("2001:db8:2::4")
 NODE_LINK_LOCAL = IPv6Address("fe80::4")
@@ -59,7 +59,7 @@ _ETH_P_IPV6 = 0x86DD
 
 
 class World:
-    """The three namespaces, wired up, with addresses and no default route; the node forwards and has no rules."""
+    """The three namespaces with links and addresses; the node forwards packets, and has no default route and no rules."""
 
     def __init__(self) -> None:
         self.balancer, self.pod = Namespace(), Namespace()
@@ -67,7 +67,7 @@ class World:
             inside(_be_quiet)
         _write("all/forwarding", "1")
         self._wire()
-        # accept_ra=1 and redirects work only while the uplink doesn't forward.
+        # accept_ra=1 and redirects have an effect only while the uplink doesn't forward.
         _write("eth0/forwarding", "0")
         _write("eth0/accept_ra", "1")
         self._await_addresses()
@@ -93,7 +93,7 @@ class World:
             inside(_await_addresses)
 
     def set_checksum_offload(self, on: bool) -> None:
-        """Make balancer and pod leave checksums to the receiver, or compute them, as the node's ends always do."""
+        """Turn checksum offload on or off in the balancer and the pod; on the node it stays off."""
         for inside in (self.balancer.run, self.pod.run):
             inside(lambda: _set_checksum_offload(on, "eth0"))
 
@@ -108,7 +108,7 @@ class World:
         self._await_addresses()
 
     def add_nic(self) -> None:
-        """Give the node eth1, by which the balancer sends probes too."""
+        """Add eth1 to the node; the balancer can send probes to it too."""
         far = f"peer name eth1 netns /proc/self/fd/{self.balancer.fd}"
         node = _up("eth1", f"{NODE_BY_SECOND_NIC}/64", f"{NODE_LINK_LOCAL}/64")
         ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
@@ -128,14 +128,14 @@ class World:
         by: str = "eth0",
         patience: float = PATIENCE_SECONDS,
     ) -> bytes:
-        """Return the reply to a health probe of the balancer."""
+        """Return the reply to the balancer's health probe."""
         with self.balancer.run(lambda: _probing_socket(by)) as client:
             client.settimeout(patience)
             client.connect((str(destination), port))
             return b"".join(iter(lambda: client.recv(65536), b""))
 
     def is_lost(self, destination: IPv6Address = POD, port: int = SERVICE_PORT, *, by: str = "eth0") -> bool:
-        """Tell whether a probe gets no reply at all."""
+        """Return whether a probe gets no reply."""
         try:
             self.probe(destination, port, by=by, patience=LOST_AFTER_SECONDS)
         except TimeoutError:
@@ -145,7 +145,7 @@ class World:
     # --- packets that no kernel would send ----------------------------------------------------------------------
 
     def send_to_node(self, *packets: Packet) -> None:
-        """Send from the balancer, and return when the node has processed all packets, except those that it defers."""
+        """Send packets from the balancer, and wait until the node has processed all of them that it doesn't defer."""
         question = icmp(NODE_LINK_LOCAL, neighbour_solicitation(NODE_LINK_LOCAL, BALANCER_MAC))
         frames = [written(packet, BALANCER_MAC, NODE_MAC) for packet in (*packets, question)]
 
@@ -157,18 +157,18 @@ class World:
             try:
                 wire.until(is_answer, PATIENCE_SECONDS / 5)
             except AssertionError:
-                # On a loaded machine, while interfaces come up, the solicitation may be lost like any packet.
+                # On a busy machine, the solicitation may be lost while interfaces come up, just like any other packet.
                 self.balancer.run(lambda: _send(frames[-1:]))
                 wire.until(is_answer)
 
     def send_from_pod(self, *packets: Packet) -> None:
-        """Send from the pod, through the node."""
+        """Send packets from the pod through the node."""
         frames = [written(packet, POD_MAC, NODE_POD_MAC) for packet in packets]
         self.pod.run(lambda: _send(frames))
 
 
 def icmp(destination: IPv6Address, payload: bytes, hop_limit: int = 255) -> Packet:
-    """Return an ICMPv6 packet from the address that probes come from."""
+    """Return an ICMPv6 packet from the source address of the probes."""
     return Packet(PROBE_SOURCE, destination, ICMPV6, payload, hop_limit)
 
 
@@ -177,7 +177,7 @@ def _here(function: Callable[[], None]) -> None:
 
 
 def _be_quiet() -> None:
-    """Keep only the addresses that a test gives, at once (no DAD), and send no router solicitations."""
+    """Keep only the addresses that a test adds, make them usable at once (no DAD), and send no router solicitations."""
     for name, value in (("addr_gen_mode", 1), ("accept_dad", 0), ("router_solicitations", 0), ("accept_ra", 0)):
         _write(f"default/{name}", str(value))
     _write("all/accept_dad", "0")
@@ -189,7 +189,7 @@ def _write(name: str, value: str) -> None:
 
 
 def _await_addresses() -> None:
-    """Wait until every address can be bound: the kernel's work queue clears the tentative flag, also without DAD."""
+    """Wait until every address can be bound: even without DAD, the kernel clears the tentative flag in a work queue."""
     end = time.monotonic() + PATIENCE_SECONDS
     while "tentative" in tool("ip", "-6", "address"):
         assert time.monotonic() < end
@@ -214,7 +214,7 @@ def _probing_socket(dev: str) -> socket.socket:
 
 
 def _send(frames: list[bytes]) -> None:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread: on one CPU no packet overtakes
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one CPU keeps packets in order
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
         wire.bind(("eth0", 0))
         for frame in frames:
@@ -226,7 +226,7 @@ def _send(frames: list[bytes]) -> None:
 
 @attrs.define
 class Service:
-    """A port that answers, and the clients that have asked."""
+    """A server on a port, and the clients that have connected to it."""
 
     answer: bytes
     peers: list[IPv6Address] = attrs.Factory(list)
@@ -236,7 +236,7 @@ class Service:
 def serving(
     port: int, namespace: Namespace | None = None, address: str = "::", answer: bytes = ANSWER
 ) -> Iterator[Service]:
-    """Answer TCP on a port, in a namespace or on the node."""
+    """Serve TCP on a port, in a namespace or on the node."""
 
     def listen() -> socket.socket:
         scope = socket.if_nametoindex("eth0") if IPv6Address(address).is_link_local else 0
@@ -262,7 +262,7 @@ def _serve(server: socket.socket, service: Service) -> None:
         try:
             client, peer = server.accept()
         except OSError as error:
-            if error.errno == errnos.EINVAL:  # it was shut down
+            if error.errno == errnos.EINVAL:  # the socket was shut down
                 return
             raise
         with client:
@@ -276,7 +276,7 @@ def _serve(server: socket.socket, service: Service) -> None:
 
 @attrs.frozen
 class Capture:
-    """The IPv6 packets that a device receives from now on."""
+    """The IPv6 packets that a device has received since the capture began."""
 
     wire: socket.socket
 
@@ -288,7 +288,7 @@ class Capture:
         return packets
 
     def until(self, wanted: Callable[[Packet], bool], patience: float = PATIENCE_SECONDS) -> list[Packet]:
-        """Return all packets up to the first wanted one, inclusive; raise ``AssertionError`` if none comes."""
+        """Return all packets up to and including the first wanted one; raise ``AssertionError`` if none arrives."""
         packets: list[Packet] = []
         while select.select([self.wire], [], [], patience)[0]:
             packets.append(read(self.wire.recv(65536)))
@@ -308,7 +308,7 @@ def capturing(dev: str, namespace: Namespace | None = None) -> Iterator[Capture]
         yield Capture(wire)
 
 
-# --- rules and routes of the node ------------------------------------------------------------------------------------
+# --- the node's rules and routes -------------------------------------------------------------------------------------
 
 
 def nft(text: str) -> None:
@@ -320,7 +320,7 @@ def load_rules(device: str = "eth0") -> None:
 
 
 def counters(table: str = TABLE) -> tuple[int, ...]:
-    """Return how many packets each rule of a table has matched, in the listing's order: probes in, answers out."""
+    """Return the number of packets that each rule of a table has matched, in the order of the listing: probes, replies."""
     return tuple(map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table))))
 
 
@@ -334,5 +334,5 @@ def ip(*commands: str, pass_fds: tuple[int, ...] = ()) -> None:
 
 
 def routes(*words: str) -> str:
-    """Return the routes as ``ip -6 route`` shows them."""
+    """Return the routes as ``ip -6 route`` prints them."""
     return tool("ip", "-6", "route", *words)

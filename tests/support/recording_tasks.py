@@ -16,9 +16,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @frozen(eq=False)
 class Returning(Generic[T_co]):
-    """A task that returns a value; `calls` gets its path each time it runs.
+    """A task that returns a value, and appends its path to `calls` each time it runs.
 
-    Give several tasks the same list as `calls` to see their order.
+    Pass the same list as `calls` to several tasks to see the order in which they ran.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Returning(Generic[T_co]):
 
 @frozen(eq=False)
 class Raising:
-    """A task that raises an exception; `calls` gets its path each time it runs."""
+    """A task that raises an exception, and appends its path to `calls` each time it runs."""
 
     name: str
     error: BaseException
@@ -47,14 +47,14 @@ class Raising:
 
 @frozen(eq=False)
 class Blocking:
-    """A task that waits until its scope ends; `started` is set and `calls` gets its path as it begins."""
+    """A task that waits until its scope ends; at its start it sets `started` and appends its path to `calls`."""
 
     name: str
     calls: list[str] = field(factory=list, kw_only=True)
     started: threading.Event = field(factory=threading.Event, kw_only=True)
 
     def do(self, scope: CancelScope) -> NoReturn:
-        """Wait for the end of the scope, which raises."""
+        """Wait for the end of the scope, which raises an exception."""
         self.calls.append(scope.path)
         self.started.set()
         while True:

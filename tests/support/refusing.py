@@ -1,14 +1,14 @@
-"""Run a command again and again, each time with one of its system calls refused with one errno.
+"""Run a command repeatedly, and make one of its system calls fail with one errno each time.
 
-``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a throw-away host, and tries COUNT of the refusals that a command
-can meet, spread evenly; 0: all of one part of OF parts. It first prints how many refusals there are, and then one line
-of JSON for each.
+``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a throw-away host. It tries COUNT of the refusals that are
+possible for a command, evenly spread. If COUNT is 0, it tries every refusal in one of OF parts. It first prints the
+number of refusals, and then one line of JSON for each.
 
-A refusal is one call, of a name in ``REFUSALS``, with one of the errnos there; each call that the command itself makes
-from its first line on is tried. Starting Python takes longer than most commands, so they run in forked children of a
-process that has imported what they need. The start itself, in which Python loads itself and our modules, holds nothing
-of ours and is the same for all commands; as the command ``start`` it gets one refusal for each call, errno and kind of
-path. The command's own children aren't refused anything.
+A refusal makes one of the calls in ``REFUSALS`` fail with one of the errnos listed there. Every such call that the
+command makes from its first line on is tried. Starting Python takes longer than most commands, so the commands run in
+forked children of a process that has already imported what they need. At its start, Python loads only itself and our
+modules, in the same way for all commands. The command ``start`` covers this with one refusal for each call, errno and
+kind of path. Calls of the command's own children are never refused.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from hostrouting.__main__ import run as run_command
 PLACES = ("/etc/aks-flex-node", "/etc/hostrouting", "/etc/systemd/system", "/etc/iproute2")
 RUN = "/run/aks-flex-node"
 MARKERS = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
-# Any error of a netlink socket may do this.
+# Any error of a netlink socket may have this effect.
 LOST = "an answer from the kernel was lost"
 TRACE = Path("/run/trace")
-# A stand-in that finds hostrouting as the real program does, in a tenth of the time.
+# A stand-in for the real program: it finds hostrouting too, in a tenth of the time.
 ANY_PYTHON = "/bin/true"
 OURS = ("proto", "217")
 SAID_WITHIN, ENDED_WITHIN, POLL_SECONDS = 5.0, 0.3, 0.005
-# The errnos that a file's calls can meet, and a socket's.
+# The errnos with which calls on files and sockets can fail.
 LOOK, CHANGE = ("EIO", "ENAMETOOLONG", "ENOMEM"), ("EIO", "ENOSPC", "EROFS")
 REFUSALS = {
     "openat": ("EMFILE", "ENFILE", *LOOK, "ENOSPC", "EROFS"),
@@ -80,7 +80,7 @@ PYTHON = tuple({sys.prefix, sys.base_prefix, *filter(None, (*sys.path, sys.pycac
 
 @attrs.frozen
 class Refusal:
-    """One refused call: its number among those of its name, and the errno."""
+    """A refused call: its number among the calls of the same name, and the errno."""
 
     call: str
     number: int
@@ -89,7 +89,7 @@ class Refusal:
 
 @attrs.frozen
 class Run:
-    """The end of a command: its status and its output."""
+    """The result of a command: its status and its output."""
 
     code: int
     said: str
@@ -99,7 +99,7 @@ class Run:
 
 
 def tree(*places: str) -> dict[str, tuple[int, str]]:
-    """Return mode and content of each file, link and folder below some folders."""
+    """Return the mode and content of each file, link and folder below some folders."""
     found: dict[str, tuple[int, str]] = {}
     for path in [each for place in places for each in (Path(place), *sorted(Path(place).rglob("*")))]:
         if path.is_symlink():
@@ -117,7 +117,7 @@ def routes() -> list[str]:
 
 @attrs.frozen
 class State:
-    """The installed files, what a run leaves in /run, and our routes."""
+    """The installed files, the files that a run leaves in /run, and our routes."""
 
     files: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(*PLACES))
     run: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(RUN), eq=False)
@@ -125,16 +125,16 @@ class State:
 
     @property
     def litter(self) -> list[str]:
-        """Return the files of a run that shouldn't have stayed."""
+        """Return the temporary files that a run should have removed."""
         return [name for name in (*self.files, *self.run) if ".hostrouting-" in name]
 
     def differences(self, other: State) -> list[str]:
-        """Return what differs from another state."""
+        """Return the differences from another state."""
         names = self.files.keys() | other.files.keys()
         return [*self.routes, *(name for name in sorted(names) if self.files.get(name) != other.files.get(name))]
 
     def restore(self) -> None:
-        """Put the host back into this state."""
+        """Restore this state on the host."""
         wanted, there = self.files | self.run, tree(*PLACES, RUN)
         for name in sorted(there.keys() - wanted.keys(), reverse=True):
             path = Path(name)
@@ -165,14 +165,14 @@ class State:
 
 @attrs.frozen
 class Story:
-    """A command and those that run before it.
+    """A command, and the commands that run before it.
 
     Args:
-        words: the command's words.
-        before: the commands before it.
-        is_endless: whether it runs until it is stopped.
-        is_taken_back: whether a failure leaves all as it was before the command or before those in ``before``;
-            otherwise another run finishes the work.
+        words: the command's arguments.
+        before: the commands to run first.
+        is_endless: whether the command runs until it is stopped.
+        is_taken_back: whether a failure restores the state before the command or before the commands in ``before``; if
+            not, another run finishes the work.
         is_started: whether each run starts a new Python.
     """
 
@@ -183,13 +183,13 @@ class Story:
     is_started: bool = False
 
     def run(self, strace: tuple[str, ...] | None = None) -> Run:
-        """Run the command; with a tuple of options for strace, trace it."""
+        """Run the command, and trace it if options for strace are given."""
         return end(begin(self.words, strace, self.is_started), self.is_endless)
 
 
 @attrs.frozen
 class Begun:
-    """A running command: the process, and its output."""
+    """A running command, with its process and output."""
 
     pid: int
     said: Any
@@ -202,7 +202,7 @@ def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bo
     nothing = os.open(os.devnull, os.O_RDONLY)
     pid = os.fork()
     if pid == 0:
-        # The tracer may attach at any moment, so no call here is one that may be refused.
+        # The tracer may attach at any moment, so none of these calls may be one that is refused.
         os.dup2(nothing, 0)
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
@@ -213,7 +213,7 @@ def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bo
             time.sleep(POLL_SECONDS / 5)
         sys.argv = ["hostrouting", *words]
         sys.executable = ANY_PYTHON
-        # Python's own exit path.
+        # Exit as Python itself does.
         sys.exit(run_command())
     os.close(nothing)
     tracer = None
@@ -231,7 +231,7 @@ def end(begun: Begun, is_endless: bool = False) -> Run:
     status: int | None = None
     while is_endless and status is None and time.monotonic() < until:
         if has_looked():
-            # A command that ends itself when it reports its look does so now.
+            # A command that ends after it has reported its verdict does so now.
             until = min(until, time.monotonic() + ENDED_WITHIN)
         time.sleep(POLL_SECONDS)
         gone, found = os.waitpid(begun.pid, os.WNOHANG)
@@ -248,7 +248,7 @@ def end(begun: Begun, is_endless: bool = False) -> Run:
 
 
 def has_looked() -> bool:
-    """Tell whether a watcher has reached a verdict."""
+    """Return whether a watcher has reached a verdict."""
     return any(marker.exists() for marker in MARKERS)
 
 
@@ -258,7 +258,7 @@ def forget_looks() -> None:
 
 
 def import_what_runs(story: Story) -> None:
-    """Import what a command needs, so that its forked children don't have to."""
+    """Import the modules that a command needs, so that its forked children don't have to."""
     names = Path("/run/modules")
     leave_names = atexit.register(lambda: names.write_text("\n".join(sys.modules)))
     run_well(story)
@@ -271,13 +271,13 @@ def import_what_runs(story: Story) -> None:
 
 
 def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
-    """Return the refusals that a command can meet, from the trace of an undisturbed run.
+    """Yield the refusals that are possible for a command, based on the trace of an undisturbed run.
 
     Args:
-        trace: all calls.
-        begin: a text in the line of its first look at the host.
-        is_sampled: whether only Python's calls are taken, one of each kind: before the config is read, until something
-            is changed, and afterwards.
+        trace: all of the traced calls.
+        begin: a text that marks the line of the command's first call on the host.
+        is_sampled: whether to take only Python's own calls, one of each kind before the config is read, before the
+            first change, and after it.
     """
     counts: dict[str, int] = {}
     seen: set[tuple[object, ...]] = set()
@@ -298,9 +298,10 @@ def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
 
 
 def can_meet(call: str, error: str, line: str) -> bool:
-    """Tell whether a call can fail with an errno: a call that only reads needs no space, and an open file no name.
+    """Return whether a call can fail with an errno.
 
-    Reading a pipe allocates nothing (pipe_read in Linux' fs/pipe.c). A close fails for what was written.
+    Calls that only read need no space, and calls on an open file descriptor use no name. Reading a pipe allocates
+    nothing (pipe_read in Linux' fs/pipe.c). A close can fail only for a file that was written.
     """
     if (call == "read" and "<pipe:" in line) or (call == "epoll_ctl" and "EPOLL_CTL_ADD" not in line):
         return False
@@ -312,7 +313,7 @@ def can_meet(call: str, error: str, line: str) -> bool:
 
 
 def kind_of(line: str) -> tuple[str, str]:
-    """Return the folder and the suffix of a call's path; for a call without a path, its first word."""
+    """Return the folder and the suffix of a call's path, or the first argument of a call that has no path."""
     if (match := PATH.search(line)) is None:
         return line.partition(",")[0], ""
     path = Path(match[1] or match[2])
@@ -363,7 +364,7 @@ def run_well(story: Story, strace: tuple[str, ...] | None = None) -> None:
 def wrong(
     story: Story, refusal: Refusal, run: Run, line: str, states: tuple[State, ...], healed: list[Any]
 ) -> Iterator[str]:
-    """Say which promises a refusal has broken, and check, once per leftover, that the next run heals it."""
+    """Yield the promises that a refusal has broken, and check once per leftover state that the next run repairs it."""
     state, after = State(), states[-1]
     if story.is_taken_back and state not in states:
         yield f"left between: {state.differences(states[1])}"
@@ -373,10 +374,10 @@ def wrong(
         if state != after:
             yield "ended well, and it isn't done"
         return
-    # Python words its own errors.
+    # Python's own error messages aren't ours to check.
     if not story.is_started:
         yield from wrong_words(refusal, run, line)
-    # A trial that is confirmed or taken back can't be confirmed again.
+    # A trial that has been confirmed or rolled back can't be confirmed again.
     if story.words[0] != "confirm" and (found := (state.files, state.run, state.routes)) not in healed:
         healed.append(found)
         forget_looks()
@@ -386,7 +387,7 @@ def wrong(
 
 
 def wrong_words(refusal: Refusal, run: Run, line: str) -> Iterator[str]:
-    """Say what is wrong with the message of a failure."""
+    """Yield what is wrong with the message of a failure."""
     if run.code != (77 if refusal.error == "EROFS" else 1):
         yield f"ended with {run.code}"
     if line.startswith("write(2<"):

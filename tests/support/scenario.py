@@ -1,17 +1,17 @@
-"""Scenarios in the words of ip(8), for anything that implements ``Kernel``.
+"""Scenarios written in the syntax of ip(8), which run on any implementation of ``Kernel``.
 
-A scenario is a text of one command a line. The text after ``->`` is the expected outcome, an errno's name or an answer;
-without it the command has to succeed::
+A scenario has one command per line. After ``->`` comes the expected result, which is the name of an errno or an answer.
+A command without it has to succeed::
 
 
     link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
     addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
     rule add|del PREF [not] [from P] [to P] [fwmark N] [iif D] [oif D] [uidrange A-B] [ipproto N] [ports] [tos N]
                  [suppress N] lookup T | goto PREF | nop | blackhole | unreachable | prohibit
-    route add|replace|del ROUTE   as ip-route(8) prints one
+    route add|replace|del ROUTE   in the output format of ip-route(8)
     get ADDRESS -> ROUTE | ERRNO
-    has ROUTE                     exactly this line is in a table
-    lacks PREFIX                  no table has a route to it
+    has ROUTE                     a table contains exactly this line
+    lacks PREFIX                  no table has a route to this prefix
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class Surprise(Exception):
-    """A command with an unexpected outcome."""
+    """A command with an unexpected result."""
 
 
 def skip_without_other_users() -> None:
-    """Skip a test that needs a second user id: a user namespace made without root has only one."""
+    """Skip a test that needs a second user id, as a user namespace created without root has only one."""
     if "4294967295" not in Path("/proc/self/uid_map").read_text():
         pytest.skip("root of a user namespace with one user can't name another")
 
@@ -49,7 +49,7 @@ def play(kernel: Kernel, scenario: str) -> None:
     """Run each command of a scenario.
 
     Raises:
-        Surprise: the first outcome that differs, with the table's routes.
+        Surprise: a command had a different result; the message includes the table's routes.
     """
     for line in filter(None, map(str.strip, scenario.splitlines())):
         command, _, expected = map(str.strip, line.partition("->"))
@@ -122,7 +122,7 @@ def _rule(kernel: Kernel, words: list[str]) -> str:
 
 
 def rule(text: str) -> Rule:
-    """Read a rule in the words of a scenario."""
+    """Parse a rule of a scenario."""
     preference, *words = text.split()
     flags = ("not", "ports", "nop", "blackhole", "unreachable", "prohibit")
     options = _options(words, flags)
@@ -162,7 +162,7 @@ def _number(text: str, known: type[IntEnum]) -> int:
 
 
 def route(text: str) -> Route:
-    """Read a route in the words of ip-route(8)."""
+    """Parse a route in the output format of ip-route(8)."""
     words, *legs = [part.split() for part in text.split("nexthop")]
     kind = RouteType.UNICAST
     if words[0].upper() in RouteType.__members__:

@@ -1,4 +1,4 @@
-"""Run the boot scripts where they do no harm: in this thread's network namespace, with a private /run."""
+"""Run the boot scripts safely: in this thread's network namespace, with a private /run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 AWKS = ("mawk", "gawk", "busybox")
 
-# All mounts end with the script. The scripts set their own PATH and call awk by its name, so the chosen awk is mounted
-# over it. /etc/aks-flex-node needn't exist on this machine, so an overlay covers all of /etc.
+# The mounts disappear when the script ends. The scripts set their own PATH and look up awk there, so the chosen awk
+# is mounted over it. /etc/aks-flex-node may not exist on this machine, so an overlay covers all of /etc.
 _ENTER = r"""
 set -eu
 mount --bind "$ROOT/run" /run
@@ -36,7 +36,7 @@ eval "$PREPARE"
 exec "$@"
 """
 
-# The last pid of a new PID namespace is the number of processes that a command has started.
+# In a new PID namespace, the last pid equals the number of processes that a command has started.
 _COUNT = r"""
 read -r before < /proc/sys/kernel/ns_last_pid
 "$@" > "$ROOT/out" 2>&1 || exit
@@ -52,14 +52,14 @@ _LINE = re.compile(
 
 
 def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return kind, interfaces, first address and source of each failure in the boot check's output."""
+    """Return the kind, interfaces, first address and source of each failure in the output of the boot check."""
     matches = [_LINE.fullmatch(line) for line in lines]
     assert None not in matches, lines
     return tuple((m["kind"], m["devs"] or "", m["probe"], m["source"] or "") for m in matches if m is not None)
 
 
 def awks_for(test: str) -> tuple[str, ...]:
-    """Return the awks for a test or a case: all of them by night; by day one, which varies from test to test."""
+    """Return the awks for a test or case: all of them by night, and a single one, chosen by its name, by day."""
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
@@ -77,7 +77,7 @@ def end_what_is_left() -> None:
 
 
 def awk_or_skip(name: str) -> str:
-    """Return the program of an awk; busybox is one if it is called awk."""
+    """Return the path of an awk; busybox acts as awk if it is called by that name."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} isn't installed")
@@ -86,11 +86,11 @@ def awk_or_skip(name: str) -> str:
 
 @attrs.frozen
 class Sandbox:
-    """A place where scripts run.
+    """A place to run scripts.
 
     Args:
-        root: a new folder; ``root/run`` is the scripts' /run.
-        awk: the program that is their awk; empty: this machine's.
+        root: a new folder; the scripts see ``root/run`` as /run.
+        awk: the awk that the scripts use, or an empty string for this machine's default.
     """
 
     root: Path
@@ -101,7 +101,7 @@ class Sandbox:
         for folder in ("run", "scratch"):
             (self.root / folder).mkdir(exist_ok=True)
         path = self.root / name
-        if not path.exists() or path.read_text() != text:  # a running script can't be written
+        if not path.exists() or path.read_text() != text:  # a script can't be overwritten while it runs
             path.write_text(text)
         path.chmod(0o755)
         return path
@@ -115,15 +115,15 @@ class Sandbox:
         prepare: str = "",
         before: tuple[str, ...] = (),
     ) -> subprocess.Popen[str]:
-        """Start a rendered script, in this thread's network namespace and its own process group.
+        """Start a rendered script in this thread's network namespace and in its own process group.
 
         Args:
             text: the script.
             arguments: the script's arguments.
-            is_host: whether the script sees this namespace as the host's, that of its PID 1.
+            is_host: whether the script sees this namespace as the host's, which is the namespace of its PID 1.
             etc: whether /etc is writable.
-            prepare: shell commands that run first, in the script's mount namespace.
-            before: words of the command line before the script.
+            prepare: the shell commands to run first, in the script's mount namespace.
+            before: a command prefix for the script.
         """
         script = self.write(text)
         pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
@@ -141,13 +141,13 @@ class Sandbox:
         return process
 
     def run(self, text: str, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
-        """Run a rendered script to its end; the arguments are those of ``start``."""
+        """Run a rendered script to its end, with the same arguments as ``start``."""
         process = self.start(text, *arguments, **more)  # type: ignore[arg-type]
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def count_processes(self, text: str, *arguments: str, **more: object) -> int:
-        """Return how many processes a script starts, itself and its subshells included."""
+        """Return the number of processes that a script starts, including itself and its subshells."""
         done = self.run(text, *arguments, **({"is_host": True} | more), before=("bash", "-c", _COUNT, "count"))
         assert done.returncode == 0, (done.stdout, done.stderr, (self.root / "out").read_text())
         return int(done.stdout)

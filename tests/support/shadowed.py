@@ -1,4 +1,4 @@
-"""A node in memory on which ib0 shadows 172.16.0.0/16."""
+"""An in-memory node on which ib0 shadows 172.16.0.0/16."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hostrouting.testing import FakeKernel
 
 
 def shadowed_kernel() -> FakeKernel:
-    """Return a kernel with a default route by eth0 and the shadowing ib0."""
+    """Return a kernel with a default route through eth0, and with ib0, which shadows 172.16.0.0/16."""
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", ib0="172.16.0.10/16")
     assert kernel.add([default_route(metric=0)]) == ()

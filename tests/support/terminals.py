@@ -1,4 +1,4 @@
-"""Terminals that no program reads: stopped by Ctrl-S, or full."""
+"""Terminals that no program reads because they are stopped by Ctrl-S or full."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Terminal:
     """A pseudo-terminal.
 
     Args:
-        controller: the descriptor of the master.
-        path: the terminal that a program gets.
+        controller: the file descriptor of the master.
+        path: the terminal device for the program.
     """
 
     controller: int
     path: str
 
     def read_until(self, words: bytes) -> bytes:
-        """Read until the terminal shows some words, and return everything up to them."""
+        """Read until the terminal shows the given words, and return all output up to them."""
         shown = b""
         while words not in shown:
             assert select.select([self.controller], [], [], PATIENCE_SECONDS)[0], shown
@@ -41,14 +41,14 @@ class Terminal:
         return shown
 
     def stall(self, how: str) -> None:
-        """Make the terminal accept no more output: by ``Ctrl-S``, or because it is ``full``."""
+        """Make the terminal block output, either with ``Ctrl-S`` or because it is ``full``."""
         if how == "Ctrl-S":
             os.write(self.controller, CTRL_S)
         terminal = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             poll = select.poll()
             poll.register(terminal, select.POLLOUT)
-            # The kernel passes output on a moment later, which makes room again.
+            # The kernel passes output on a moment later, which frees some space.
             while poll.poll(100):
                 with suppress(BlockingIOError):
                     os.write(terminal, b"." * 256)
@@ -58,7 +58,7 @@ class Terminal:
 
 @contextmanager
 def opened() -> Iterator[Terminal]:
-    """Open a terminal of 80 columns."""
+    """Open a terminal with 80 columns."""
     controller, terminal = pty.openpty()
     try:
         yield Terminal(controller, os.ttyname(terminal))
@@ -68,7 +68,7 @@ def opened() -> Iterator[Terminal]:
 
 
 def await_looks(pid: int, count: int = 60) -> None:
-    """Return once a process has waited so many times: it has drawn, or tried to, in some of them."""
+    """Wait until a process has slept this many times; some of these times it has drawn, or tried to draw."""
     status = Path(f"/proc/{pid}/status")
 
     def waits() -> int:
@@ -80,7 +80,7 @@ def await_looks(pid: int, count: int = 60) -> None:
 
 
 def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Return once a process has made a file."""
+    """Wait until a process has created a file."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not path.exists():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""A systemd in memory that can end a trial: it does to a kernel in memory what the script does to a real one."""
+"""An in-memory systemd that can end a trial: it treats an in-memory kernel as the script treats the real one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ours(kernel: FakeKernel) -> tuple[Route, ...]:
 
 
 class TrialSystemd(FakeSystemd):
-    """A systemd whose timer goes off when the test says so."""
+    """A systemd whose timer expires when the test says so."""
 
     def __init__(self, layout: Layout, kernel: FakeKernel) -> None:
         super().__init__(layout, running=["systemd-nspawn@kube1.service"])

@@ -1,4 +1,4 @@
-"""The config that the tests of the packages use: one route, which fixes what ib0 shadows, and a check of it."""
+"""The config of the packages' tests: one route, which fixes what ib0 shadows, and a check of the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE = f"{SHADOWED} via 10.1.0.1 dev eth0 proto hostrouting"
 def section(
     *routes: dict[str, Any] | str, cidrs: Collection[str] = (SHADOWED,), mode: str = "STRICT", **more: Any
 ) -> dict[str, Any]:
-    """Return the hostRouting section of a config; a route that is text is its destination alone."""
+    """Return the hostRouting section of a config. A route given as a string is only a destination."""
     entries = [{"destination": each} if isinstance(each, str) else each for each in routes]
     static = {"enabled": True, "routes": entries}
     return {"staticRoutes": static, "routeOverlap": {"expectedCidrs": [*cidrs], "mode": mode}, "waitSeconds": 0} | more
@@ -29,7 +29,7 @@ def section(
 def config(
     *routes: dict[str, Any] | str, cidrs: Collection[str] = (SHADOWED,), mode: str = "STRICT", **more: Any
 ) -> Config:
-    """Return the config with that section."""
+    """Return a config with this section."""
     return Config.from_mapping({"hostRouting": section(*routes, cidrs=cidrs, mode=mode, **more)})
 
 

@@ -1,12 +1,13 @@
 """Random hosts.
 
-``World`` is a host before any lookup, and builds itself on Linux or in memory. The modules draw:
+``World`` describes a host, and builds it on Linux or in memory. The modules draw different kinds of hosts:
 
-- ``cut``: tables, rules and addresses that cut a /20 into many parts, with expected CIDRs; and hosts rare by chance
-- ``sources``: rules that select by the source of a connection, and scopes of addresses
-- ``routes``: the routes that exist where a config wants its own
+- ``cut``: tables, rules and addresses that split a /20 into many parts, with expected CIDRs; also hosts that chance
+  rarely produces
+- ``sources``: rules that select by the source of a connection, and addresses with scopes
+- ``routes``: existing routes to the destinations that a config wants
 
-``hostrouting.testing.strategies`` has the routes, rules and addresses; users draw from them too.
+``hostrouting.testing.strategies`` draws single routes, rules and addresses; users can use it too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
     from hostrouting.testing.strategies import NewAddress
 
-# The default route's interface, a second NIC, one that shadows, one that gets advice, and two of containers.
+# The interfaces of the default route, of a second NIC, of a shadow and of a route with advice, and two of containers.
 DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
 
 STANDARD_RULES = (
@@ -40,18 +41,18 @@ STANDARD_RULES = (
 
 @attrs.frozen
 class World:
-    """The steps that build a host from a fresh kernel; a step that the kernel refuses is left out.
+    """The steps that build a host from a fresh kernel; steps that the kernel refuses are skipped.
 
     Args:
-        addresses: the addresses by interface.
-        routes: the routes, in the order in which they are added; those with a ``nexthop_id`` come after the objects.
-        rules: the rules, in the same way.
-        without: preferences of the default rules that are deleted.
-        objects: the words behind ``ip nexthop add``; only on a real kernel.
-        down: interfaces that are set down last.
-        unplugged: interfaces that lose their carrier last.
+        addresses: the addresses with their interfaces.
+        routes: the routes, in the order in which they are added. The nexthop objects that they use are added first.
+        rules: the rules, in the order in which they are added.
+        without: the preferences of the default rules to delete.
+        objects: the arguments of ``ip nexthop add``, which are used only on a real kernel.
+        down: the interfaces that are set down at the end.
+        unplugged: the interfaces that lose their carrier at the end.
         hides_hops: whether the kernel hides the hops of routes that use nexthop objects.
-        links: interfaces that exist without addresses or routes too.
+        links: the interfaces that exist even without addresses or routes.
     """
 
     addresses: tuple[tuple[str, NewAddress], ...]
@@ -66,7 +67,7 @@ class World:
 
     @property
     def has_rules(self) -> bool:
-        """Tell whether the rules were ever touched: the kernel then takes another code path for good."""
+        """Return whether the rules were ever changed, which makes the kernel use another code path from then on."""
         return bool(self.rules or self.without)
 
     @property
@@ -83,7 +84,7 @@ class World:
             _tried(lambda dev=dev, address=address: kernel.add_address(dev, **attrs.asdict(address)))  # type: ignore[misc]
         if self.objects and isinstance(kernel, NamespaceKernel):
             if self.hides_hops:
-                Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # of the kernel's namespace
+                Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in the kernel's namespace
             _ip("".join(f"nexthop add {words}\n" for words in self.objects))
         kernel.add(self.routes)
         for rule in self.rules:

@@ -1,4 +1,4 @@
-"""Random hosts around a few prefixes of one /20, so that expected CIDRs are cut into many parts."""
+"""Random hosts around a few prefixes in one /20, which split the expected CIDRs into many parts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _prefixes(*lengths: int) -> st.SearchStrategy[IPv4Network]:
 
 
 def _inside(outer: IPv4Network) -> st.SearchStrategy[IPv4Network]:
-    """Draw prefixes that touch the ends or the middle of another, or lie near it."""
+    """Draw prefixes that touch the ends or the middle of another prefix, or are close to it."""
     size = outer.num_addresses
     starts = sorted({0, size // 4, size // 2, size // 2 - 1, size - 1, size, 1} - {-1})
     places = st.sampled_from(starts).map(lambda start: int(outer[0]) - int(SPACE[0]) + start)
@@ -52,7 +52,7 @@ def _addresses(offsets: st.SearchStrategy[int] = _offsets) -> st.SearchStrategy[
 _FAR = IPv4Address("192.0.2.1")
 _NEAR = st.sampled_from((0, 1, 4, 5, 100, 129, 300)).map(lambda offset: SPACE.network_address + offset)
 
-# The kernel accepts onlink gateways with any addresses.
+# The kernel accepts any gateway address if it is onlink.
 _hops = st.one_of(
     st.sampled_from(DEVICES).map(NextHop),
     st.builds(NextHop, st.sampled_from(DEVICES), st.one_of(st.just(_FAR), _NEAR), onlink=st.just(True)),
@@ -127,7 +127,7 @@ _SELECTORS: tuple[tuple[str, object], ...] = (
 
 @st.composite
 def _chains(draw: st.DrawFn) -> list[Rule]:
-    """Draw rules that use only the longer routes of main, and another rule that decides behind them."""
+    """Draw rules that use only the longer prefixes of main, followed by a rule that decides about the rest."""
     shortest = draw(st.sampled_from((0, 0, 8, 22, 24, 26, 32)))
     ends = (RuleAction.BLACKHOLE, RuleAction.UNREACHABLE, RuleAction.PROHIBIT, *(RuleAction.TO_TABLE,) * 3)
     end = draw(st.sampled_from(ends))
@@ -178,7 +178,7 @@ def _new_addresses(draw: st.DrawFn) -> NewAddress:
 
 @st.composite
 def _blocks(draw: st.DrawFn) -> list[Route]:
-    """Draw a CNI's block: discarded, except for its pods."""
+    """Draw the routes of a CNI's block, which is discarded except for its pods."""
     block = draw(_prefixes(22, 24, 26))
     pods = draw(st.lists(st.integers(0, block.num_addresses - 1), max_size=2, unique=True))
     discard = Route(block, type=draw(st.sampled_from(_DISCARDS)), protocol=draw(st.sampled_from(_PROTOCOLS)))
@@ -196,8 +196,8 @@ class Question:
     Args:
         world: the host.
         cidrs: the expected CIDRs.
-        allowed: ``allowedDevs``.
-        foreseen: prefixes that may get a route to another interface.
+        allowed: the value of ``allowedDevs``.
+        foreseen: the prefixes that may later get a route through another interface.
     """
 
     world: World
@@ -208,11 +208,11 @@ class Question:
 
 @st.composite
 def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
-    """Draw a host and expected CIDRs that meet its tables.
+    """Draw a host, and expected CIDRs that overlap its tables.
 
     Args:
         draw: Hypothesis's draw function.
-        has_objects: whether routes may use nexthop objects, which only a real kernel has.
+        has_objects: whether routes may use nexthop objects, which only a real kernel supports.
     """
     pool = draw(st.lists(_prefixes(*_LENGTHS), min_size=2, max_size=5, unique=True))
     narrow = [prefix if prefix.prefixlen >= 22 else _network(0, 22) for prefix in pool]
@@ -228,7 +228,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
         *draw(st.lists(_entries(meeting, ids), min_size=draw(st.sampled_from((0, 2, 4))), max_size=10)),
         *draw(st.lists(_any_ips(meeting), max_size=draw(st.sampled_from((0, 0, 0, 0, 1))))),
     ]
-    # Most hosts have only the default rules; the kernel takes another code path for them.
+    # Most hosts have only the default rules, for which the kernel uses another code path.
     rules = draw(st.lists(_rules(meeting), max_size=draw(st.sampled_from((0, 0, 1, 3)))))
     if draw(st.integers(0, 5)) == 0:
         rules += draw(_chains())
@@ -256,7 +256,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
     )
 
 
-# --- hosts that are rare by chance --------------------------------------------------------------------------------
+# --- hosts that chance rarely produces ---------------------------------------------------------------------------
 
 _UPLINK = (("eth0", NewAddress("192.0.2.4/24")),)
 _DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("192.0.2.1")),), protocol=Protocol.DHCP)

@@ -40,7 +40,7 @@ def _default_routes(draw: st.DrawFn) -> Route:
 
 @st.composite
 def _places(draw: st.DrawFn) -> Route:
-    """Draw a route to a destination that the config may want, ours or another program's."""
+    """Draw an existing route, ours or another program's, to a destination that the config may want."""
     discards = draw(st.sampled_from((False, False, False, True)))
     return Route(
         IPv4Network(draw(st.sampled_from(PREFIXES))),

@@ -1,4 +1,4 @@
-"""Random hosts whose rules select by source, and ones whose addresses have scopes."""
+"""Random hosts with rules that select by source, and random hosts with scoped addresses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _devs = st.sampled_from(("eth0", "eth0", "eth1", "eth1", "ib0"))
 
 @st.composite
 def _prefixes(draw: st.DrawFn) -> IPv4Network:
-    """Draw a prefix in the space, or around it."""
+    """Draw a prefix in the address space of this module, or around it."""
     if draw(st.integers(0, 4)) == 0:
         return draw(st.sampled_from(_WIDE))
     address = SPACE[draw(st.sampled_from(_OFFSETS))]
@@ -59,7 +59,7 @@ def _hops(draw: st.DrawFn, dev: str) -> NextHop:
 
 
 def _sources(addresses: tuple[tuple[str, NewAddress], ...]) -> st.SearchStrategy[IPv4Address]:
-    """Draw an address of this host, most often one that the kernel chooses."""
+    """Draw an address of this host, usually one that the kernel would choose as a source."""
     return st.sampled_from([IPv4Address(address.address.partition("/")[0]) for _, address in addresses])
 
 
@@ -86,7 +86,7 @@ def _routes(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address]) -> Route:
 
 @st.composite
 def _rules(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address]) -> Rule:
-    """Draw a rule; its preference is set later."""
+    """Draw a rule without its preference, which is set later."""
     selectors = draw(st.sampled_from(("from", "from", "from", "from to", "to", "", "suppress")))
     networks = st.one_of(
         sources.map(IPv4Network),
@@ -120,7 +120,7 @@ class Question:
 
     @property
     def addresses(self) -> list[IPv4Address]:
-        """Return the addresses of the CIDRs where a prefix begins or ends, and some next to them."""
+        """Return the addresses at which a prefix begins or ends in the CIDRs, and some of their neighbours."""
         cidrs = [expected.cidr for expected in self.expected]
         cut = [*cidrs, *(route.destination for route in self.world.routes)]
         cut += [rule.destination for rule in self.world.rules if rule.destination is not None]
@@ -133,16 +133,16 @@ class Question:
 
     @property
     def tries(self) -> int:
-        """Return the number of ports to try: which of several hops a packet takes is random."""
+        """Return the number of ports to try, as the kernel picks one of several hops at random."""
         return 32 if any(len(route.hops) > 1 for route in self.world.routes) else 1
 
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    """Draw a host with a default route by eth0, and expected CIDRs that meet its tables."""
+    """Draw a host with a default route through eth0, and expected CIDRs that overlap its tables."""
     devs = draw(st.sampled_from((("eth0", "eth1"), ("eth0", "eth1", "ib0"))))
     more = st.sampled_from([(dev, address) for dev in devs for address in _ADDRESSES[dev]])
-    # Without the first route, the default route's interface usually has no address: the source is another interface's.
+    # Without the first address, the default route's interface often has none, and the source is another interface's.
     home = [("eth0", _HOME)] if draw(st.integers(0, 7)) else [("lo", NewAddress("10.9.0.4/32"))]
     addresses = tuple(draw(st.permutations([*home, *draw(st.lists(more, max_size=5, unique=True))])))
     sources = _sources(addresses)
@@ -169,7 +169,7 @@ def questions(draw: st.DrawFn) -> Question:
 
 
 def _seldom(*rules: Rule, more: tuple[Route, ...] = ()) -> Question:
-    """Table main leads to eth0, table 100 to eth1."""
+    """Return a host whose table main leads to eth0 and table 100 to eth1."""
     home, away = (Route(DEFAULT_DESTINATION, (NextHop(dev, gateway),), table=table) for dev, gateway, table in _LEADS)
     addresses = (("eth0", _HOME), ("eth0", NewAddress("10.1.9.4/25")), ("eth1", NewAddress("10.2.0.4/24")))
     return Question(World(addresses, (home, away, *more), rules), (ExpectedCidr("172.16.0.0/16"),))
@@ -194,7 +194,7 @@ A_SOURCE_A_HOP = _seldom(
 """Of two hops by eth0, one has a source from which a connection leaves by eth1."""
 
 
-# --- addresses of all scopes, made by ip(8) ------------------------------------------------------------------------
+# --- addresses of all scopes, added by ip(8) -----------------------------------------------------------------------
 
 DEVICES = ("eth0", "eth1", "ib0")
 _SCOPES = ("",) * 6 + (" scope link", " scope host", " scope 100", " scope 220")
@@ -227,7 +227,7 @@ def _hop_words(draw: st.DrawFn) -> str:
 
 @st.composite
 def _route_commands(draw: st.DrawFn) -> str:
-    """Draw an ip(8) route command to one of nine destinations; the last of them is the default route."""
+    """Draw an ip(8) route command for one of nine destinations, the last of which is the default route."""
     place = draw(st.integers(0, 8))
     start = f"route add {'default' if place == 8 else f'192.0.2.{16 * place}/28'}"
     if draw(st.integers(0, 3)) == 0:
@@ -240,10 +240,10 @@ def _route_commands(draw: st.DrawFn) -> str:
 
 @st.composite
 def hosts_with_scopes(draw: st.DrawFn) -> list[str]:
-    """Draw commands for ip(8), some of which the kernel refuses."""
+    """Draw ip(8) commands, some of which the kernel refuses."""
     addresses = draw(st.lists(_address_commands(), max_size=8))
     routes = draw(st.lists(_route_commands(), min_size=4, max_size=14))
-    # The addresses of an interface that is down count too.
+    # Addresses of an interface that is down count too.
     down = [f"link set {dev} down" for dev in draw(st.sampled_from(((), (), (), *((dev,) for dev in DEVICES))))]
     gone = draw(st.sampled_from(((),) * 3 + (addresses[:1], addresses[1:2])))
     return [*addresses, *down, *routes, *(line.replace(" add ", " del ") for line in gone)]
