@@ -1,4 +1,4 @@
-"""Machines for the tests, one of each Debian release; an obstacle becomes a skip, or a failure."""
+"""Machines for the tests, one for each Debian release. A missing requirement skips the tests or fails them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.boot)
-            # The fixtures don't count: the first one may have to make a tree.
+            # Fixtures are excluded, as the first one may have to build a tree.
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
 
 
 def _is_for_the_night(item: pytest.Item) -> bool:
-    """Tell whether a test is left for the night: by day it runs on one release, which differs from test to test."""
+    """Return whether a test runs only at night: by day it runs on one release, chosen by the test's name."""
     if not isinstance(item, pytest.Function) or "suite" not in item.fixturenames:
         return False
     if item.get_closest_marker("each_release") is not None:
@@ -68,21 +68,21 @@ def _bootable() -> None:
 
 @pytest.fixture(scope="session", params=list(trees.SUITES))
 def suite(request: pytest.FixtureRequest) -> str:
-    """Return a Debian release; by night a test that uses a machine runs once for each."""
+    """Return a Debian release; tests that use a machine run once per release at night."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="session")
 def by_turns(suite: str) -> Callable[[Sequence[T]], Sequence[T]]:
-    """Return the cases that a release tries: all by night; by day the releases share them in turns."""
+    """Return the cases to try on a release: all of them by night, and by day the releases share them in turn."""
     releases = list(trees.SUITES)
     return lambda cases: cases if IS_NIGHTLY else cases[releases.index(suite) :: len(releases)]
 
 
 @pytest.fixture(scope="session")
 def tree(_bootable: None, suite: str) -> Path:
-    """Return the release's tree."""
+    """Return the tree of the release."""
     try:
         return trees.find_or_build(suite)
     except trees.CannotBuildError as error:
@@ -92,7 +92,7 @@ def tree(_bootable: None, suite: str) -> Path:
 
 @pytest.fixture(scope="session")
 def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the tree's compiled Python, made once for all workers."""
+    """Return a folder with the compiled Python code of the tree, which all workers share."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = base / f"compiled-{suite}"
@@ -107,7 +107,7 @@ def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
-    """Return a maker of machines, which are off and have no network; they end with the test."""
+    """Return a factory of machines that are off and have no network; they end with the test."""
     made: list[Machine] = request.node.stash.setdefault(_MACHINES, [])
     with ExitStack() as stack:
 
@@ -127,7 +127,7 @@ def machine(new_machine: Callable[[], Machine]) -> Machine:
 
 @pytest.fixture
 def node(machine: Machine) -> Machine:
-    """Return the machine with the story's network: eth0 with the default route, and ib0 that shadows 172.16.0.0/16."""
+    """Return a machine that is off; eth0 has the default route, and ib0 shadows 172.16.0.0/16."""
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     machine.add_nic("ib0", "172.16.0.10/16")
     return machine

@@ -1,7 +1,8 @@
-"""The surroundings of a machine: its own namespaces, with a Debian tree as their root and the host out of sight.
+"""The environment of a machine: separate namespaces with a Debian tree as their root and no view of the host.
 
-``keeper.sh`` makes them and lists what they contain. Their first process is a ``cat`` that reads a pipe of ours: when
-we close the pipe, or die, the kernel ends every process in there, and mounts and networks end with the last one.
+``keeper.sh`` creates the namespaces and lists what they contain. Their first process is a ``cat`` that reads from our
+pipe. When we close the pipe or die, the kernel ends every process inside, and with the last one the mounts and networks
+disappear.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ ENVIRONMENT = {
 
 
 class MachineError(Exception):
-    """A machine that failed to do what it was told; the message has its last output."""
+    """An error of a machine that failed to do what it was asked to; the message contains its last output."""
 
 
 def obstacle() -> str | None:
-    """Return why no machine can be booted here; None if one can, as far as can be known beforehand."""
+    """Return the reason why no machine can be booted here, or None if no obstacle is known beforehand."""
     if os.geteuid() != 0 or Path("/proc/self/uid_map").read_text().split()[2] != "4294967295":
         return "booting a machine takes root, and not that of a user namespace"
     if missing := [tool for tool in ("unshare", "nsenter", "pivot_root") if shutil.which(tool) is None]:
@@ -58,14 +59,14 @@ def obstacle() -> str | None:
 
 
 class Keeper:
-    """Namespaces in which a machine can be started, from a Debian tree that is never written to.
+    """Namespaces for starting a machine from a Debian tree that is never written to.
 
-    Inside, ``/`` is the tree, read-only, and ``/mnt/root`` an overlay over it: the machine's files, which live as long
-    as the keeper.
+    Inside, ``/`` is the tree, which is read-only, and ``/mnt/root`` is an overlay over it. The overlay contains the
+    machine's files, which last as long as the keeper.
 
     Args:
         tree: the Debian tree.
-        shown: host folders that the machine sees, read-only, each with its path in the machine.
+        shown: the host folders that the machine can read, each with its path in the machine.
     """
 
     def __init__(self, tree: Path, shown: Mapping[Path, str]) -> None:
@@ -107,10 +108,10 @@ class Keeper:
         env: Mapping[str, str] = ENVIRONMENT,
         seconds: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program inside, as root, and return its result, whatever its exit code.
+        """Run a program inside, as root, and return its result, whatever its exit code is.
 
         Raises:
-            MachineError: it takes longer than ``seconds``, or was killed.
+            MachineError: the program takes longer than ``seconds``, or was killed.
         """
         with tempfile.TemporaryFile() as words, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             words.write((input or "").encode())
@@ -123,26 +124,26 @@ class Keeper:
         return subprocess.CompletedProcess(list(argv), process.returncode, *texts)
 
     def way_in(self, holder: str) -> list[str]:
-        """Return the words that start a program inside, to be put before it by another process.
+        """Return the command prefix with which another process can start a program inside.
 
         Args:
-            holder: the process whose descriptors they use, a name in /proc: ``self``, or our pid.
+            holder: the process that holds our namespace descriptors, as a name in /proc: ``self``, or our pid.
         """
-        # By descriptors: a pid may have been reused by now, perhaps by a process in the host's namespaces.
+        # Descriptors are safer than a pid, which may have been reused, perhaps by a process in the host's namespaces.
         into = [f"--{flag}=/proc/{holder}/fd/{self._fds[name]}" for name, flag in _NAMESPACES.items()]
         return ["nsenter", *into, "--"]
 
     def take_link(self, dev: str) -> None:
-        """Move an interface of this process's network namespace inside."""
+        """Move an interface from this process's network namespace into the keeper's."""
         net = self._fds["net"]
         subprocess.run(["ip", "link", "set", dev, "netns", f"/proc/self/fd/{net}"], check=True, pass_fds=[net])
 
     def path(self, name: str) -> str:
-        """Return this process's path to a file inside. Absolute links in it lead to the host's files."""
+        """Return the path at which this process sees a file inside. Absolute links in it lead to the host's files."""
         return f"/proc/self/fd/{self._fds['root']}{name}"
 
     def close(self) -> None:
-        """End every process inside and wait until all is gone."""
+        """End every process inside, and wait until all of them are gone."""
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
@@ -153,7 +154,7 @@ class Keeper:
             if self._process.wait(_END_SECONDS) != 0:
                 raise MachineError(f"the machine's keeper failed: {self._last_words()}")
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)  # our own session
+            os.killpg(self._process.pid, signal.SIGKILL)  # the process has a session of its own
             self._process.wait()
             raise MachineError(f"the machine's keeper didn't end: {self._last_words()}") from None
         finally:
@@ -199,10 +200,10 @@ class Keeper:
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait until a process that ``nsenter`` is the head of has ended; kill it if that takes too long.
+    """Wait until a process that was started through ``nsenter`` has ended, and kill it if that takes too long.
 
-    At shutdown systemd stops every process (``broadcast_signal``), also those that ``nsenter`` brought in. nsenter then
-    stops itself and waits for SIGCONT, which no other process would send.
+    At shutdown systemd stops every process (``broadcast_signal``), including those started through ``nsenter``. nsenter
+    then stops itself and waits for SIGCONT, which only this function sends.
 
     Returns:
         Whether the process has ended without being killed.
@@ -226,8 +227,8 @@ def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _continue_if_stopped(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGCONT to a child of ours that has stopped."""
-    with suppress(ChildProcessError):  # it has just ended
+    """Send SIGCONT to a child process that has stopped."""
+    with suppress(ChildProcessError):  # the process has just ended
         if process.poll() is None and os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None:
             process.send_signal(signal.SIGCONT)
 

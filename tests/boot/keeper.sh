@@ -1,20 +1,20 @@
 #!/bin/sh
-# Makes the surroundings of a machine and keeps them until standard input ends: then every process, mount, cgroup and
-# network in them is gone, even if the test was killed.
+# Creates the environment of a machine and keeps it until standard input ends. Then every process, mount, cgroup and
+# network in it is gone, even if the test was killed.
 #
-#   keeper.sh outside SELF TREE CGROUP [SOURCE TARGET]...     in a mount namespace of its own, which is private
-#   keeper.sh inside TREE [SOURCE TARGET]...                  called by that: the first process of a PID namespace
+#   keeper.sh outside SELF TREE CGROUP [SOURCE TARGET]...     runs in a separate, private mount namespace
+#   keeper.sh inside TREE [SOURCE TARGET]...                  runs as the first process of a PID namespace
 #
-# Prints 'keeper PID' (a pid of the caller's /proc) and 'fabric PID' (a pid of its own) once everything is ready.
+# Prints 'keeper PID' (a pid in the caller's /proc) and 'fabric PID' (a pid in its own) once everything is ready.
 #
-# The root of the keeper is the Debian tree, read-only. The machine's own root is /mnt/root: an overlay of the tree
-# and /mnt/upper on a tmpfs. The host's file system can't be seen from here.
+# The root of the keeper is the Debian tree, which is read-only. The machine's own root is /mnt/root, an overlay of the
+# tree and of /mnt/upper on a tmpfs. The host's file system can't be seen from here.
 set -eu
 
 outside() {
   self=$1 tree=$2 name=$3
   shift 3
-  # All namespaces share one tree of cgroups (v2). It gets a branch for the machine, which is removed at the end.
+  # All namespaces share one cgroup tree (v2). It gets a branch for the machine, which is removed at the end.
   mount -t cgroup2 cgroup2 /sys/fs/cgroup
   branch=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/$name
   mkdir "$branch"
@@ -31,7 +31,7 @@ outside() {
 inside() {
   tree=$1
   shift
-  read -r pid _ </proc/self/stat # /proc still is the caller's
+  read -r pid _ </proc/self/stat # /proc is still the caller's
   mount --bind "$tree" "$tree"
   mount -o remount,bind,ro "$tree"
   cd "$tree"

@@ -1,4 +1,4 @@
-"""An Ansible connection plugin: it reaches a booted machine by the command ``ansible_way_in`` of the inventory."""
+"""An Ansible connection plugin that reaches a booted machine through the inventory's ``ansible_way_in`` command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         return self
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
-        """Run a shell command inside."""
+        """Run a shell command inside the machine."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         return self._run(cmd, in_data or b"")
 
@@ -45,7 +45,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         Path(out_path).write_bytes(self._run(f"cat {shlex.quote(in_path)}", b"")[1])
 
     def close(self) -> None:
-        """Do nothing: no process or file stays open."""
+        """Do nothing, as no process or file stays open."""
         self._connected = False
 
     def _run(self, line: str, given: bytes) -> tuple[int, bytes, bytes]:

@@ -1,6 +1,6 @@
-"""Payloads of a node: a nested machine under systemd's own systemd-nspawn@.service, or a plain kubelet.service.
+"""Payloads of a node: a nested machine under systemd's own systemd-nspawn@.service, or a simple kubelet.service.
 
-At each start a payload appends the time to a file, and then stays alive. The file is emptied before each boot.
+Each time a payload starts, it appends the time to a file, and then keeps running. The file is emptied before each boot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Payload", "add_kubelet", "add_nested_machine"]
 
-# Below /usr, which the nested machine shares with its host.
+# The nested machine shares /usr with its host, so it finds the program there.
 _PROGRAM = "/usr/local/bin/payload"
 _SCRIPT = """\
 #!/bin/bash
@@ -25,7 +25,7 @@ sleep infinity &
 wait
 """
 
-# Like the reference agent's, it has no network of its own, so that its routes are the host's.
+# Like the reference agent's machine, it has no network namespace of its own, so its routes are the host's.
 _NSPAWN = """\
 [Exec]
 Boot=no
@@ -39,7 +39,7 @@ BindReadOnly=/usr
 Bind={logs}
 """
 
-# A root folder that systemd-nspawn(1) accepts; /usr brings the rest.
+# The minimal root folder that systemd-nspawn(1) accepts; everything else comes from /usr.
 _NESTED_TREE = """
 mkdir -p "$1"
 cd "$1"
@@ -61,34 +61,34 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class Payload:
-    """A payload of a unit in a machine."""
+    """A payload that a unit runs in a machine."""
 
     machine: Machine
     unit: str
     log: str
 
     def starts(self) -> list[float]:
-        """Return the times of its starts in this boot (off: in the last one), in seconds since 1970."""
+        """Return the times of the payload's starts in this boot (or the last one if off), in seconds since 1970."""
         return [float(line.split()[0]) for line in self.machine.read(self.log).splitlines()]
 
     def has_run(self) -> bool:
-        """Tell whether it has started in this boot, or in the last one."""
+        """Return whether the payload has started in this boot, or in the last one if the machine is off."""
         return self.starts() != []
 
     def is_running(self) -> bool:
-        """Tell whether the payload's own process, not only its unit, is running now."""
+        """Return whether the payload's own process is running now, and not only its unit."""
         return self.machine.state(self.unit) == "active/running" and self.has_command("sleep infinity")
 
     def is_held(self) -> bool:
-        """Tell whether the gate holds its start back: it has looked, and sleeps until its next look."""
+        """Return whether the gate is holding the start back: it has checked once, and sleeps until the next check."""
         return self.machine.state(self.unit) == "activating/condition" and self.has_command("sleep 1")
 
     def has_command(self, words: str) -> bool:
-        """Tell whether one of the unit's processes has this command line."""
+        """Return whether one of the unit's processes has this command line."""
         return words in self._commands()
 
     def _commands(self) -> list[str]:
-        """Return the command line of each of the unit's processes."""
+        """Return the command lines of the unit's processes."""
         branch = self.machine.show(self.unit, "ControlGroup")["ControlGroup"]
         if not branch:
             return []
@@ -96,25 +96,25 @@ class Payload:
         return self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.splitlines()
 
     def main_pid(self) -> int:
-        """Return the unit's main process; another one means that it was restarted."""
+        """Return the pid of the unit's main process, which changes when the unit is restarted."""
         return self.machine.main_pid(self.unit)
 
     def wait_until_held(self) -> None:
-        """Wait until the gate has looked at the start and holds it back."""
+        """Wait until the gate has checked the start and is holding it back."""
         self.machine.wait_until(self.is_held, f"the gate holds {self.unit}")
 
     def wait_until_it_ran(self) -> None:
-        """Wait for the first start in this boot."""
+        """Wait for the payload's first start in this boot."""
         self.machine.wait_until(self.has_run, f"the payload of {self.unit} ran")
 
 
 def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool = True) -> Payload:
-    """Give a machine, on or off, a nested one that the unmodified systemd-nspawn@.service starts.
+    """Add a nested machine that the unmodified systemd-nspawn@.service starts to a machine that is on or off.
 
     Args:
-        machine: the outer one.
-        name: the name of the nested one.
-        enabled: whether it starts at boot.
+        machine: the outer machine.
+        name: the name of the nested machine.
+        enabled: whether the nested machine starts at boot.
     """
     unit, log = f"systemd-nspawn@{name}.service", _add_program(machine, name)
     run = machine.run if machine.is_on else machine.run_offline
@@ -126,12 +126,12 @@ def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool =
 
 
 def add_kubelet(machine: Machine, name: str = "kubelet", *, enabled: bool = True) -> Payload:
-    """Give a machine, on or off, a plain ``kubelet.service``, or a similar unit.
+    """Add a simple ``kubelet.service``, or a similar unit, to a machine that is on or off.
 
     Args:
         machine: the machine.
-        name: the unit's name.
-        enabled: whether it starts at boot.
+        name: the name of the unit.
+        enabled: whether the unit starts at boot.
     """
     unit, log = f"{name}.service", _add_program(machine, name)
     machine.write(f"/etc/systemd/system/{unit}", _KUBELET.format(program=_PROGRAM, log=log))

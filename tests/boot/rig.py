@@ -1,4 +1,4 @@
-"""Machines: a Debian tree, booted by its own systemd-nspawn with its own systemd as the first process.
+"""Machines that boot a Debian tree with its own systemd-nspawn, and its own systemd as the first process.
 
 ::
 
@@ -8,9 +8,9 @@
         machine.boot()
         machine.systemctl("start", "hello.service")
         assert "hello" in machine.journal("hello.service")
-        machine.reboot()                        # the same files, a new boot
+        machine.reboot()                        # a new boot with the same files
 
-Nothing of a machine is on the host: its files are on a tmpfs that no other process sees, and at the end of ``with``, or
+A machine leaves nothing on the host: its files are on a tmpfs that no other process sees. At the end of ``with``, or
 of the test process, its processes, mounts, cgroups and networks are gone.
 """
 
@@ -50,7 +50,7 @@ _CHECKOUT = Path(__file__).parents[2]
 _PYTHON = "/opt/python"
 _COMPILED = "/var/cache/python"
 _PACKAGES = ("attr", "attrs", "pyroute2", "rich")
-# Debian's Python searches this folder with -I too; hostrouting is installed elsewhere.
+# Debian's Python searches this folder even with -I; hostrouting is installed elsewhere.
 FOUND = "/usr/lib/python3/dist-packages/checkout.pth"
 _FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
 _LOAD_ALL = """
@@ -63,12 +63,12 @@ for package in (hostrouting, phases):
 
 
 class Machine:
-    """A machine that is off until ``boot()``; its files and its network are there from the start.
+    """A machine that is off until ``boot()``; its files and network exist from the start.
 
     Args:
-        tree: the Debian tree that it boots, from ``trees.find_or_build``; it is never written to.
-        compiled: the folder that ``compile_python`` has filled for that tree; None: the machine's Python compiles
-            again.
+        tree: the Debian tree to boot, from ``trees.find_or_build``; it is never written to.
+        compiled: the folder that ``compile_python`` has filled for this tree, or None if the machine's Python has to
+            compile again.
     """
 
     def __init__(self, tree: Path, compiled: Path | None = None) -> None:
@@ -104,27 +104,26 @@ class Machine:
 
     @property
     def is_on(self) -> bool:
-        """Tell whether it has been started and has not ended."""
+        """Return whether the machine has been started and is still running."""
         return self._nspawn is not None and self._nspawn.poll() is None
 
     @property
     def systemd_version(self) -> int:
-        """Return the major version of its systemd, like 252."""
+        """Return the major version of the machine's systemd, such as 252."""
         answer = self._in_tree("systemctl", "--version")
         return int(answer.stdout.split()[1])
 
     def boot(self, *, wait: bool = True, kernel_arguments: str = "", seconds: float = BOOT_SECONDS) -> None:
-        """Switch it on.
+        """Boot the machine.
 
         Args:
-            wait: whether to wait until systemd has finished its start: no job is left, units may have failed; otherwise
-                only
-                until systemctl answers.
-            kernel_arguments: the contents of its /proc/cmdline.
-            seconds: how long the boot may take.
+            wait: whether to wait until systemd has finished its start, which means that no job is left, but units may
+                have failed. Otherwise this waits only until systemctl answers.
+            kernel_arguments: the contents of the machine's /proc/cmdline.
+            seconds: the time limit for the boot.
 
         Raises:
-            MachineError: it takes longer, or ends.
+            MachineError: the boot takes longer, or the machine stops.
         """
         if self.is_on:
             raise MachineError("it's on already")
@@ -138,11 +137,11 @@ class Machine:
                 *("sh", "-c", 'echo 0 >/sys/fs/cgroup/cgroup.procs && exec "$@"', "sh", "systemd-nspawn", "--quiet"),
                 *("--boot", "--register=no", "--keep-unit", "--notify-ready=yes", "--console=pipe", "--settings=no"),
                 *(f"--directory={ROOT}", "--machine=node", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
-                # A network namespace given by its path brings no CAP_NET_ADMIN.
+                # A network namespace that is given by its path comes without CAP_NET_ADMIN.
                 *("--network-namespace-path=/proc/1/ns/net", "--capability=CAP_NET_ADMIN"),
-                # systemd 257 handles five mounts a second, then sleeps for the rest of it.
+                # systemd 257 handles five mounts per second, and then sleeps for the rest of the second.
                 "--setenv=SYSTEMD_DEFAULT_MOUNT_RATE_LIMIT_BURST=100000",
-                # Mounts below /proc come last, as seen from inside.
+                # nspawn sets up mounts below /proc last, from inside the machine.
                 f"--bind-ro={CMDLINE}:/proc/cmdline",
                 output=self._console,
                 errors=self._console,
@@ -152,12 +151,12 @@ class Machine:
         self._boot_id = self.read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
 
     def power_off(self, *, seconds: float = POWER_OFF_SECONDS) -> None:
-        """Shut it down cleanly, as its power button does, and wait until it's off; its files stay.
+        """Shut the machine down cleanly, as its power button does, and wait until it is off; its files stay.
 
         Raises:
-            MachineError: it takes longer, or fails.
+            MachineError: the shutdown takes longer, or fails.
         """
-        self._inside()  # raises if it's off
+        self._inside()  # raises an error if the machine is off
         assert self._nspawn is not None
         self._keeper.run("kill", "-s", "RTMIN+4", self._leader)  # systemd(1): like systemctl start poweroff.target
         if not finish(self._nspawn, seconds):
@@ -171,13 +170,13 @@ class Machine:
         self.boot()
 
     def _prepare(self, kernel_arguments: str) -> None:
-        """Prepare the files for a boot: no payload has run yet."""
+        """Prepare the files for a boot in which no payload has run yet."""
         emptied = f"mkdir -p {PAYLOADS}; find {PAYLOADS} -type f -exec truncate --size=0 {{}} +"
         _checked(self._in_tree("sh", "-euc", emptied))
         self.write(CMDLINE, f"{kernel_arguments}\n")
 
     def _await_boot(self, notes: socket.socket, *, wait: bool, end: float) -> None:
-        """Read systemd-nspawn's messages (sd_notify(3)): its child's pid, and READY=1 when that child has booted."""
+        """Read systemd-nspawn's messages (sd_notify(3)): its child's pid, and READY=1 when the child has booted."""
         self._leader = ""
         is_ready = False
         while not (is_ready if wait else self._leader and self._answers()):
@@ -203,12 +202,12 @@ class Machine:
     # --- its network -----------------------------------------------------------------------------------------------
 
     def add_nic(self, dev: str, *addresses: str, gateway: str | None = None, metric: int | None = None) -> None:
-        """Add an interface that is up, with a cable to an interface of the same name in the fabric.
+        """Add an interface that is up, and connect it to an interface of the same name in the fabric.
 
         Args:
-            dev: the interface.
-            addresses: its addresses, like ``10.1.0.4/24``; each brings a connected route.
-            gateway: the next hop of the default route; it answers in the fabric.
+            dev: the name of the interface.
+            addresses: the addresses of the interface, such as ``10.1.0.4/24``; each creates a connected route.
+            gateway: the next hop of the default route, which answers in the fabric.
             metric: the metric of the default route.
         """
         self.ip("link", "add", dev, "type", "veth", "peer", "name", dev, "netns", self._keeper.fabric)
@@ -222,22 +221,22 @@ class Machine:
             self.ip("route", "add", "default", "via", gateway, "dev", dev, *(("metric", str(metric)) if metric else ()))
 
     def take_nic(self, dev: str) -> None:
-        """Take an interface of this process's network namespace, and bring it up; it has no cable and no address."""
+        """Take an interface from this process's network namespace, and set it up; it has no cable and no address."""
         self._keeper.take_link(dev)
         self.ip("link", "set", dev, "up")
 
     def ip(self, *words: str) -> str:
-        """Run ``ip`` in its network from outside, on or off, and return the output."""
+        """Run ``ip`` in the machine's network from outside, whether it is on or off, and return the output."""
         return _checked(self._keeper.run("ip", *words))
 
     def fabric(self, *argv: str) -> str:
-        """Run a program in the network of its cables' far ends, and return the output."""
+        """Run a program in the network of the far ends of the machine's cables, and return the output."""
         return _checked(self._keeper.run("nsenter", "-t", self._keeper.fabric, "--net", *argv))
 
     # --- its files, on or off --------------------------------------------------------------------------------------
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """Write a file, and make the folders above it."""
+        """Write a file, and create the folders above it."""
         script = 'mkdir -p "${1%/*}/"; cat >"$1"; chmod "$2" "$1"'
         _checked(self._anywhere("sh", "-euc", script, "sh", path, f"{mode:o}", input=text))
 
@@ -245,17 +244,17 @@ class Machine:
         """Return the text of a file.
 
         Raises:
-            MachineError: there is none.
+            MachineError: there is no such file.
         """
         return _checked(self._anywhere("cat", path))
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is such a file, folder or link; a dangling link counts."""
+        """Return whether a file, folder or link exists; a dangling link counts."""
         look = 'if [ -e "$1" ] || [ -L "$1" ]; then echo yes; else echo no; fi'
         return _checked(self._anywhere("sh", "-c", look, "sh", path)) == "yes\n"
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with its contents; a missing one is fine."""
+        """Remove a file, or a folder with its contents, if it exists."""
         _checked(self._anywhere("rm", "-rf", "--one-file-system", path))
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -267,13 +266,13 @@ class Machine:
         input: str | None = None,  # noqa: A002 - as subprocess.run
         seconds: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program inside the booted machine, as root with all rights.
+        """Run a program inside the booted machine, as root with all capabilities.
 
         Args:
             argv: the program and its arguments.
-            check: whether another exit code than 0 is an error.
+            check: whether a nonzero exit code is an error.
             input: the program's input.
-            seconds: how long it may take.
+            seconds: the time limit.
 
         Raises:
             MachineError: the machine is off, or ``check`` finds an error.
@@ -284,7 +283,7 @@ class Machine:
         return done
 
     def run_offline(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program in the switched-off machine's files, as an image builder does: in a chroot with /proc."""
+        """Run a program on the files of the switched-off machine, as an image builder does: in a chroot with /proc."""
         if self.is_on:
             raise MachineError("it's on: use run()")
         done = self._in_tree(*argv)
@@ -293,14 +292,14 @@ class Machine:
         return done
 
     def install(self, *arguments: str) -> None:
-        """Run this checkout's command line on the switched-off machine's files, ``ROOT``, from another system.
+        """Run this checkout's command line from another system on the files of the switched-off machine, at ``ROOT``.
 
         Args:
-            arguments: like ``"apply", "--root", ROOT, CONFIG``.
+            arguments: the command and its arguments, such as ``"apply", "--root", ROOT, CONFIG``.
         """
         if self.is_on:
             raise MachineError("it's on: use python()")
-        # With the paths for which it was compiled.
+        # The Python code is mounted at the paths for which it was compiled.
         show = f"mount -t tmpfs tmpfs /opt; mkdir {_PYTHON}; mount --rbind {ROOT}{_PYTHON} {_PYTHON}"
         show += f'; mount --bind {ROOT}/var/cache /var/cache; exec "$@"'
         argv = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", show, "sh")
@@ -308,42 +307,42 @@ class Machine:
         _checked(self._keeper.run(*argv, "python3", "-m", "hostrouting", *arguments, env=env))
 
     def background(self, *argv: str) -> int:
-        """Start a program inside, as a child of its first process, and return its pid at once.
+        """Start a program inside, as a child of the machine's first process, and return its pid at once.
 
-        A process that ``run`` brings in is no such child: systemd-shutdown isn't notified of its end, and waits 10 s
+        A process started by ``run`` isn't such a child: systemd-shutdown doesn't notice when it ends, and waits 10 s
         for it.
         """
         start = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
         return int(self.run("sh", "-c", start, "sh", *argv).stdout)
 
     def python(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run this checkout's command line inside, like ``python("check", "--cidr", "10.0.0.0/8")``; off: offline."""
+        """Run this checkout's command line, such as ``python("check", "--cidr", "10.0.0.0/8")``, inside or offline."""
         argv = ("python3", "-m", "hostrouting", *arguments)
         return self.run(*argv, check=check, seconds=seconds) if self.is_on else self.run_offline(*argv, check=check)
 
     def systemctl(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run systemctl inside; off: only commands that need no running systemd (enable, mask, ...)."""
+        """Run systemctl inside; if the machine is off, only commands such as enable and mask work."""
         if self.is_on:
             return self.run("systemctl", *arguments, check=check, seconds=seconds)
         return self.run_offline("systemctl", "--root=/", *arguments, check=check)
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """Return properties of a unit, as ``systemctl show`` prints them; all if none is named."""
+        """Return properties of a unit as ``systemctl show`` prints them, or all properties if none is named."""
         chosen = [f"--property={','.join(properties)}"] if properties else []
         lines = self.systemctl("show", *chosen, "--", unit).stdout.splitlines()
         return dict(re.findall(r"^(\w+)=(.*)$", line)[0] for line in lines)
 
     def state(self, unit: str) -> str:
-        """Return a unit's ActiveState and SubState, like ``active/running``."""
+        """Return a unit's ActiveState and SubState, such as ``active/running``."""
         shown = self.show(unit, "ActiveState", "SubState")
         return f"{shown['ActiveState']}/{shown['SubState']}"
 
     def main_pid(self, unit: str) -> int:
-        """Return the pid of a unit's main process; 0 if there is none."""
+        """Return the pid of a unit's main process, or 0 if there is none."""
         return int(self.show(unit, "MainPID")["MainPID"])
 
     def when(self, unit: str, timestamp: str) -> float:
-        """Return a timestamp of a unit, like ``ExecMainExitTimestamp``, in seconds since 1970, to the microsecond."""
+        """Return a timestamp of a unit, such as ``ExecMainExitTimestamp``, in seconds since 1970, with microseconds."""
         said = self.systemctl("show", "--timestamp=us+utc", f"--property={timestamp}", "--", unit).stdout
         try:
             _, day, hour, _ = said.strip().partition("=")[2].split()
@@ -352,7 +351,7 @@ class Machine:
         return datetime.strptime(f"{day} {hour}", "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=timezone.utc).timestamp()
 
     def journal(self, unit: str | None = None, *, every_boot: bool = False) -> str:
-        """Return the journal of this boot (off: of the last one), also after a power-off."""
+        """Return the journal of this boot, or of the last one if the machine is off."""
         chosen = [*([f"--unit={unit}"] if unit else []), *([] if every_boot else [f"--boot={self._boot_id or '0'}"])]
         argv = ["journalctl", "--no-pager", "--no-hostname", "--output=short-monotonic", *chosen]
         if self.is_on:
@@ -361,10 +360,10 @@ class Machine:
         return self._in_tree(*argv, "--directory=/var/log/journal").stdout
 
     def wait_until(self, predicate: Callable[[], bool], what: str = "", *, seconds: float = WAIT_SECONDS) -> None:
-        """Test a condition again and again until it holds.
+        """Test a condition repeatedly until it holds.
 
         Raises:
-            MachineError: it doesn't within ``seconds``; the message has the journal's end.
+            MachineError: the condition doesn't hold within ``seconds``; the message contains the end of the journal.
         """
         began = time.monotonic()
         end = began + seconds
@@ -372,12 +371,12 @@ class Machine:
             looked = time.monotonic()
             if looked > end:
                 raise MachineError(f"{what or predicate} doesn't hold after {seconds:g} s:\n{self.journal()[-4000:]}")
-            # The predicate starts programs: give it at most half of the time.
+            # The predicate starts programs, so it gets at most half of the time.
             time.sleep(max(_POLL_SECONDS, looked - began))
             began = time.monotonic()
 
     def wait_for(self, unit: str, *states: str, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until a unit is in one of these states, like ``active`` or ``active/exited``."""
+        """Wait until a unit is in one of these states, such as ``active`` or ``active/exited``."""
         wanted = set(states)
 
         def is_there() -> bool:
@@ -391,7 +390,7 @@ class Machine:
         self.systemctl("is-system-running", "--wait", check=False, seconds=seconds)
 
     def way_in(self) -> list[str]:
-        """Return the words that another process puts before a program to run it inside, as ``run`` does."""
+        """Return the command prefix with which another process can run a program inside, as ``run`` does."""
         inside = (f"{name}={value}" for name, value in ENVIRONMENT.items())
         return [*self._keeper.way_in(str(os.getpid())), *self._inside(), "env", "-i", *inside]
 
@@ -400,7 +399,7 @@ class Machine:
     def _inside(self) -> tuple[str, ...]:
         if not self.is_on or not self._leader:
             raise MachineError(f"it's off; its console: {self._console_text()}")
-        # The keeper's /proc lists only the machine's processes: a stale pid can't be one of the host's.
+        # The keeper's /proc lists only the machine's processes, so a stale pid can't belong to a host process.
         return ("nsenter", "-t", self._leader, "--all", "--")
 
     def _in_tree(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
@@ -417,7 +416,7 @@ class Machine:
 
 
 def compile_python(tree: Path, folder: Path) -> None:
-    """Make the Python of a tree compile all modules that the command line may load, once for many machines.
+    """Make a tree's Python compile all modules that the command line may load, once for many machines.
 
     Args:
         tree: the tree, as for ``Machine``.

@@ -1,4 +1,4 @@
-"""Life with AKSFlexNode's agent: join, update, repave, reset and rejoin, with the drop-ins of today's machines."""
+"""Life with AKSFlexNode's agent: join, update, repave, reset and rejoin, with the drop-ins of current machines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ UNIT_OF_ROUTES, UNIT_OF_CHECK = "static-routes.service", "check-route-overlap.se
 SHADOW = ("172.16.1.0/25", "dev", "ib0")
 OTHER = {"destination": "172.16.2.0/24"}
 
-# The agent's drop-in for a machine; the agent rewrites it with other words each time, in a service that the machine
-# requires and in a step of the start.
+# The agent's drop-in for a machine. The agent rewrites it with different contents each time, both in a service that
+# the machine requires and in a step of the start.
 WRITES_DROP_IN = f"""#!/bin/sh
 set -eu
 folder={UNITS}/systemd-nspawn@$2.service.d
@@ -48,7 +48,7 @@ REGENERATES = f"[Service]\nType=oneshot\nExecStart={AGENT} regenerate-config %i\
 
 
 class Agent:
-    """The agent's actions on a node, and the machine that it started last."""
+    """The agent's actions on a node, and the last machine that it started."""
 
     def __init__(self, node: Machine) -> None:
         self.node = node
@@ -56,7 +56,7 @@ class Agent:
         self.payload: Payload
 
     def provision(self, machine: str) -> None:
-        """Make a machine, which is off; if another one is on, a repave stops it first."""
+        """Create a machine, which is off; if another machine is on, a repave stops it first."""
         node = self.node
         node.write(AGENT, WRITES_DROP_IN, mode=0o755)
         node.write(f"{UNITS}/{REGENERATE}@.service", REGENERATES)
@@ -74,7 +74,7 @@ class Agent:
         self.node.systemctl("start", "--no-block", self.payload.unit)
 
     def reset(self) -> None:
-        """Reset the node; the agent knows of no other program's files below /etc/systemd."""
+        """Reset the node; the agent doesn't know other programs' files below /etc/systemd."""
         self.clean_up(self.machine)
         self.node.remove(f"{UNITS}/{REGENERATE}@.service")
         self.node.systemctl("daemon-reload")
@@ -91,7 +91,7 @@ def is_held(agent: Agent) -> None:
 
 
 def goes_on(agent: Agent) -> None:
-    """Wait until a held start goes on by itself: no program starts it again."""
+    """Wait until a held start continues on its own, as no program starts it again."""
     agent.payload.wait_until_it_ran()
     assert marker(agent.node) == {"ok": ""}
     agent.node.wait_until(agent.payload.is_running, "the machine runs")
@@ -130,7 +130,7 @@ def join(node: Machine, agent: Agent, machine: str) -> None:
 
 
 def rejoin(node: Machine, agent: Agent, machine: str) -> None:
-    """Join a node that starts before ``Configure`` has run, and is shadowed when it has."""
+    """Join a node that starts before ``Configure`` has run, and is shadowed afterwards."""
     node.ip("route", "add", *SHADOW)
     agent.provision(machine)
     agent.begin_start()
@@ -144,7 +144,7 @@ def rejoin(node: Machine, agent: Agent, machine: str) -> None:
 
 
 def live(node: Machine, agent: Agent, first: str, second: str) -> None:
-    """Join, or rejoin; then update, repave and reset."""
+    """Join or rejoin a node, and then update, repave and reset it."""
     if node.exists(GATE):
         rejoin(node, agent, first)
     else:

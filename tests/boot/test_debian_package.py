@@ -1,4 +1,4 @@
-"""The Debian package on a booted system: it installs, applies, survives, is upgraded, removed and purged."""
+"""The Debian package on a booted system: install, apply, reboot, upgrade, remove and purge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTFILE = "/var/lib/hostrouting.prom"
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 SHADOW = "192.168.7.1/16"
 
-# A config that installs everything.
+# This config installs everything.
 DOCUMENT = {
     "hostRouting": {
         "staticRoutes": {"enabled": True, "routes": [FIXED]},
@@ -36,19 +36,19 @@ DOCUMENT = {
     "hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}},
 }
 
-# The same package, a revision later.
+# Build the same package with a higher revision.
 RAISE = f"""
 base64 -d {DEB}.base64 >{DEB}
 dpkg-deb -R {DEB} /root/raised
 sed -i '/^Version:/s/$/.1/' /root/raised/DEBIAN/control
 dpkg-deb -Znone -b /root/raised {NEWER}
 """
-# Everything except what dpkg, systemd and the rig write.
+# List all files except those that dpkg, systemd and the rig write.
 FILES = "find /etc /usr /var/lib -not -path '/var/lib/[dmps]*/*' | sort"
 
 
 def dpkg(node: Machine, *words: str) -> str:
-    """Run dpkg, without this checkout's Python and its compiled files, and return the scripts' output."""
+    """Run dpkg without this checkout's Python and its compiled files, and return the output of the scripts."""
     return node.run("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "dpkg", *words).stderr
 
 
@@ -93,7 +93,7 @@ def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release
     assert "apt purge hostrouting" in dpkg(node, "--remove", "hostrouting")
     assert not node.exists(HOME)
     assert payload.main_pid() == machine
-    # The gate is as before, at the next boot too; no unit tries to run a removed program.
+    # The gate works as before, even at the next boot, and no unit tries to run a program that was removed.
     node.reboot()
     payload.wait_until_it_ran()
     assert OURS in routes(node)

@@ -1,4 +1,4 @@
-"""The doctor on a booted systemd: silent on a healthy node, and it finds what only systemd knows."""
+"""The doctor on a booted systemd: it reports nothing on a healthy node, and finds what only systemd knows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def doctor(node: Machine, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the exit code and the findings."""
+    """Run the doctor, and return its exit code and findings."""
     done = node.python("doctor", "--output", "json", *words, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads(done.stdout)["findings"]
@@ -60,7 +60,7 @@ BindPaths=/bin/true:{CHECK}
 RestartPreventExitStatus=255
 """
 
-# Faults that only systemd, or the kernel's mounts, can show: the commands that plant and fix each, and the finding.
+# Faults that only systemd or the kernel's mounts can show: the commands that create and fix each one, and the finding.
 LIVE = [
     (
         [f"mkdir -p {OURS}", f"printf '{SETTINGS}' >{OURS}/x.conf", RELOAD],
@@ -146,7 +146,7 @@ def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> Non
     overridden = find(findings, "gate-overridden")
     assert overridden["subject"] == payload.unit
     assert f"out of {OURS}/zzz-override.conf" in overridden["hint"]
-    # As the hints say: the operator removes what isn't ours, apply does the rest.
+    # Follow the hints: the operator removes foreign files, and apply does the rest.
     node.remove(f"{OURS}/zzz-override.conf")
     node.systemctl("unmask", "static-routes.service")
     node.systemctl("daemon-reload")

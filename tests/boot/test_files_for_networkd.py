@@ -1,4 +1,4 @@
-"""Our files for netplan and systemd-networkd, used by both on a booted system: the routes are there."""
+"""Our files for netplan and systemd-networkd on a booted system: both programs install the routes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAYABLE_BY_ALL = [
     route("172.17.1.1/32"),
     route("172.17.2.0/24", NextHop("eth0", IPv4Address("169.254.1.1"), onlink=True), mtu=65520),
     route("172.17.3.0/24", NextHop("ib0"), source=OWN, mtu=68, metric=2**31 - 1),
-    # Its gateway is reached by the route behind it.
+    # The gateway of this route is reached through the next one.
     route("172.17.4.0/24", NextHop("eth0", IPv4Address("172.17.5.1"))),
     route("172.17.5.0/24", NextHop("eth0")),
 ]
@@ -57,13 +57,13 @@ network:
 
 
 def drop_ins(routes: list[Route]) -> dict[str, str]:
-    """Return the text of each interface's file; each starts with a comment."""
+    """Return the text of each interface's file, which starts with a comment."""
     texts = as_networkd(routes).removeprefix("# ").split("\n\n# ")
     return {text.partition(":")[0]: f"# {text}\n" for text in texts}
 
 
 def sections(text: str) -> set[frozenset[str]]:
-    """Return the [Route] sections of a .network file, each as a set of lines; netplan leaves out defaults."""
+    """Return the [Route] sections of a .network file as sets of lines, without defaults, which netplan omits."""
     lines = [line.replace("=true", "=yes") for line in text.splitlines() if line != "GatewayOnLink=no"]
     return {frozenset(filter(None, section.split("\n"))) for section in "\n".join(lines).split("[Route]\n")[1:]}
 
@@ -77,7 +77,7 @@ def cabled(machine: Machine) -> Machine:
 
 
 def await_routes(node: Machine, routes: list[Route]) -> None:
-    """Wait until networkd has installed exactly these routes, next to the default route."""
+    """Wait until networkd has installed exactly these routes, in addition to the default route."""
     wanted = {str(attrs.evolve(route, protocol=Protocol.STATIC)) for route in routes}
 
     def are_there() -> bool:
@@ -151,19 +151,19 @@ def test_the_comments_warnings_are_true(cabled: Machine) -> None:
     cabled.systemctl("enable", "systemd-networkd.service")
     cabled.boot()
     cabled.wait_until(is_configured, "eth0 is configured")
-    # A mere reconfigure drops routes that other programs have added, and doesn't read the file.
+    # A mere reconfigure drops routes that other programs have added, and doesn't read the file again.
     add_others()
     cabled.write(DROP_IN.format("eth0"), as_networkd(FIXING))
     cabled.run("networkctl", "reconfigure", "eth0")
     cabled.wait_until(lambda: not is_kept(), "others' route is gone")
     cabled.wait_until(is_configured, "eth0 is configured again")
     await_routes(cabled, [])
-    # A reload reads the file, and drops the routes too.
+    # A reload reads the file again, and drops the routes too.
     add_others()
     cabled.run("networkctl", "reload")
     await_routes(cabled, FIXING)
     assert not is_kept()
-    # netplan imports what it doesn't know yet, into a file whose name sorts before most.
+    # netplan imports keys that it doesn't know into a file whose name sorts before most others.
     cabled.run("mv", "/etc/systemd/network/10-eth0.network", "/etc/systemd/network/20-eth0.network")
     cabled.write(FRAGMENT, as_netplan(FIXING), mode=0o600)
     cabled.run("netplan", "generate")

@@ -45,12 +45,12 @@ def write_config(
 
 
 def install_into_image(node: Machine) -> None:
-    """Run ``apply --root`` on the switched-off machine's files, as an image builder does."""
+    """Run ``apply --root`` on the files of the switched-off machine, as an image builder does."""
     node.install("apply", "--root", ROOT, f"{ROOT}{CONFIG}")
 
 
 def installed(node: Machine, *routes: dict[str, Any], add: Any = add_nested_machine, **config: Any) -> Payload:
-    """Return a payload behind the gate, installed offline; the machine is off."""
+    """Install a payload behind the gate offline, and return it; the machine is off."""
     payload: Payload = add(node)
     if add is add_kubelet:
         config.setdefault("consumer", "kubelet.service")
@@ -65,7 +65,7 @@ def marker(node: Machine) -> dict[str, str]:
 
 
 def start(node: Machine, payload: Payload) -> bool:
-    """Start the payload, as an operator does; return whether that succeeds, neither held back nor failed."""
+    """Start the payload as an operator does, and return whether it starts, instead of being held back or failing."""
     if node.state(payload.unit).startswith("activating"):
         node.systemctl("stop", payload.unit)
     node.systemctl("reset-failed", payload.unit, check=False)
@@ -178,7 +178,7 @@ def test_a_shadow_holds_a_node_with_the_probe_back(node: Machine) -> None:
     boot_held(node, payload)
     found = "expected CIDR 172.0.0.0/8 (probe 172.16.0.0) routes via ib0, expected eth0"
     assert f"{found}; by 172.16" in node.journal(payload.unit)
-    # The image had no Python of its own; the running host's has modules to install.
+    # The image had no Python of its own. On the running host, Python has modules to install.
     assert node.python("apply", check=False).returncode == 1
     assert not start(node, payload)
     journal = node.journal(payload.unit)
@@ -256,7 +256,7 @@ def test_warn_forgives_a_missing_check_but_not_missing_routes(node: Machine) -> 
 
 
 def test_a_hanging_warn_check_lets_the_node_start_in_time(node: Machine) -> None:
-    """The consumer may have less patience than the gate."""
+    """The consumer's start timeout may be shorter than the gate's."""
     seconds = by_day(6, by_night=18)
     payload = installed(node, add=add_kubelet, mode="WARN")
     node.write(GATE, node.read(GATE).replace("ALL_SECONDS=18", f"ALL_SECONDS={seconds}"), mode=0o755)
@@ -265,7 +265,7 @@ def test_a_hanging_warn_check_lets_the_node_start_in_time(node: Machine) -> None
     payload.wait_until_it_ran()
     ip = node.run("readlink", "-f", ip).stdout.strip()
     node.run("cp", ip, "/tmp/ip")
-    # Without a monitor the check does no lookups.
+    # Without a monitor, the check makes no lookups.
     hanging = '#!/bin/sh\ncase $* in *monitor*) exec /tmp/ip "$@" ;; esac\nexec sleep infinity\n'
     node.write("/tmp/hanging", hanging, mode=0o755)
     node.run("mount", "--bind", "/tmp/hanging", ip)
@@ -312,7 +312,7 @@ def test_only_strict_refuses_a_consumer_with_its_network(node: Machine, mode: st
     else:
         boot_held(node, payload)
     assert "network namespace" in node.journal(payload.unit)
-    assert "172.16.1.0/24 via 10.1.0.1" in node.run("ip", "route").stdout  # by the oneshot, on the host
+    assert "172.16.1.0/24 via 10.1.0.1" in node.run("ip", "route").stdout  # the oneshot has installed it on the host
 
 
 def test_the_gate_survives_an_override_that_empties_the_list(node: Machine) -> None:
@@ -351,7 +351,7 @@ def test_a_consumer_installed_later_is_held_too(node: Machine) -> None:
     node.boot()
     said = node.python("apply", check=False).stderr.splitlines()
     assert said[0].startswith("hostrouting: there is no unit kubelet.service")
-    assert said[1].startswith("hostrouting: OVERLAP")  # installed, then judged
+    assert said[1].startswith("hostrouting: OVERLAP")  # the output comes after the installation
     payload = add_kubelet(node, enabled=False)
     assert not start(node, payload)
     assert not payload.has_run()
@@ -369,7 +369,7 @@ def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
     payload.wait_until_it_ran()
     assert "gate.off" in node.journal(payload.unit)
     assert "gate-off: the file /etc/hostrouting/gate.off is there" in marker(node)["detected"]
-    # A later check doesn't hide it.
+    # A later check keeps this marker.
     node.systemctl("restart", "check-route-overlap.service", check=False)
     assert re.search(r"^OVERLAP: .*\ngate-off: the file /etc/hostrouting/gate.off is there", marker(node)["detected"])
 
@@ -385,7 +385,7 @@ def test_the_kernel_argument_admits_loudly(node: Machine) -> None:
 
 
 def files(node: Machine) -> str:
-    """Return mode, size, target and checksum of every file, link and folder below /etc."""
+    """Return the mode, size, target and checksum of every file, link and folder below /etc."""
     script = (
         "cd /etc && find . -printf '%p %m %y %l\\n' | sort && find . -type f -not -name '*.pyc' -print0 | sort -z "
         "| xargs -0 sha256sum"
@@ -399,12 +399,12 @@ def test_no_update_ever_stops_or_restarts_a_running_machine(node: Machine) -> No
     payload.wait_until_it_ran()
     pid = payload.main_pid()
     for routes, config in (
-        ((FIXED, {"destination": "172.16.2.0/24"}), {}),  # one more
-        (({"destination": "172.16.1.0/24", "metric": 5},), {}),  # a changed one
-        ((), {"cidrs": ("10.96.0.0/12",)}),  # removed
+        ((FIXED, {"destination": "172.16.2.0/24"}), {}),  # one more route
+        (({"destination": "172.16.1.0/24", "metric": 5},), {}),  # a changed route
+        ((), {"cidrs": ("10.96.0.0/12",)}),  # no route
         ((FIXED,), {"mode": "WARN", "cidrs": ("172.16.1.0/24", "172.16.3.0/24")}),  # another mode
         ((), {"cidrs": ()}),  # no CIDR
-        ((FIXED,), {}),  # and again
+        ((FIXED,), {}),  # the first config again
     ):
         write_config(node, *routes, **config)
         node.python("apply")
@@ -434,7 +434,7 @@ def test_dropping_the_routes_step_keeps_the_gate_closed(node: Machine) -> None:
 @pytest.mark.each_release
 @pytest.mark.parametrize("key", ["ExecCondition", "ExecStartPre"])
 def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine, key: str) -> None:
-    """systemd skips the rest of a list whose current command is gone, so both lists have our command."""
+    """systemd skips the rest of a list if its current command is gone, so the gate is in both lists."""
     payload = installed(node)
     other = f"{UNITS}/{payload.unit}.d/{'0' if key == 'ExecCondition' else '50'}-other.conf"
     node.write(other, f"[Service]\n{key}=/bin/sleep 3\n")
@@ -449,7 +449,7 @@ def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine, k
     if key == "ExecCondition":
         node.wait_for(payload.unit, "failed")
         assert not payload.has_run()
-    else:  # the skipped command has run already
+    else:  # the skipped command has already run
         payload.wait_until_it_ran()
         assert marker(node) == {"ok": ""}
 
@@ -483,7 +483,7 @@ def test_an_old_waiting_oneshot_does_not_write_last(machine: Machine) -> None:
 
 
 def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
-    """The reference's links are removed first, and the gate holds from then on."""
+    """The reference's links are removed first, and the gate is in force from then on."""
     from boot.test_reference_faults import PASSING
     from boot.test_reference_faults import install as install_the_reference
 
@@ -505,7 +505,7 @@ def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
 
 
 def test_remove_leaves_the_tree_as_it_was(node: Machine) -> None:
-    """The reference's old script and unit install their routes at every boot."""
+    """The reference's old script and unit would install their routes at every boot."""
     payload = add_nested_machine(node)
     write_config(node, FIXED)
     node.boot()

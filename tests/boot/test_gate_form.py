@@ -1,4 +1,4 @@
-"""Reasons for the form of the gate's drop-ins: each case fails with another form, and passes with the real gate."""
+"""The reasons for the form of the gate's drop-ins: each case fails with another form, and passes with the real gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRYING = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec
 
 @pytest.fixture
 def trying(node: Machine) -> Payload:
-    """Return a gated unit that systemd restarts after every failure; the shadowed machine is on and hasn't started it."""
+    """Return a gated unit that systemd restarts after every failure; it is off, and its machine is on and shadowed."""
     payload = installed(node, add=add_kubelet)
     node.write(f"{DROP_INS}/10-restart.conf", TRYING)
     node.systemctl("disable", payload.unit)
@@ -39,7 +39,7 @@ def begin(node: Machine, *payloads: Payload) -> None:
 
 
 def wait_until_tried_again(node: Machine, payload: Payload) -> None:
-    """Wait until a start has failed, and systemd has begun another one by itself."""
+    """Wait until a start has failed, and systemd has begun another one on its own."""
     node.wait_until(lambda: int(node.show(payload.unit, "NRestarts")["NRestarts"]) > 0, f"{payload.unit} fails")
 
 
@@ -56,7 +56,7 @@ LATECOMERS = [
 
 @pytest.mark.each_release
 def test_systemds_own_failures_are_retried_as_without_the_gate(node: Machine, trying: Payload) -> None:
-    """An ``ExecCondition=`` without "-" would count as a unit that is skipped: no error, no ``Restart=``, never up."""
+    """Without "-", a failing ``ExecCondition=`` would skip the unit, with no error, no ``Restart=`` and no start."""
     beside = add_kubelet(node, "beside", enabled=False)
     node.write(f"{UNITS}/beside.service.d/10-restart.conf", TRYING)
     node.ip(*FIX)
@@ -88,7 +88,7 @@ SPOILERS = [
 
 @pytest.mark.each_release
 def test_a_missing_or_truncated_gate_is_closed_until_the_fix(node: Machine, trying: Payload, by_turns: Any) -> None:
-    """A gate that is cut to its first line succeeds, and leaves no pass."""
+    """A gate script that is truncated to its first line succeeds, but leaves no pass."""
     for spoil, fix in by_turns(SPOILERS):
         node.run("sh", "-euc", spoil)
         begin(node, trying)
@@ -124,7 +124,7 @@ def service(*lines: str) -> str:
 
 
 SLEEP, OTHER_SLEEP = "ExecStartPre=/bin/sleep 0.2", "ExecStartPre=/bin/sleep 0.3"
-# A file of another program's before and after it changes; no text: the file doesn't exist.
+# Another program's file before and after a change. An empty text means that the file doesn't exist.
 CHANGES = [
     ("00-a.conf", service(SLEEP), service(OTHER_SLEEP)),
     ("0-a.conf", service(SLEEP), service(OTHER_SLEEP)),
@@ -150,7 +150,7 @@ def test_other_programs_lines_neither_open_nor_close_it(node: Machine, trying: P
         trying.wait_until_held()
         node.write(path, second)
         node.systemctl("daemon-reload")
-        node.run("sleep", "1.2")  # it looks again in that time
+        node.run("sleep", "1.2")  # the gate checks again within this time
         trying.wait_until_held()
         assert len(trying.starts()) == count, name
         node.ip(*FIX)
@@ -160,7 +160,7 @@ def test_other_programs_lines_neither_open_nor_close_it(node: Machine, trying: P
         node.write(path, text) if before is None else node.remove(path)
 
 
-# Unbounded's agent does this: a step before the start rewrites the drop-in that contains it.
+# Unbounded's agent behaves like this: a step before the start rewrites the drop-in that contains the step.
 REWRITE = """#!/bin/sh
 printf '[Service]\\nExecStartPre=/usr/local/bin/rewrite %s\\nExecStartPre=/bin/sleep 0.1\\n' "$(date +%N)" \
   >/etc/systemd/system/kubelet.service.d/override.conf
@@ -171,7 +171,7 @@ sleep 0.1
 
 @pytest.mark.each_release
 def test_a_step_that_rewrites_its_drop_in_changes_nothing(node: Machine, trying: Payload) -> None:
-    """The step's line vanishes with the reload while it runs, and systemd skips the rest of its list."""
+    """While the step runs, a reload removes its line, and systemd skips the rest of the step's list."""
     node.write("/usr/local/bin/rewrite", REWRITE, mode=0o755)
     node.write(f"{DROP_INS}/override.conf", service("ExecStartPre=/usr/local/bin/rewrite 0"))
     begin(node, trying)
@@ -186,7 +186,7 @@ def test_a_step_that_rewrites_its_drop_in_changes_nothing(node: Machine, trying:
 
 
 def test_the_last_look_sees_changes_after_the_first(node: Machine, trying: Payload) -> None:
-    """Other programs' steps may take long: routes or config may have changed when they are done."""
+    """Other programs' steps may take long, so routes or the config may have changed when they are done."""
     node.write(f"{DROP_INS}/10-slow.conf", service("ExecStartPre=/bin/sleep 3"))
     node.ip(*FIX)
     begin(node, trying)

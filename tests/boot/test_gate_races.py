@@ -1,4 +1,4 @@
-"""The gate at random moments: updates, removals, kills and full disks while machines start and run; many by night."""
+"""The gate at random moments: updates, removals, kills and full disks while machines start and run (many by night)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOCK = "/run/aks-flex-node/lock"
 
 
 def other_lines(seconds: float) -> str:
-    """Return another program's steps before ours, which make both lists take longer."""
+    """Return steps of another program that run before ours and make both lists take longer."""
     return f"[Service]\nExecCondition=/bin/sleep {seconds}\nExecStartPre=/bin/sleep {seconds}\n"
 
 
@@ -48,7 +48,7 @@ def update_theirs(node: Machine, number: int) -> None:
 
 
 def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) -> bool:
-    """Start the machine, disturb it so much later, and return whether its payload ran."""
+    """Start the machine, disturb it after some seconds, and return whether its payload ran."""
     node.systemctl("reset-failed", payload.unit, check=False)
     before = len(payload.starts())
     node.remove("/run/outcome")
@@ -66,7 +66,7 @@ def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) ->
 @pytest.mark.each_release
 @pytest.mark.parametrize("update", [update_ours, update_theirs])
 def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) -> None:
-    """G1 covers both nodes and both lists: a shadowed machine never runs, a healthy one always does."""
+    """G1 covers both nodes and both lists: a shadowed machine never runs, and a healthy one always does."""
     chance = random.Random(1)
     payload = installed(node)
     node.write(OTHER, other_lines(0.2))
@@ -102,7 +102,7 @@ def test_a_removal_never_keeps_a_healthy_machine_down(node: Machine) -> None:
 
 
 def draw_config(chance: random.Random) -> dict[str, Any]:
-    """Draw a config that the node fulfils, or that only warns."""
+    """Draw a config that the node fulfils, or one that only warns."""
     destinations = chance.sample([f"172.16.{number}.0/24" for number in range(1, 9)], chance.randrange(5))
     strays = ["172.16.200.0/24"] if chance.random() < 0.2 else []
     return {
@@ -125,7 +125,7 @@ def put(node: Machine, path: str, section: dict[str, Any]) -> None:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """Return a machine that runs behind the gate, with a watcher."""
+    """Return the payload of a machine that runs behind the gate, with a watcher."""
     payload = installed(node, FIXED)
     node.boot()
     payload.wait_until_it_ran()
@@ -170,7 +170,7 @@ def test_a_killed_run_leaves_a_whole_state(node: Machine, running: Payload) -> N
 
 
 def state_of_each_file(node: Machine) -> dict[str, str]:
-    """Return mode and checksum of each file below /etc, except for the two that describe all tasks together."""
+    """Return the mode and checksum of each file below /etc, except for the two that describe all tasks together."""
     lines = [line for line in files(node).splitlines() if "hostrouting.installed.json" not in line]
     described = {line.split()[0]: line for line in lines if line.startswith("./")}
     sums = {line.split()[1]: line for line in lines if not line.startswith(("./", "."))}
@@ -179,7 +179,7 @@ def state_of_each_file(node: Machine) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EROFS"])
 def test_on_a_full_disk_each_task_is_done_or_undone(node: Machine, running: Payload, kind: str) -> None:
-    """The routes may be the new ones if the check's task fails after them: each task is all or nothing."""
+    """If the check's task fails, the routes may already be the new ones, as each task on its own is all or nothing."""
     chance = random.Random(5)
     pid = running.main_pid()
     for number in range(by_day(2, by_night=25)):
@@ -217,7 +217,7 @@ def test_on_a_full_disk_each_task_is_done_or_undone(node: Machine, running: Payl
 
 
 def test_two_runs_at_once_leave_one_config_or_none(node: Machine, running: Payload) -> None:
-    """G5 with the watcher: ``apply`` runs together with another one, and with ``remove``."""
+    """G5 with the watcher: ``apply`` runs concurrently with another ``apply``, and with ``remove``."""
     chance = random.Random(6)
     pid = running.main_pid()
     for name, routes, cidr, mode in (
@@ -245,7 +245,7 @@ python3 -m hostrouting {other} || exit; wait $!"""
 
 
 def test_an_update_delays_no_start_while_systemd_reloads(node: Machine, running: Payload) -> None:
-    """G7: the scripts' lock is held while routes are read, written and verified, not during a reload of seconds."""
+    """G7: the scripts' lock is held while routes are read, written and verified, not while systemd reloads slowly."""
     node.write("/etc/systemd/system-generators/slow", "#!/bin/sh\nsleep 2\n", mode=0o755)
     write_config(node, FIXED, HARMLESS, watch={"enabled": True})
     taken = f"""python3 -m hostrouting apply & run=$!

@@ -1,4 +1,4 @@
-"""The confined units still do their work, and lack every privilege that they don't need."""
+"""The confined units still do their work, and have no privilege that they don't need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LACKS_CARRIER = "from hostrouting.kernel.rtnetlink.messages import lacks_carrier
 
 
 def exposure(node: Machine, unit: str) -> float:
-    """Return the exposure that systemd-analyze computes for a unit, from 0 to 10."""
+    """Return the exposure level that systemd-analyze computes for a unit, from 0 to 10."""
     said = node.run("systemd-analyze", "security", "--no-pager", unit).stdout
     return float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)[0])
 

@@ -1,4 +1,4 @@
-"""Azure's agent gives InfiniBand its addresses late: a STRICT node is held until they arrive, and judged then."""
+"""Azure's agent configures InfiniBand addresses late: a STRICT node is held until they arrive, and then judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hostrouting.kernel.namespace import enter_namespace
 if TYPE_CHECKING:
     from boot.rig import Machine
 
-# Longer than the gate's own wait.
+# This is longer than the gate's own wait.
 LATE_SECONDS = by_day(8, by_night=20)
 AGENT = f"""\
 [Service]
@@ -24,7 +24,7 @@ WantedBy=multi-user.target
 
 
 def test_a_strict_node_waits_for_the_address_that_shadows(machine: Machine) -> None:
-    enter_namespace()  # the interface is made in this thread's namespace, which was the host's
+    enter_namespace()  # the interface is created in this thread's namespace, which was the host's
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     with infiniband("ib0", is_up=False):
         machine.take_nic("ib0")

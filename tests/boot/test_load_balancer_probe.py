@@ -18,7 +18,7 @@ NFT, AWAY = "/usr/sbin/nft", "/usr/sbin/nft.away"
 LISTING = ("nft", "-s", "list", "table", "ip6", "azure_slb_probe")
 PINNED = ("ip", "-6", "route", "show", "2603:1062:0:1:fe80:1234:5678:9abc")
 
-# The reference agent's unit: it claims to be ordered before the machine, but isn't, and runs again with each one.
+# The reference agent's unit claims to be ordered before the machine, but isn't, and runs again with each machine.
 REFERENCE_FLUSH = """\
 [Unit]
 Description=Flush nftables rules
@@ -31,17 +31,17 @@ ExecStart=/usr/sbin/nft flush ruleset
 RequiredBy=systemd-nspawn@.service
 """
 
-# A machine without an order after the flush starts before it.
+# Without this delay, a machine that isn't ordered after the flush would start before it.
 SLOWLY = "[Service]\nExecStartPre=/bin/sleep 0.5\n"
 
-# These steps run after the gate, and before the payload's process.
+# These steps run after the gate and before the payload's process.
 LOOK = f"[Service]\nExecStartPre=+/bin/sh -c '{' '.join(LISTING)} >>/run/seen || echo none >>/run/seen'\n"
 
 CONFIG = "/root/networking.json"
 
 
 def change(node: Machine, device: str | None = None, consumer: str = TEMPLATE) -> None:
-    """Run ``hostrouting lb-probe apply``, into the image if the machine is off; no device: the config disables it."""
+    """Run ``hostrouting lb-probe apply``, on the image if the machine is off; no device disables it in the config."""
     probe = {"enabled": False} if device is None else {"enabled": True, "devices": [device]}
     document = {"hostRouting": {"consumer": consumer}, "hostNetworking": {"loadBalancerProbe": probe}}
     node.write(CONFIG, json.dumps(document))
@@ -62,14 +62,14 @@ def add_flusher(node: Machine) -> None:
 
 
 def seen(node: Machine) -> str:
-    """Return what was in force at each start of the payload since the last call."""
+    """Return the rules that were in force at each start of the payload since the last call."""
     text = node.read("/run/seen")
     node.remove("/run/seen")
     return text
 
 
 def is_ordered(node: Machine, payload: Payload) -> bool:
-    """Tell whether the last flush was over before the payload's last start."""
+    """Return whether the last flush had finished before the payload's last start."""
     return node.when(FLUSH, "ExecMainExitTimestamp") < payload.starts()[-1]
 
 
@@ -97,10 +97,10 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     assert node.show(UNIT, "Result")["Result"] == "success"
     assert "via fe80::1234:5678:9abc dev eth0 proto hostrouting metric 1" in node.run(*PINNED).stdout
 
-    assert start(node, other)  # flushes again, while a machine runs
+    assert start(node, other)  # this flushes again while a machine runs
     other.wait_until_it_ran()
     assert (seen(node), listing(node), is_ordered(node, other)) == (wanted, wanted, True)
-    node.ip("-6", "route", "flush", "proto", "217")  # as if its link had gone; each start brings it back
+    node.ip("-6", "route", "flush", "proto", "217")  # simulates the loss of its link; each start restores the route
     run_again(node, payload)
     assert (seen(node), listing(node), is_ordered(node, payload)) == (wanted, wanted, True)
     assert "dev eth0" in node.run(*PINNED).stdout
@@ -157,7 +157,7 @@ def test_no_change_restarts_a_running_machine(node: Machine) -> None:
 
 
 def test_a_failure_at_boot_is_retried(node: Machine) -> None:
-    """The node still starts; without nft the flush, which machines require, is skipped."""
+    """The node still starts; without nft, the flush that machines require is skipped."""
     payload = add_nested_machine(node)
     add_flusher(node)
     change(node, "none0")
@@ -172,7 +172,7 @@ def test_a_failure_at_boot_is_retried(node: Machine) -> None:
     node.wait_until(lambda: "dev none0" in node.run(*PINNED).stdout, "it is tried again, and the device is there")
     node.run("mv", NFT, AWAY)
     run_again(node, payload)
-    # The flushing unit isn't harmed either.
+    # The flushing unit still works too.
     node.write(NFT, "#!/bin/sh\nexit 0\n", mode=0o755)
     for verb in ("start", "reload", "restart", "stop"):
         node.systemctl(verb, "nftables.service")

@@ -1,4 +1,4 @@
-"""A restart of systemd-networkd ends as predicted."""
+"""A restart of systemd-networkd has the predicted result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bugs of the reference's units, shown on a real systemd; each is a reason for the gate's form.
+"""Bugs of the reference's units, reproduced on a real systemd; each explains a part of the gate's form.
 
-The units are rebuilt: plain oneshots that name the template in ``Before=`` and are required by it, and an installer
+The units are imitations: simple oneshots that name the template in ``Before=`` and are required by it, and an installer
 that restarts them when their script has changed.
 """
 
@@ -37,7 +37,7 @@ RequiredBy={consumer}
 
 PASSING = "#!/bin/sh\nexit 0\n"
 FAILING = "#!/bin/sh\nexit 1\n"
-# A slow STRICT check, as one that waits for DHCP is, which then fails.
+# A slow STRICT check, such as one that waits for DHCP and then fails.
 SLOWLY_FAILING = "#!/bin/sh\nuntil [ -e /run/go ]; do sleep .02; done\nexit 1\n"
 
 
@@ -52,7 +52,7 @@ def install(machine: Machine, consumer: str, *, check: str) -> None:
 
 
 class TestBeforeATemplateOrdersNothing:
-    """Proof that ``Before=`` a template, as the reference uses it, orders nothing."""
+    """Proof that ``Before=`` with a template, as the reference uses it, orders nothing."""
 
     def test_systemd_orders_an_instance_named_after_the_unit(self, node: Machine) -> None:
         kube1 = add_nested_machine(node)
@@ -78,7 +78,7 @@ class TestBeforeATemplateOrdersNothing:
         assert "Dependency failed" not in node.journal()
 
     def test_a_drop_in_for_the_template_orders_it(self, node: Machine) -> None:
-        """After= on the template's side orders the same check."""
+        """``After=`` on the template's side does order the same check."""
         kube1 = add_nested_machine(node)
         install(node, TEMPLATE, check=SLOWLY_FAILING)
         node.write(f"/etc/systemd/system/{TEMPLATE}.d/zz-order.conf", f"[Unit]\nAfter={CHECK}\n")
@@ -99,7 +99,7 @@ class TestBeforeATemplateOrdersNothing:
     ],
 )
 class TestARestartOfARequiredOneshotBouncesTheNode:
-    """Proof that the reference's reaction to a changed script restarts the node."""
+    """Proof that the reference restarts the node when a script has changed."""
 
     def test_it_is_stopped_and_started(self, node: Machine, add: Callable[[Machine], Payload], consumer: str) -> None:
         payload = add(node)
@@ -117,7 +117,7 @@ class TestARestartOfARequiredOneshotBouncesTheNode:
     ) -> None:
         payload = add(node)
         install(node, consumer, check=PASSING)
-        # The template has no order, so the test makes sure that the check fails before the machine is up again.
+        # The template isn't ordered, so the test ensures that the check fails before the machine is up again.
         node.write(f"/etc/systemd/system/{consumer}.d/zz-order.conf", f"[Unit]\nAfter={CHECK}\n")
         node.boot()
         payload.wait_until_it_ran()

@@ -41,7 +41,7 @@ def test_the_nested_machine_runs_under_the_unmodified_template(node: Machine) ->
     shown = node.show(kube1.unit, "FragmentPath", "DropInPaths", "Requires", "ActiveState")
     assert shown["DropInPaths"] == ""
     assert shown["ActiveState"] == "active"
-    # The package's own checksum for it.
+    # The package lists its own checksum of the file.
     path = os.path.join("usr/lib/systemd/system", os.path.basename(shown["FragmentPath"]))  # noqa: PTH118, PTH119
     sums = node.read("/var/lib/dpkg/info/systemd-container.md5sums")
     expected = re.findall(rf"^(\w+)  (?:usr/)?{re.escape(path.removeprefix('usr/'))}$", sums, re.MULTILINE)
@@ -169,7 +169,8 @@ def test_the_machine_cant_see_the_hosts_files(tree: Path) -> None:
     assert not (tree / "etc/written").exists()
 
 
-# Everything that a machine, or a test in it, could leave behind; other programs may install packages meanwhile.
+# The places in which a machine, or a test in it, could leave something. Other files may change at any time, as other
+# programs may install packages.
 _PLACES = (
     *("/etc/aks-flex-node", "/run/aks-flex-node", "/etc/iproute2/rt_protos.d/hostrouting.conf"),
     *("/etc/systemd/nspawn/kube1.nspawn", "/var/lib/machines/kube1", "/usr/local/bin/payload"),
@@ -186,7 +187,7 @@ if command -v nft >/dev/null; then nft list tables; fi
 
 
 def _host(tree: Path) -> dict[str, object]:
-    """Return the state that a machine must not change."""
+    """Return the host state that a machine must not change."""
     units = [path for path in Path("/etc/systemd/system").glob("*") if _UNITS.match(path.name)]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
@@ -207,19 +208,19 @@ def _times(paths: Iterable[Path]) -> dict[Path, int]:
 
 def _links_of(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
-        with suppress(FileNotFoundError):  # the process that lists the folder
+        with suppress(FileNotFoundError):  # the process that lists the folder may have ended
             yield str(path.readlink())
 
 
 def _processes_of(machine: Machine) -> set[str]:
-    """Return all processes in a machine's namespaces, by pid and start time: a pid alone may be reused."""
+    """Return all processes in a machine's namespaces by pid and start time, as a pid alone may be reused."""
     own = {path.stat().st_ino for path in Path("/proc/self/ns").iterdir()}
     names = [f"/proc/self/ns/{name}" for name in ("mnt", "pid", "net", "uts", "ipc", "cgroup")]
     entered = [run("stat", "-Lc", "%i", *names).stdout for run in (machine._keeper.run, machine.run)]
     namespaces = {int(word) for line in entered for word in line.split()} - own
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or may not be read: then it isn't one of ours
+        with suppress(OSError):  # the process has ended, or may not be read, so it isn't one of ours
             if any(path.stat().st_ino in namespaces for path in (folder / "ns").iterdir()):
                 found.add(_identity(folder))
     return found

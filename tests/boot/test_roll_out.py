@@ -1,4 +1,4 @@
-"""The roll-out of deploy/ansible on booted machines: it stops at the first batch in danger, and goes on later."""
+"""The roll-out of deploy/ansible on booted machines: it stops at the first batch in danger, and continues later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.ci
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
 
-# The first sick node is in a batch with a healthy node.
+# The first sick node shares its batch with a healthy one.
 BATCHES, SIZE, SICK, KEPT, HELD = (
     ([1, 10, "10%"], 20, {13, 16, 20}, 11, 2) if IS_NIGHTLY else ([1, 2, "50%"], 4, {3, 4}, 1, 2)
 )
@@ -41,20 +41,20 @@ ROUTING = {
     "waitSeconds": 1,
 }
 COMMAND = '#!/bin/sh\nexec python3 -m hostrouting "$@"\n'
-# Healthy at the first check, and shadowed from then on.
+# This node is healthy at the first check, and shadowed from then on.
 TURNING_SICK = f"""#!/bin/sh
 python3 -m hostrouting "$@"
 code=$?
 [ "$1" != check ] || ip route add {" ".join(SHADOW)} || echo "it is sick already" >&2
 exit $code
 """
-# An agent's own keys in the file that holds our config too.
+# The keys of another agent, which shares the file with our config.
 AGENT = '{"azure": {"bootstrapToken": "abc.0123",\t"ids": [1.50]},\n "agent": {}}\n'
 CUT_OFF = f'if [ -e {TRIAL} ]; then echo "nsenter: cut off" >&2; exit 1; fi; exec "$@"'
 
 
 class Fleet:
-    """Booted machines, and an Ansible that writes to one folder alone."""
+    """Booted machines, and an Ansible that writes only to one folder."""
 
     def __init__(self, nodes: list[Machine], folder: Path) -> None:
         self.nodes = nodes
@@ -96,7 +96,7 @@ class Fleet:
     def roll_out(
         self, *batches: int | str, limit: str = "all", **given: int
     ) -> tuple[int, dict[str, dict[str, int]], str]:
-        """Run the roll-out; return the exit code, the result of each host, and the output."""
+        """Run the roll-out, and return the exit code, the result of each host, and the output."""
         began = time.monotonic()
         extra = json.dumps({"hostrouting_batches": batches or BATCHES} | given)
         done = self.run("ansible-playbook", "hostrouting.hostrouting.roll_out", "--limit", limit, "-e", extra)
@@ -110,7 +110,7 @@ class Fleet:
 
 
 def state(node: Machine) -> str:
-    """Return how far a roll-out has come on a node: the installed mode, if any."""
+    """Return the progress of a roll-out on a node: the installed mode if there is one."""
     if ours(node) and node.exists(CONFIG):
         return str(json.loads(node.read(CONFIG))["hostRouting"]["routeOverlap"]["mode"])
     if ours(node) or node.exists(CONFIG) or node.exists("/etc/hostrouting"):
@@ -120,7 +120,7 @@ def state(node: Machine) -> str:
 
 @pytest.fixture
 def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[int, Collection[int]], Fleet]:
-    """Return a maker of fleets; on its sick machines no route of the config fixes the shadow."""
+    """Return a factory of fleets; on the sick machines, no route of the config fixes the shadow."""
     if not (PROGRAMS / "ansible-playbook").exists():
         pytest.fail("Ansible isn't installed; the extra named ansible has it, from Python 3.11 on", pytrace=False)
 

@@ -1,4 +1,4 @@
-"""The cache of trees: each is made once, nothing is removed unless proven to be ours, and a tree boots."""
+"""The cache of trees: each tree is made once, a folder is removed only if it is proven to be ours, and a tree boots."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_foreign_folder_in_the_cache_stops_the_builder(cache: Path) -> None:
 
 @pytest.mark.each_release
 def test_its_python_is_compiled_in_it(tree: Path) -> None:
-    """A machine's own Python adds no file later, and no path of this checkout is in the tree."""
+    """A machine's own Python adds no file later, and the tree contains no path of this checkout."""
     assert [*(tree / "usr/share/python3/debpython/__pycache__").glob("files.*.pyc")]
     assert not (tree / Path(__file__).parents[2].relative_to("/")).exists()
 

@@ -1,4 +1,4 @@
-"""``apply --try`` on a booted systemd: rolled back in time or confirmed as a whole, even if processes are killed."""
+"""``apply --try`` on a booted systemd: rolled back in time or fully confirmed, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ours(node: Machine) -> list[str]:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """Return a machine that runs behind the gate, and a config to try, which removes one route and adds another."""
+    """Return the payload of a machine that runs behind the gate, with a config to try that replaces one route."""
     payload = installed(node, FIXED)
     write_tried(node)
     node.boot()
@@ -48,13 +48,13 @@ def write_tried(node: Machine) -> None:
 
 
 def is_over(node: Machine) -> bool:
-    """Tell whether a trial has ended, and no unit of it runs."""
+    """Return whether a trial has ended and none of its units is loaded."""
     units = node.systemctl("list-units", "--all", "--plain", "--no-legend", f"{UNIT}.*").stdout
     return not (node.exists(TRIAL) or node.exists(f"{MARKERS}/trial.confirmed.json") or units.strip())
 
 
 def outcome(node: Machine, before: str) -> str:
-    """Return ``back`` or ``confirmed`` if all routes and files are so; otherwise what there is."""
+    """Return ``back`` or ``confirmed`` if all routes and files match, or otherwise a description of the state."""
     is_as_before = files(node) == before
     planned = {path: node.python("plan", path, check=False).returncode for path in (CONFIG, TRIED)}
     if ours(node) == ["172.16.1.0/24"] and is_as_before:
@@ -71,7 +71,7 @@ def test_unconfirmed_routes_are_rolled_back_in_time(node: Machine, running: Payl
     node.wait_until(lambda: is_over(node), "the trial is over")
     assert outcome(node, before) == "back"
     assert node.python("confirm", check=False).returncode == 1
-    # Another trial right away has its own timer.
+    # Another trial that starts right away gets its own timer.
     said = json.loads(node.python("apply", "--try", "600", "--output", "json", TRIED).stdout)
     assert (said["host"], said["changed"]) == ("node", True)
     assert ours(node) == ["172.16.9.0/24"]
@@ -112,7 +112,7 @@ def test_a_start_ignores_the_trial_and_ends_it(node: Machine, running: Payload) 
 
 
 def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
-    """The trial's routes disappear when its time is over, and the node would then run shadowed."""
+    """The trial's routes are removed when its time is up, and the node would then run shadowed."""
     chance = random.Random(21)
     payload = installed(node)
     node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [FIXED]})[1:-1]))
@@ -129,7 +129,7 @@ def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
 
 
 def test_the_oneshot_ends_a_trial_whose_timer_is_lost(node: Machine, running: Payload) -> None:
-    """A soft reboot, and ``systemctl isolate``, end the timer and leave /run and the routes."""
+    """A soft reboot or ``systemctl isolate`` stops the timer, but leaves /run and the routes alone."""
     before = files(node)
     node.python("apply", "--try", "2", TRIED)
     node.systemctl("stop", f"{UNIT}.timer")
@@ -149,12 +149,12 @@ def test_the_watcher_rests_during_a_trial(node: Machine, running: Payload) -> No
     node.wait_for("hostrouting-watch.service", "active/running")
     before = files(node)
     node.python("apply", "--try", "600", TRIED)
-    node.ip("link", "set", "ib0", "down")  # an event
+    node.ip("link", "set", "ib0", "down")  # any event
     node.wait_until(
         lambda: "trial" in node.show("hostrouting-watch.service", "StatusText")["StatusText"], "the watcher has looked"
     )
     assert ours(node) == ["172.16.9.0/24"]
-    node.systemctl("start", f"{UNIT}.service")  # as the timer does
+    node.systemctl("start", f"{UNIT}.service")  # the timer does the same
     node.systemctl("stop", f"{UNIT}.timer")
     node.wait_until(lambda: is_over(node), "the trial is over")
     assert outcome(node, before) == "back"
@@ -162,12 +162,12 @@ def test_the_watcher_rests_during_a_trial(node: Machine, running: Payload) -> No
 
 
 def kill(node: Machine, words: str, seconds: float) -> None:
-    """Run the command line, and kill all of its processes so much later."""
+    """Run a command line, and kill all of its processes after some seconds."""
     node.run("sh", "-c", f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true")
 
 
 def stage(node: Machine) -> str:
-    """Return how far the killed command had come."""
+    """Return the stage that the killed command had reached."""
     for name, is_so in (
         ("in the midst of the confirm", node.exists(f"{MARKERS}/trial.confirmed.json")),
         ("while the trial stood", node.exists(TRIAL)),
@@ -197,7 +197,7 @@ def test_any_killed_process_leaves_routes_rolled_back_or_confirmed(node: Machine
 
 
 def test_a_killed_confirm_is_completed_when_the_time_is_over(node: Machine, running: Payload) -> None:
-    """These moments in the middle of the confirm are hardly hit by chance."""
+    """Random kills rarely hit these moments in the middle of the confirm."""
     chance = random.Random(19)
     for _ in range(by_day(1, by_night=20)):
         before = files(node)

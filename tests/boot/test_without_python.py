@@ -1,4 +1,4 @@
-"""A host without Python, made from an Ignition document or with install.sh alone: it boots, checks, and holds back."""
+"""A host without Python, installed from an Ignition document or with install.sh: it boots, checks, and holds back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from boot.rig import Machine
 
 OUT = "/root/out"
-# Ignition enables units by presets, which the first boot follows.
+# Ignition enables units through presets, which systemd applies at the first boot.
 PRESET = "/etc/systemd/system-preset/20-ignition.preset"
 
 
@@ -67,7 +67,7 @@ def provision(node: Machine, config: Config) -> None:
 
 
 def whole(node: Machine) -> str:
-    """Return mode, target and checksum of everything below /etc; the machine is off."""
+    """Return the mode, target and checksum of everything below /etc; the machine is off."""
     script = "cd /etc && find . -printf '%p %m %y %l\n' | sort; find . -type f -not -name machine-id -print0 | sort -z | xargs -0 sha256sum"
     return node.run_offline("sh", "-euc", script).stdout
 
@@ -127,7 +127,7 @@ def test_in_a_chroot_it_leaves_the_same_files_as_apply(node: Machine) -> None:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """Return a running machine on which nothing is installed."""
+    """Return the payload of a running machine on which nothing is installed."""
     payload = add_nested_machine(node)
     without_python(node)
     node.boot()
@@ -164,7 +164,7 @@ OTHER = {"destination": "172.16.9.0/24"}
 
 
 def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payload) -> None:
-    """One failure is a route that can't be installed; the other an override that removes the gate."""
+    """The first failure is a route that can't be installed; the second is an override that disables the gate."""
     carry(node, document(UNREACHABLE, cidrs=()))
     before = files(node)
     done = node.run(f"{OUT}/install.sh", check=False)
@@ -197,7 +197,7 @@ def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, runnin
 
 
 def test_a_signal_never_leaves_routes_without_files(node: Machine, running: Payload) -> None:
-    """It comes while the routes' script waits for the lock, and only to install.sh."""
+    """The signal arrives while the routes' script waits for the lock, and is sent only to install.sh."""
     carry(node, document(FIXED))
     node.run("mkdir", "-p", "/run/aks-flex-node")
     node.background("flock", "/run/aks-flex-node/lock", "sh", "-c", "until [ -e /run/go-on ]; do sleep 0.1; done")

@@ -1,14 +1,14 @@
-"""Debian trees to boot: made once with mmdebstrap, kept in a cache folder, and never written to again.
+"""Debian trees to boot: created once with mmdebstrap, kept in a cache folder, and never modified afterwards.
 
-    python tests/boot/trees.py          # makes the missing trees, and prints their paths
+    python tests/boot/trees.py          # creates the missing trees, and prints their paths
 
-The cache folder is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache folder. In it:
+The cache folder is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache folder. It contains:
 
-    lock                        held while a tree is made; a waiting process then finds the tree ready
-    build-TOKEN/mark, tree/     being made; only such a folder is ever removed, and only if its mark holds its token
-    SUITE-KEY/mark, tree/       ready; KEY is a hash of the suite, the packages and the set-up
+    lock                        held while a tree is created; a waiting process then finds the finished tree
+    build-TOKEN/mark, tree/     unfinished; only such a folder is ever removed, and only if its mark contains its token
+    SUITE-KEY/mark, tree/       finished; KEY is a hash of the suite, the packages and the set-up
 
-Old trees stay until a user deletes them by hand: the harness removes nothing but its own failed attempts.
+Old trees stay until a user deletes them: this module removes only its own failed attempts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "remove_build",
 ]
 
-# Debian's suites, with the version of systemd in each.
+# Debian's suites, with their versions of systemd.
 SUITES = {"bookworm": 252, "trixie": 257}
 
 PACKAGES = (
@@ -50,7 +50,7 @@ PACKAGES = (
 )
 BUILD_SECONDS = 900
 
-# Runs in the new tree, chrooted: its links can't lead out of it.
+# This script runs chrooted in the new tree, so links in the tree can't lead out of it.
 SET_UP = r"""
 set -eu
 # Without a fixed one each boot counts as the first, and presets are applied anew.
@@ -71,8 +71,8 @@ done
 touch -d '2040-01-01' /etc/.updated /var/.updated
 """
 
-# The whole environment that the packages' scripts get from us. With ./run's settings for Python the byte code would go
-# elsewhere, and the distribution's own Python would write its byte code later, in a machine that compares its files.
+# The complete environment of the packages' scripts. With ./run's settings for Python, the byte code would go elsewhere,
+# and the distribution's own Python would write it later, in a machine whose files are compared.
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -80,7 +80,7 @@ ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "HOSTROUTING_BOOT_SET_UP": SET_UP,
 }
-# A network may have no other route out.
+# In some networks a proxy is the only way out.
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 _KEPT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
@@ -89,15 +89,15 @@ _BUILD = re.compile(r"build-(?P<token>[0-9a-f]{32})")
 
 
 class CannotBuildError(Exception):
-    """A tree that is missing and can't be made; the message says why."""
+    """An error for a tree that is missing and can't be created; the message says why."""
 
 
 class NotOursError(Exception):
-    """A folder that was to be removed but isn't one that this module has made, or isn't safe to remove."""
+    """An error for a folder that should be removed, but was not created by this module or isn't safe to remove."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of the trees."""
+    """Return the folder that contains the trees."""
     if named := os.environ.get("HOSTROUTING_BOOT_CACHE"):
         return Path(named).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
@@ -106,16 +106,16 @@ def cache_folder() -> Path:
 def find_or_build(
     suite: str, *, cache: Path | None = None, make: Callable[[str, Path, int], None] | None = None
 ) -> Path:
-    """Return the tree of a suite; make a missing one, which takes half a minute and the network.
+    """Return the tree of a suite, and create it if it is missing, which takes half a minute and the network.
 
     Args:
-        suite: one of ``SUITES``.
-        cache: the folder to keep it in; None: ``cache_folder()``.
-        make: makes the tree of a suite at a path, and keeps a file descriptor, the lock's, open meanwhile; None:
-            mmdebstrap.
+        suite: a suite in ``SUITES``.
+        cache: the cache folder, or None for ``cache_folder()``.
+        make: a function that creates the tree of a suite at a path, and keeps the lock's file descriptor open until it
+            is done, or None for mmdebstrap.
 
     Raises:
-        CannotBuildError: the tree is missing and can't be made.
+        CannotBuildError: the tree is missing and can't be created.
     """
     cache = (cache or cache_folder()).resolve()
     final = cache / f"{suite}-{_key(suite)}"
@@ -129,7 +129,7 @@ def find_or_build(
 
 
 def build_all() -> list[Path]:
-    """Make the missing trees of all suites, and return all."""
+    """Create the missing trees of all suites, and return all trees."""
     return [find_or_build(suite) for suite in SUITES]
 
 
@@ -158,7 +158,7 @@ def _locked(cache: Path) -> Iterator[int]:
 
 
 def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
-    for left_behind in cache.glob("build-*"):  # left by a killed builder: a live one would hold the lock
+    for left_behind in cache.glob("build-*"):  # a killed builder left it behind, as a live one would hold the lock
         remove_build(left_behind, cache)
     token = secrets.token_hex(16)
     build = cache / f"build-{token}"
@@ -174,7 +174,7 @@ def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
 
 def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     argv = [
-        # Mounts for the packages' scripts stay in a mount namespace that ends with them.
+        # The scripts of the packages run in a mount namespace of their own, which removes their mounts at the end.
         *("nsenter", f"--net={outer_network()}", "unshare", "--mount", "--propagation", "private"),
         *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"),
         *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
@@ -183,7 +183,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     ]
     env = ENVIRONMENT | {name: os.environ[name] for name in _PROXIES if name in os.environ}
     try:
-        # It inherits the lock: if this process is killed, mmdebstrap holds it until it is done.
+        # mmdebstrap inherits the lock: if this process is killed, mmdebstrap holds it until it is done.
         done = subprocess.run(
             argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, pass_fds=[lock], check=False,
@@ -196,7 +196,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
 
 
 def outer_network() -> str:
-    """Return the network namespace to download in: that of the first ancestor that can be read.
+    """Return the network namespace for downloads: that of the farthest ancestor process whose namespace can be read.
 
     The tests run in their own namespace, which has no route out.
     """
@@ -209,14 +209,14 @@ def outer_network() -> str:
 
 
 def remove_build(folder: Path, cache: Path) -> None:
-    """Remove an unfinished tree that this module has made, and nothing else.
+    """Remove an unfinished tree that this module has created, and nothing else.
 
     Args:
-        folder: ``build-TOKEN`` in ``cache``, with a mark that holds the same token.
-        cache: the folder of trees.
+        folder: ``build-TOKEN`` in ``cache``, with a mark that contains the same token.
+        cache: the folder that contains the trees.
 
     Raises:
-        NotOursError: the folder is another one, or something is mounted in it; nothing was removed.
+        NotOursError: the folder is a different one, or something is mounted in it; nothing was removed.
     """
     for objection in _objections(folder, cache):
         raise NotOursError(f"refused to remove {folder}: {objection}")
@@ -224,7 +224,7 @@ def remove_build(folder: Path, cache: Path) -> None:
 
 
 def _objections(folder: Path, cache: Path) -> Iterator[str]:
-    """Return why a folder mustn't be removed; the first reason counts, as later ones rely on it."""
+    """Yield the reasons why a folder must not be removed. The first one counts, as later ones rely on it."""
     if not cache.is_absolute() or cache.resolve() != cache or folder.parent != cache:
         yield "it isn't directly in the folder of trees, or there are links on the way"
     name = _BUILD.fullmatch(folder.name)
