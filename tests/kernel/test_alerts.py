@@ -1,4 +1,4 @@
-"""Each alert of deploy/prometheus fires on metrics of a sick node on a real kernel, and none on a healthy one's."""
+"""Each alert of deploy/prometheus fires on the metrics of a sick node, and none on those of a healthy node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def host(node: NamespaceKernel, tmp_path: Path) -> Host:
 
 @pytest.fixture
 def check(host: Host, capsys: Any) -> Callable[[str], str]:
-    """Return the metrics of ``hostrouting check``, as the node exporter would read them."""
+    """Return the metrics of ``hostrouting check`` as the node exporter would read them."""
 
     def run(cidr: str) -> str:
         cli.main(["check", "--cidr", cidr, "--output", "prometheus"], host=host)
@@ -60,10 +60,10 @@ def promtool(*words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Callable[..., None]:
-    """Check that a query returns just these labels, each with 1, after minutes in which the exporter keeps serving."""
+    """Check that a query returns exactly these labels, each with the value 1, after some minutes of exporting."""
 
     def see(metrics: str, query: str, *labels: dict[str, str], minutes: int = 10) -> None:
-        # promtool's clock begins at 0, when these metrics were taken.
+        # promtool's clock starts at 0, so the time of the run has to be 0 too.
         lines = re.sub(rf"^{RUN_AT} .*", f"{RUN_AT} 0", metrics, flags=re.MULTILINE).splitlines()
         told = [line.rpartition(" ") for line in lines if not line.startswith("#")]
         series = [{"series": of_node(name), "values": f"{value}x{minutes}"} for name, _, value in told]
@@ -83,14 +83,14 @@ def samples(tmp_path: Path) -> Callable[..., None]:
 
 
 def of_node(series: str) -> str:
-    """Return a series as the server stores it, with the label of its node."""
+    """Return a series with the label of its node, as the Prometheus server stores it."""
     name, _, labels = series.rstrip("}").partition("{")
     return f'{name}{{{labels}{"," if labels else ""}instance="n"}}'
 
 
 @pytest.fixture
 def firing(samples: Callable[..., None]) -> Callable[..., None]:
-    """Check that just these alerts fire after some minutes."""
+    """Check that exactly these alerts fire after some minutes."""
 
     def see(metrics: str, *alerts: str, minutes: int = 10) -> None:
         query = 'count by (alertname) (ALERTS{alertstate="firing"})'
@@ -133,7 +133,7 @@ def test_a_gate_that_is_switched_off_fires(check: Any, firing: Any, host: Host) 
 
 
 def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples: Any) -> None:
-    """The query is in docs/reference/watch.md."""
+    """The query is documented in docs/reference/watch.md."""
     route = {"destination": str(FIXED), "dev": "ib7"}
     warn, strict = (watched(host, route, "hostrouting_problem", mode=mode) for mode in ("WARN", "STRICT"))
     query = re.search(r"```promql\n(.*hostrouting_info.*)\n```", PAGE.read_text())
@@ -144,7 +144,7 @@ def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples:
 
 
 def test_a_failed_run_keeps_old_metrics_and_fires(check: Any, firing: Any, tmp_path: Path) -> None:
-    """The recipe of docs/reference/watch.md runs where hostrouting is missing, can't read its config, or works."""
+    """Run the recipe of docs/reference/watch.md with hostrouting missing, unable to read its config, or working."""
     recipe = re.search(r"^\$ (hostrouting check --output prometheus .*)$", PAGE.read_text(), re.MULTILINE)
     assert recipe is not None
     metrics, textfile, program = check(SHADOWED), tmp_path / "hostrouting.prom", tmp_path / "bin/hostrouting"
@@ -166,7 +166,7 @@ def watched(
     meanwhile: Callable[[], None] = lambda: None,
     mode: str = "WARN",
 ) -> str:
-    """Return the metrics of ``hostrouting watch`` on a shadowed node, as soon as one of them is 1."""
+    """Return the metrics of ``hostrouting watch`` on a shadowed node as soon as one of them is 1."""
     (host.layout.root / "metrics").mkdir(exist_ok=True)
     document = {
         "staticRoutes": {"enabled": True, "routes": [route]},

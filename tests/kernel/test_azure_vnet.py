@@ -1,4 +1,4 @@
-"""azure-vnet's leftovers break a new pod, and their removal fixes it: real packets, ebtables and bridge."""
+"""azure-vnet's leftovers break a new pod, and removing them fixes it, with real packets, ebtables and a bridge."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def changes_nothing(world: AzureWorld) -> bool:
     return world.everything() == before
 
 
-# --- each leftover, alone ------------------------------------------------------------------------------------------
+# --- each leftover on its own --------------------------------------------------------------------------------------
 
 
 def test_without_leftovers_nothing_is_removed(world: AzureWorld) -> None:
@@ -136,7 +136,7 @@ def test_leftovers_at_the_hosts_address_are_removed(world: AzureWorld) -> None:
 
 
 def test_a_live_pod_with_a_changed_mac_is_kept(world: AzureWorld) -> None:
-    """KubeVirt's bridge binding does so: the machine in the pod has the MAC, and the pod's end a different one."""
+    """KubeVirt's bridge binding gives the MAC to the machine in the pod, and a different MAC to the pod's end."""
     world.layout.of(STATE_FILE).unlink()
     world.live.run(
         lambda: ip(
@@ -161,7 +161,7 @@ def test_a_live_pod_with_a_changed_mac_is_kept(world: AzureWorld) -> None:
 
 
 def test_an_unexplained_neighbour_stays_after_a_flush(world: AzureWorld) -> None:
-    """An administrator may have made it; the plan lists it."""
+    """An administrator may have added it, so the plan only lists it."""
     world.move_to_another_node()
     world.leave(Leftover.NEIGHBOUR, is_listed=False)
     tool("ebtables-nft", "-t", "nat", "-F")
@@ -172,7 +172,7 @@ def test_an_unexplained_neighbour_stays_after_a_flush(world: AzureWorld) -> None
     assert answer(world.host, LIVE) == "pod .33"
 
 
-# --- all of them: what is removed, and what stays ------------------------------------------------------------------
+# --- all leftovers together: what is removed, and what stays -------------------------------------------------------
 
 
 def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
@@ -187,7 +187,7 @@ def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
         clean(world, Watched(lambda: batches.append(1)))
         customers.await_more()
     assert customers.lost == []
-    assert batches == [1]  # one transaction
+    assert batches == [1]  # all in one transaction
     assert (world.rules(), world.neighbours(), world.routes()) == (rules, neighbours, routes)
     assert all(packets >= counted[rule] for rule, packets in world.packets().items())
     assert world.packets()[dnat(LIVE, mac_of(33))] > counted[dnat(LIVE, mac_of(33))]
@@ -222,7 +222,7 @@ def test_rules_that_ebtables_cannot_print_are_an_error(world: AzureWorld, rule: 
 
 
 def listed_by_nft() -> str:
-    """Return the rules without counters, which any packet changes."""
+    """Return the rules without their counters, which any packet changes."""
     return tool("nft", "-s", "list", "table", "bridge", "nat")
 
 
@@ -250,7 +250,7 @@ def test_rules_are_removed_without_the_bridge_too(world: AzureWorld) -> None:
 
 
 class Watched(LinuxBridgeNode):
-    """The real node, with hooks right before and after rules are removed."""
+    """The real node, with hooks that run directly before and after rules are removed."""
 
     def __init__(self, before: Callable[[], object], after: Callable[[], object] = lambda: None) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def test_a_late_cni_del_changes_nothing(world: AzureWorld) -> None:
 
 
 def test_a_half_done_add_stays(world: AzureWorld) -> None:
-    world.start_azure_pod("10.224.0.35")  # the pod's end is still here
+    world.start_azure_pod("10.224.0.35")  # the pod's end is still on the node
     world.add_azure_pod(HALF, is_saved=False)
     assert changes_nothing(world)
     assert answer(world.fabric, HALF) == "pod .34"
@@ -352,7 +352,7 @@ def test_peers_are_found_in_any_namespace(world: AzureWorld) -> None:
 
 
 def node_with(folder: Path, **programs: str) -> LinuxBridgeNode:
-    """Return a node whose only programs are some shell scripts, ip(8) and bridge(8)."""
+    """Return a node whose only programs are these shell scripts, ip(8) and bridge(8)."""
     for name in ("ip", "bridge"):
         programs[name] = real(name)
     for name, text in programs.items():
@@ -375,7 +375,7 @@ def test_without_privileges_no_rule_is_touched(world: AzureWorld, tmp_path: Path
     }
     node = node_with(tmp_path, **programs)
     with pytest.raises(AzureVnetError, match="can't read ebtables' rules: .*; run as root") as caught:
-        node.look("azure1")  # also if there is no such bridge
+        node.look("azure1")  # even if there is no such bridge
     assert caught.value.is_not_permitted
     with pytest.raises(AzureVnetError, match="can't delete 1 rules .*; run as root"):
         node.remove_rules([DNAT])
@@ -402,7 +402,7 @@ def test_no_ebtables_is_an_error_if_there_is_a_bridge(world: AzureWorld, tmp_pat
 def test_the_legacy_table_is_named(world: AzureWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module/ebtable_nat").mkdir(parents=True)
     plain = LinuxBridgeNode().look("azure0")
-    monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")  # rules are read without counters
+    monkeypatch.setenv("EBTABLES_SAVE_COUNTER", "yes")  # the rules are still read without counters
     state = LinuxBridgeNode(sys=tmp_path).look("azure0")
     assert (state.rules, plain.notes) == (plain.rules, ())
     assert "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L" in state.notes[0]

@@ -1,4 +1,4 @@
-"""A host without Python: install.sh installs what ``apply --root`` does, all or nothing; remove.sh removes it."""
+"""A host without Python: install.sh installs the same as ``apply --root``, all or nothing, and remove.sh removes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kernel
 
 TEMPLATE = "systemd-nspawn@.service"
 ROUTE = {"destination": "172.16.1.0/24"}
-# The scripts under test see the tree's /etc and /run as the system's.
+# The scripts under test see the tree's /etc and /run as their own.
 _ENTER = 'mount --bind "$0/etc" /etc && mount --bind "$0/run" /run && exec "$@"'
 _CHROOT = """
 mkdir -p "$0/usr" "$0/proc" "$0/tmp"
@@ -55,7 +55,7 @@ CONFIGS = {
 
 @pytest.fixture
 def new_tree(tmp_path: Path) -> Callable[[str], Path]:
-    """Make the folders of a system that has only some of those that are needed."""
+    """Return a function that creates a system with only some of the folders that our files need."""
     if shutil.which("systemctl") is None:
         pytest.skip("no systemctl on this machine")
 
@@ -93,7 +93,7 @@ def run(root: Path, script: Path, *words: str) -> tuple[int, str, str]:
 
 
 def contents(root: Path, *, times: bool = False) -> dict[str, tuple[Any, ...]]:
-    """Return mode and owner of each entry below /etc, with files' contents and links' targets."""
+    """Return the mode and owner of each entry below /etc, with the contents of files and the targets of links."""
 
     def told(path: Path) -> tuple[Any, ...]:
         state = path.lstat()
@@ -169,7 +169,7 @@ def test_other_parts_or_another_consumer_are_left_alone(tree: Path, tmp_path: Pa
 @pytest.mark.parametrize("number", range(len(rendered_files(BOTH, Layout("/x")))))
 @pytest.mark.parametrize("is_update", [False, True])
 def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int, is_update: bool) -> None:
-    """No rename replaces a folder in a file's place."""
+    """A folder at a file's path makes the rename fail."""
     if is_update:
         apply(config({"destination": "172.16.9.0/24"}), tree)
     obstacle = Layout(tree).of(Layout("/x").relative(rendered_files(BOTH, Layout("/x"))[number].path))
@@ -188,7 +188,7 @@ def test_a_signal_rolls_it_back(tree: Path, tmp_path: Path, sent: signal.Signals
     programs.mkdir()
     os.mkfifo(tree / "run/wait")
     script = folder / "install.sh"
-    # A separate program, like any other, stops it before the last drop-in.
+    # A separate program stops the script before the last drop-in, as any program could.
     script.write_text(
         script.read_text().replace('  sync "$new"\n', '  [[ $3 != */zz-* ]] || cat /run/wait\n  sync "$new"\n')
     )
@@ -209,7 +209,7 @@ def test_a_failed_rollback_of_a_file_is_reported(tree: Path, tmp_path: Path) -> 
 
 
 def killed(script: Path, number: int) -> Path:
-    """Return a copy of a script that ends, as by kill -9, before its Nth command."""
+    """Return a copy of a script that ends before its Nth command, as if by kill -9."""
     trap = f"COUNT=0; trap '[ $((++COUNT)) -ne {number} ] || kill -9 $$' DEBUG; set -T; "
     copy = script.with_name("killed.sh")
     copy.write_text(script.read_text().replace("\n[ $# -eq 0 ]", f"\n{trap}\n[ $# -eq 0 ]"))
@@ -296,7 +296,7 @@ def test_a_pipe_in_a_files_place_is_refused(tree: Path, tmp_path: Path, name: st
 @pytest.mark.parametrize("words", [(), ("bash",)])
 def test_its_folder_may_have_any_name(tree: Path, tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
     script = render(BOTH, tmp_path / name) / "install.sh"
-    # CDPATH makes ``cd`` print where it has gone.
+    # CDPATH makes ``cd`` print the new folder.
     here = ("env", f"CDPATH={tmp_path}", "sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *words)
     code, _, err = run(tree, script.relative_to(tmp_path) if name[0] != "-" else script, *here)
     assert (code, err) == (0, "")

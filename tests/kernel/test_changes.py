@@ -46,7 +46,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def returns(backend: NetlinkBackend, within: float = 10) -> bool:
-    """Tell whether a wait returns within some seconds; a busy machine needs more of them than an event does."""
+    """Return whether a wait returns within some seconds; a busy machine needs more time than an event takes."""
     try:
         backend.wait_for_change(CancelScope(timeout=within))
     except TimedOut:
@@ -55,7 +55,7 @@ def returns(backend: NetlinkBackend, within: float = 10) -> bool:
 
 
 def is_quiet(backend: NetlinkBackend) -> bool:
-    """Tell whether no change is pending, after at most one return without a change."""
+    """Return whether no change is pending, allowing for one return without a change."""
     return not returns(backend, 0.05) or not returns(backend, 0.05)
 
 
@@ -217,7 +217,7 @@ def test_it_listens_only_to_what_the_port_reads(node: NamespaceKernel) -> None:
         assert select.select([changes], [], [], 0.05)[0] == []
 
 
-# --- reading while others write -----------------------------------------------------------------------------------------
+# --- reading while others write --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", ["link down spare", "addr del 10.9.0.1/32 dev spare", "link del spare"])

@@ -1,4 +1,4 @@
-"""Hosts that once had a wrong verdict: sockets, library, snapshots and boot script now agree, and are right."""
+"""Hosts that once got a wrong verdict; sockets, library, snapshots and boot script now agree on the right one."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def overlap(devs: str, probe: str = "10.5.0.0", source: str = "") -> Told:
 
 
 SHUT = (("BLACKHOLE", "", "10.5.0.0", ""),)
-# Table 100 leads by ib0.
+# Table 100 leads to ib0.
 AWAY = "route add default via 10.2.0.1 dev ib0 table 100"
 
 FROM_ETH0 = "rule add pref 100 from 10.1.0.4 lookup 100"
-# IPv6 leaves by ib0.
+# IPv6 traffic leaves through ib0.
 WRAPPED = "addr add fd00:2::4/64 dev ib0 nodad\nroute add fc00::/16 dev ib0"
-# As long as the first gateway's neighbour isn't known to be reachable, the kernel alternates between the routes.
+# The kernel alternates between the routes until it knows that the first gateway's neighbour is reachable.
 BY_TURNS = """
     link set eth0 arp on
     route add default via 10.1.0.1 metric 1024 table {table}
@@ -56,7 +56,7 @@ TUNNELS = "".join(
 )
 CALICO = f"{veths('cali1').replace('p0', 'q0')}\nroute add 10.5.7.0/24 dev cali1"
 RENAMED_LOOPBACK = "link set lo down\nlink set lo name loop\nlink set loop up"
-# Half of the CIDR has a route where main isn't used.
+# Only half of the CIDR has a route once main isn't used any more.
 ONLY_HALF = """
     route add 10.5.0.0/17 via 10.1.0.1 table 100
     rule add pref 200 lookup 100
@@ -76,7 +76,7 @@ LOCAL_LAST = """
     addr add 10.5.5.1/24 dev eth0 noprefixroute
 """
 WAS_LOCAL = "route add local 10.7.7.7 dev lo\nroute add {} via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
-# Interfaces are registered in another order than numbered.
+# The interfaces are registered in a different order than their numbers.
 UNORDERED = veths("eth1 50", "ib0 60", "eth2 40", "tun0 70")
 BY_TUN0 = "addr add 10.1.0.4/24 dev eth1\naddr add 10.9.0.1/24 dev eth2\nroute add default dev tun0"
 BY_IB0 = "route add default dev ib0 table 100"
@@ -92,7 +92,7 @@ TWO_ADDRESSES = f"{veths('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0 scope li
 MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.0.0/17 via 10.1.0.1"
 
 CASES = {
-    # rules
+    # Rules.
     "a rule for the source of connections": Case(
         f"{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
     ),
@@ -201,7 +201,7 @@ CASES = {
     "results over another group are suppressed": Case(
         f"{GROUP}\n{BEHIND.format(group=0)}", overlap("ib0"), {"ib0"}, cidr="10.5.0.0/24"
     ),
-    # rules for ports
+    # Rules that match ports.
     "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", overlap("ib0"), {"ib0"}),
     "rules for all ports, and for some": Case(
         f"{AWAY}\nrule add dport 1-65534 lookup 100\nrule add dport 1-8 lookup main\n"
@@ -226,7 +226,7 @@ CASES = {
         f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", overlap("ib0"), {"eth0", "ib0"}
     ),
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100", seen={"eth0"}),
-    # tables local, main and default
+    # Tables local, main and default.
     "a wide local entry of table local": Case(
         "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1",
         overlap("lo"),
@@ -282,7 +282,7 @@ CASES = {
     "a route of main discards, and table default has other routes": Case(
         "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default", SHUT
     ),
-    # routes of other types
+    # Routes of other types.
     "a broadcast and an anycast route of main": Case(
         "route add broadcast 10.5.6.0/24 dev ib0 table main\nroute add anycast 10.5.7.0/24 dev ib0",
         overlap("ib0", "10.5.6.0"),
@@ -314,7 +314,7 @@ CASES = {
         SHUT,
         {None, "eth0"},
     ),
-    # tunnels
+    # Tunnels.
     "a default route for a tos": Case(
         f"{veths('t0').replace('p0', 'q0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0",
         overlap("ib0", "10.5.3.0"),
@@ -355,7 +355,7 @@ CASES = {
         seen={"ib0"},
         unknown="check-failed",
     ),
-    # several default routes
+    # Several default routes.
     "two default routes of one metric": Case(
         BY_TURNS.format(table="main"), seen={"eth0", "ib0"}, unknown="contested-default", default=""
     ),
@@ -386,7 +386,7 @@ CASES = {
         cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
         default="",
     ),
-    # sources that only the kernel knows
+    # Sources that only the kernel knows.
     "a route's src was deleted": Case(
         "addr add 10.1.0.7/32 dev eth0\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 src 10.1.0.7 table 100\n"
         "rule add to 10.5.0.0/16 lookup 100\naddr del 10.1.0.7/32 dev eth0",
@@ -496,7 +496,7 @@ CASES = {
         cidr="10.5.5.128/25",
         address="10.5.5.255",
     ),
-    # interfaces
+    # Interfaces.
     "an interface with commas in its name": Case(
         f"{veths('eth0,eth0').replace('p0', 'q0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
         overlap("eth0,eth0"),
@@ -521,11 +521,11 @@ def test_every_check_says_what_sockets_do(case: Case, kernel: NamespaceKernel, t
         assert leaving(case.address, count=16) == case.seen
 
 
-# --- hosts that no ip command makes ----------------------------------------------------------------------------------
+# --- hosts that ip commands alone can't create -----------------------------------------------------------------------
 
 
 def settled(kernel: NamespaceKernel, dev: str, state: str) -> None:
-    """Wait until each hop by an interface is in a state: routes learn of a lost carrier after the link."""
+    """Wait until each hop through an interface has a state, as routes learn of a lost carrier later than the link."""
     scope = phases.CancelScope(timeout=10)
     while not all(getattr(hop, state) for route in kernel.routes(Table.MAIN) for hop in route.hops if hop.dev == dev):
         kernel.wait_for_change(scope)
@@ -553,7 +553,7 @@ def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKe
 
 
 def test_a_negative_suppress_length_suppresses_nothing(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """The kernel treats the number as negative, and ip shows it so."""
+    """The kernel treats the number as negative, and ip prints it so."""
     case = Case(
         "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100",
         overlap("ib0"),
@@ -575,7 +575,7 @@ MEMBERS = """
 @pytest.mark.parametrize(
     ("does", "ends", "by"),
     [
-        (LEGS, "link set p1 down", {"eth0", "ib0"}),  # which drops them for lack of a carrier
+        (LEGS, "link set p1 down", {"eth0", "ib0"}),  # ib0 drops packets for lack of a carrier
         (LEGS, "link set ib0 down", {"eth0"}),
         (MEMBERS, "link set p1 down", {"eth0"}),
     ],
@@ -586,7 +586,7 @@ def test_a_hop_shown_dead_late_keeps_its_share(
     case = Case(does, overlap("eth0,ib0") if len(by) > 1 else ())
     case.build()
     run_ip(ends)
-    # The connected route is removed with the link, and marked with the carrier.
+    # Setting the link down removes the connected route; losing the carrier only marks it.
     settled(kernel, "ib0", "is_linkdown")
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     all_say(case, tmp_path)
@@ -599,7 +599,7 @@ BY_A_MASK = ((DSCP, b"\x00"), (DSCP_MASK, b"\x03"))
 
 
 def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
-    """Add a rule of preference 50 with a selector that ip has no words for."""
+    """Add a rule of preference 50 with a selector that ip can't express."""
     given = ((6, struct.pack("=I", 50)), *attributes)
     body = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, table, 0, 0, 1, 0)
     body += b"".join(struct.pack("=HH", 4 + len(value), kind) + value.ljust(4, b"\0") for kind, value in given)
@@ -649,7 +649,7 @@ def test_a_rule_by_an_unknown_selector(
 
 
 def test_an_explanation_sees_that_two_tables_were_split(kernel: NamespaceKernel) -> None:
-    """A rule that was added and deleted has split tables local and main."""
+    """Adding and deleting a rule has split tables local and main."""
     case = Case(
         "rule add pref 5 lookup 77\nrule del pref 5\n"
         "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.1.0/24 dev ib0"

@@ -1,4 +1,4 @@
-"""The fix against brute force: it fixes the failures it names, changes nothing else, and has no idle entry."""
+"""The fix compared with brute force: it fixes the failures it names, changes nothing else, and has no idle entry."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SETTINGS = settings(
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
-    """Make a folder for the lock; Hypothesis runs a test's function many times."""
+    """Create a folder for the lock. Hypothesis runs a test's function many times."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -68,7 +68,7 @@ class Patient:
     Args:
         kernel: the host's kernel.
         question: the host's config.
-        root: the folder of its files.
+        root: the folder that contains the host's files.
     """
 
     kernel: Kernel
@@ -90,13 +90,13 @@ class Patient:
         install(self.kernel, entries, self.root)
 
     def fewest_entries(self, targets: set[IPv4Address], before: dict[IPv4Address, Sort]) -> int | None:
-        """Return how many prefixes cover addresses, each longer than the winning one; None if that isn't so simple."""
+        """Return how many prefixes longer than the winning one cover the targets, or None if this is hard to say."""
         main = [route for route in self.kernel.routes(Table.MAIN) if route.tos == 0]
         if any(rule.table == Table.MAIN and rule.suppress_prefix_length is not None for rule in self.kernel.rules()):
             return None
         default = default_route(main)
         subnets = [a.network for a in self.kernel.addresses() if default is not None and a.dev in live(default)]
-        # An entry inside a subnet of the default's interface is on the link; outside of them it has a gateway.
+        # An entry inside a subnet of the default interface is on-link; elsewhere it has a gateway.
         lengths = [(route.destination, route.destination.prefixlen + 1) for route in main]
         lengths += [(subnet, subnet.prefixlen) for subnet in subnets if subnet.prefixlen < 32]
         above = {target: max((n for net, n in lengths if target in net), default=0) for target in targets}
@@ -117,7 +117,7 @@ class Patient:
         return None if there & set(found) else len(found)
 
     def is_mendable(self, address: IPv4Address, devs: Sequence[str]) -> bool:
-        """Tell whether a host route would fix an address, if no other reason forbade to propose one."""
+        """Return whether a host route would fix an address, if nothing else prevented such a fix."""
         routes = self.kernel.routes()
         is_gateway = any(hop.gateway == address for route in routes for hop in route.hops)
         has_route = any(route.destination == IPv4Network(address) and route.table == Table.MAIN for route in routes)
@@ -134,11 +134,11 @@ class Patient:
 
 
 def fix(patient: Patient, *, few: bool) -> None:
-    """Apply the fix, the whole and parts of it, and compare every address with what was promised.
+    """Apply the fix, both whole and in parts, and compare every address with what the fix promises.
 
     Args:
         patient: a host.
-        few: whether to leave out only one entry, and to apply the fix of only one finding, not of several.
+        few: whether to leave out only one entry instead of several, and to apply the fix of only one finding.
     """
     report = patient.check()
     fix = report.fix
@@ -170,10 +170,10 @@ def fix(patient: Patient, *, few: bool) -> None:
     for entry in fix.routes[:1] if few else fix.routes[:8]:
         others = [other for other in fix.routes if other != entry]
         patient.apply(others)
-        # Inside another entry, an entry can only be one that keeps its addresses on the link.
+        # An entry inside another entry is allowed only if it keeps its addresses on-link.
         is_link = entry.gateway == "onlink" and any(entry.destination.subnet_of(o.destination) for o in others)
         assert is_link or found(patient.check()) & covered([entry]), f"{entry} is idle"
-    # A connection that fails at the first lookup may meet another rule afterwards, as its source changes.
+    # A connection whose first lookup fails may match another rule after the fix, as its source changes.
     findings = [finding for finding in report.findings if finding.source is None]
     for finding in findings[:1] if few else findings[:4]:
         patient.apply(finding.fix)
@@ -345,7 +345,7 @@ def test_a_throw_route_for_one_address_is_unfixable(tmp_path: Path) -> None:
 
 @pytest.mark.kernel
 def test_no_refused_entry_is_proposed_with_vrfs(kernel: NamespaceKernel) -> None:
-    """The rule stays when the last VRF is gone, and then changes nothing."""
+    """The rule stays when the last VRF is gone, and then has no effect."""
     run_ip(f"{NODE}\naddr add 10.5.0.1/24 dev ib0\n{DEFAULT}\nrule add pref 1000 l3mdev")
     run_ip("rule add pref 20 not to 10.5.0.0/16 unreachable")
     report = asking.checked(kernel, [IPv4Network("10.5.0.0/24")])[1]
@@ -385,7 +385,7 @@ def test_a_fix_is_as_short_as_the_kernel_allows(
 
 @pytest.mark.kernel
 def test_rules_for_any_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> None:
-    """An interface without an address uses the address of the first registered interface, an order that no dump shows."""
+    """An interface without an address uses that of the first registered interface, but no dump shows that order."""
     run_ip(f"""{veths("z0 90", "a0 60", "up0 70")}
         addr add 10.9.0.4/24 dev z0
         addr add 10.5.0.1/24 dev a0 metric 50
@@ -415,7 +415,7 @@ def test_a_fix_has_no_source_that_was_removed(kernel: NamespaceKernel) -> None:
 
 
 def on_node(scenario: str) -> FakeKernel:
-    """Return the node in memory on which a scenario was played."""
+    """Return the in-memory node that results from a scenario."""
     kernel = FakeKernel()
     build_node(kernel)
     play(kernel, scenario)

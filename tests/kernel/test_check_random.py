@@ -85,7 +85,7 @@ def test_on_linux_the_check_agrees_with_brute_force(question: Question) -> None:
     compare(on_linux(), question)
 
 
-# --- CIDRs too wide for brute force: all of the part that is cut, and a few addresses elsewhere --------------------
+# --- CIDRs too wide for brute force: the whole part that is cut, and a few addresses elsewhere ---------------------
 
 _ELSEWHERE = (
     "1.0.0.0",
@@ -137,7 +137,7 @@ _GOT = re.compile(r"(?:\w+ )?(?P<address>[\d.]+) (?:from [\d.]+ )?(?:via (?:inet
 
 
 def _dev_told_by_ip(way: ExplainedLookup) -> str | None:
-    """Return the interface that ``ip route get`` names; None: an error."""
+    """Return the interface that ``ip route get`` names, or None if it fails."""
     words = ["ip", "-4", "-oneline", "route", "get", str(way.classification.probe.lookup.address)]
     words += ["from", str(way.classification.probe.source)] if way.classification.probe.source else []
     words += ["ipproto", "tcp"] if way.classification.probe.is_tcp else []
@@ -150,7 +150,7 @@ def _dev_told_by_ip(way: ExplainedLookup) -> str | None:
 
 
 def _ends(way: ExplainedLookup) -> set[str | None]:
-    """Return where a lookup may end, as ip says it: local addresses are reached by lo."""
+    """Return the interfaces that ip may name for a lookup; local addresses are reached through lo."""
     route = way.classification.route
     if route is None or route.type.is_discard or not route.hops:
         return {None}
@@ -160,7 +160,7 @@ def _ends(way: ExplainedLookup) -> set[str | None]:
 
 
 def _of(found: Explanation, *, is_tcp: bool, connects: bool) -> set[str | None]:
-    """Return the interfaces by which a socket's packets may leave, from a report."""
+    """Return the interfaces through which a socket's packets may leave according to an explanation."""
     of_protocol = [way for way in found.lookups if way.classification.probe.is_tcp is is_tcp] or found.lookups
     chosen = [way for way in of_protocol if way.classification.probe.source is not None]
     return set().union(*map(_ends, chosen if chosen and connects else of_protocol[:1]))
@@ -205,7 +205,7 @@ def test_a_finding_is_just_what_a_socket_does(question: sources.Question) -> Non
 def _see_where_it_ends(way: ExplainedLookup) -> None:
     assert way.is_modelled
     decides = [step for step in way.steps if step.passed is None]
-    # An unreachable rule decides too, and to the kernel it is no route.
+    # An unreachable rule decides too, although the kernel reports no route for it.
     is_decided = (
         way.classification.route or way.classification.probe.lookup.discarded_by or way.steps[-1].passed is None
     )
@@ -222,7 +222,7 @@ def _batch(lines: Sequence[str]) -> str:
 
 
 def chosen_by_the_kernel(addresses: Sequence[IPv4Address]) -> dict[IPv4Address, IPv4Address | None]:
-    """Return the source in the answer of a plain lookup of each address; None: it has none."""
+    """Return the source that a simple lookup of each address shows, or None if it shows none."""
     chosen: dict[IPv4Address, IPv4Address | None] = {}
     for line in _batch([f"route get {address}" for address in addresses]).splitlines():
         source = re.search(r" src (\S+)", line)
@@ -245,5 +245,5 @@ def test_the_computed_source_is_the_kernels_choice(commands: list[str]) -> None:
         computed, source = Sources(addresses).of(answer.route), chosen[answer.address]
         if sum(not hop.is_dead for hop in answer.route.hops) == 1:
             assert computed == (() if source is None else (source,)), str(answer.route)
-        else:  # a plain lookup shows one of the hops
+        else:  # a simple lookup shows only one of the hops
             assert source in (computed or (None,)), str(answer.route)

@@ -1,4 +1,4 @@
-"""The real command line: in its own network and mount namespaces, with a throw-away /run and /etc."""
+"""The real command line in its own network and mount namespaces, with a throw-away /run and /etc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = os.uname().nodename
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
-# The awaited route never comes; the reader of the pipe learns when the wait has begun.
+# The awaited route never comes. The pipe's reader notices when the wait has begun.
 WITHOUT_DEFAULT_ROUTE = r"""
 sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
 ip route del default
@@ -242,7 +242,7 @@ def test_an_image_with_this_hosts_folder_is_refused(tmp_path: Path, folder: str)
 
 @pytest.mark.parametrize("enter", ["unshare --net", "ip netns exec other"])
 def test_a_watch_in_another_network_leaves_no_marker(tmp_path: Path, enter: str) -> None:
-    """PID 1 is the shell of another host, which has the files and not the network."""
+    """PID 1 is the shell of another host, which shares the files but not the network."""
     done = on_a_host(
         tmp_path,
         f"""

@@ -1,4 +1,4 @@
-"""``FakeKernel`` and Linux give the same answers: a state machine runs on both, Linux in a namespace of its own."""
+"""``FakeKernel`` and Linux give the same answers: a state machine runs on both, on Linux in a separate namespace."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _FirmKernel(FakeKernel):
 
 
 class _LaxKernel(FakeKernel):
-    """A backend that shows every table, whichever is requested."""
+    """A backend that shows every table, no matter which one is requested."""
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
         return super().routes()

@@ -1,4 +1,4 @@
-"""Every form of default route is understood, and the installed routes carry packets to a peer namespace."""
+"""Every form of default route is supported, and the installed routes carry packets to a peer namespace."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_default_route_by_a_group_of_nexthops(node: NamespaceKernel, tmp_path:
 
 
 def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_path: Path) -> None:
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in this namespace
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     ip("nexthop", "add", "id", "7", "via", str(GATEWAY), "dev", "eth0")
     ip("route", "add", "default", "nhid", "7")
     route = install(node, tmp_path)
@@ -128,8 +128,8 @@ def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_
 def test_a_default_route_with_more_weight_than_routes_have(
     node: NamespaceKernel, tmp_path: Path, compat_mode: str
 ) -> None:
-    """A member of a nexthop group has a 16-bit weight, which not every ip can set; a route shows eight bits of it."""
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # in this namespace
+    """A nexthop group member has a 16-bit weight, which not every ip can set; a route shows only eight bits of it."""
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
     ip("nexthop", "add", "id", "1", "via", str(GATEWAY), "dev", "eth0")
     ip("nexthop", "add", "id", "2", "via", str(SECOND_GATEWAY), "dev", "eth1")
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
@@ -142,7 +142,7 @@ def test_a_default_route_with_more_weight_than_routes_have(
 
 
 def test_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """Azure's /32 addresses need one: the gateway is on no subnet of the node."""
+    """Azure's /32 addresses require such a route, as the gateway is in no subnet of the node."""
     gateway = IPv4Address("169.254.1.1")
     kernel.add_link("eth0")
     kernel.add_address("eth0", f"{OWN}/32")
@@ -162,7 +162,7 @@ def test_a_default_route_without_a_gateway(node: NamespaceKernel, tmp_path: Path
 
 
 def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """RFC 8950 allows one."""
+    """RFC 8950 allows such routes."""
 
     def without_waiting_for_duplicates() -> None:
         for name in ("accept_dad", "dad_transmits"):
@@ -204,7 +204,7 @@ def test_a_default_route_that_comes_late_is_waited_for(node: NamespaceKernel, tm
 
 
 def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """Link, address and gateway come one after the other; each is an event."""
+    """The link, the address and the gateway arrive one after the other, each as a separate event."""
 
     def come() -> None:
         kernel.add_link("eth7", up=False)

@@ -1,4 +1,4 @@
-"""The demo tells the whole story, on the real kernel or, if that is refused, in memory, and says which."""
+"""The demo shows the whole story on the real kernel or, if it may not use that, in memory, and says which."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "demo.svg"
 
-# Only a library can install a seccomp filter; a limit of zero namespaces refuses them just as well.
+# Installing a seccomp filter would require a library; a limit of zero namespaces has the same effect.
 NO_NAMESPACES = "echo 0 > /proc/sys/user/max_net_namespaces && exec"
 
 
@@ -63,8 +63,8 @@ def test_no_module_comes_from_the_callers_folder(tmp_path: Path, name: str) -> N
     check_story(done.stdout)
 
 
-# An ordinary user may be unable to read root's Python: import first, then change the user. After that the kernel makes
-# /proc/self root's, until the process declares itself dumpable (PR_SET_DUMPABLE, prctl(2)).
+# An ordinary user may be unable to read root's Python, so the imports come before the change of user. After the change,
+# root owns /proc/self until the process declares itself dumpable (PR_SET_DUMPABLE, prctl(2)).
 AS_NOBODY = """
 import ctypes, importlib.readers, importlib.resources, os, sys
 import hostrouting.cli.demo, pyroute2
@@ -99,7 +99,7 @@ def test_the_demo_needs_no_root() -> None:
 
 @pytest.mark.kernel
 def test_without_namespaces_the_demo_runs_in_memory() -> None:
-    """It runs in its own user namespace: the limit counts there and below."""
+    """The test runs in its own user namespace, as the limit applies to that namespace and those below it."""
     program = f"{NO_NAMESPACES} {sys.executable} -m hostrouting demo"
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "bash", "-c", program], capture_output=True, text=True, check=False
@@ -110,7 +110,7 @@ def test_without_namespaces_the_demo_runs_in_memory() -> None:
 
 
 def without_kernel(picture: str) -> list[tuple[str, str]]:
-    """Return the picture's texts with their positions, without the kernel's line."""
+    """Return the picture's texts with their positions, except for the line that names the kernel."""
     texts = ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
     said = [(text.attrib["y"], "".join(text.itertext())) for text in texts]
     assert said[1][1].startswith("kernel:\xa0Linux")

@@ -1,4 +1,4 @@
-"""The kernel's IPv4 FIB, row by row: the real kernel and the kernel in memory give the same answers."""
+"""Facts about the kernel's IPv4 FIB, on which the real kernel and the in-memory kernel agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def _in_a_namespace(**sysctls: bool) -> Kernel:
     enter_namespace()
-    kernel = NamespaceKernel()  # refuses, unless this is a namespace of our own
+    kernel = NamespaceKernel()  # this fails outside a namespace of our own
     for name, value in sysctls.items():
         for conf in ("all", "default"):
             Path(f"/proc/sys/net/ipv4/conf/{conf}/{name}").write_text(str(int(value)))
@@ -117,7 +117,7 @@ LOOKUPS = {
     """,
 }
 
-# Each stands in front of ``lookup 100``, where table 100 answers: does such a rule catch a packet of this host?
+# Each selector precedes ``lookup 100``, and the value says whether the rule matches a packet of this host.
 SELECTORS = {
     "": True,
     "from 10.1.0.0/24": False,

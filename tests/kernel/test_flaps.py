@@ -1,4 +1,4 @@
-"""Two NICs in one subnet: a flap ends as predicted, and the fixes of that risk work on the kernel too."""
+"""Two NICs in one subnet: a flap has the predicted result, and the recommended fixes work on the kernel too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_flap_of_two_nics_in_a_subnet(kernel: NamespaceKernel, routes: list[Ro
     kernel.set_link("eth0", up=False)
     kernel.set_link("eth0", up=True)
     assert checked(kernel, [NODES])[1].verdict == told.verdict == "unknown"
-    assert kernel.add(of_networkd) == ()  # as networkd does
+    assert kernel.add(of_networkd) == ()  # networkd restores its routes
     _, now = checked(kernel, [NODES])
     assert now.verdict == told.lasting_verdict == verdict
     assert [(each.probe, each.devs) for each in told.lasting_findings] == [(e.probe, e.devs) for e in now.findings]

@@ -1,4 +1,4 @@
-"""gate.sh alone: which steps it runs, which failures it forgives, and how it ends."""
+"""gate.sh on its own: the steps that it runs, the failures that it forgives, and the way it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 
 def gate(**constants: int) -> str:
-    """Return the gate, changed to look ten times as often."""
+    """Return the gate script, modified to check ten times as often."""
     text = fill("gate.sh").replace("\n  sleep 1\n", "\n  sleep 0.1\n")
     for name, value in ({"HOLD_SECONDS": 0} | constants).items():
         text, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
@@ -43,7 +43,7 @@ def gate(**constants: int) -> str:
 
 
 def installed(steps: str, **scripts: str) -> str:
-    """Return shell commands that install scripts with these bodies, and a list of these steps; empty: none."""
+    """Return shell commands that install scripts with these bodies, and a list of these steps, which may be empty."""
     lines = [f"rm -rf {FOLDER} /etc/hostrouting; mkdir -p {FOLDER} /etc/hostrouting; cd {FOLDER}"]
     for name, body in scripts.items():
         path = f"{name.replace('_', '-')}.sh"
@@ -54,7 +54,7 @@ def installed(steps: str, **scripts: str) -> str:
 
 
 def listed(steps: str) -> str:
-    """Return a shell command that writes a list of these steps; without steps it lets every start through."""
+    """Return a shell command that writes a list of these steps; an empty list lets every start through."""
     rows = [f"{step} 0123456789abcdef" for step in steps.splitlines()]
     return f"printf '%s\\n' {' '.join(map(quote, [*rows, 'end']))} >/etc/hostrouting/gate.list"
 
@@ -112,7 +112,7 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
         "/etc/hostrouting/gate.list is missing, can't be run, or isn't whole; to write it anew: hostrouting apply\n",
     )
     assert run(sandbox, f"{gone}; : >/etc/hostrouting/gate.list").returncode == 255
-    # apply and remove may leave it so for a moment: the gate looks for it again.
+    # The list may be missing for a moment during apply or remove, so the gate checks again.
     late = f"{gone}; echo gate.sh >{DROP_IN}; (sleep 0.5; rm {DROP_IN}) &"
     assert run(sandbox, late, text=gate(HOLD_SECONDS=3)).returncode == 0
 
@@ -126,7 +126,7 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
     ],
 )
 def test_a_start_follows_an_update_made_meanwhile(sandbox: Sandbox, update: str, code: int) -> None:
-    """The routes step is removed while its script runs, and the rest of the list decides."""
+    """The update removes the routes step while its script runs, and the rest of the list decides."""
     first = f"cd /etc/aks-flex-node; {update}; exit 1"
     prepare = installed(f"{ROUTES} required\n{CHECK} required", static_routes=first, check_route_overlap=FAIL)
     assert run(sandbox, prepare).returncode == code
@@ -159,7 +159,7 @@ def test_a_start_that_has_passed_is_not_checked_again(sandbox: Sandbox) -> None:
     for word in ("again", "last"):
         done = run(sandbox, passes, word, before=OF_A_START, text=gate(PASS_SECONDS=60))
         assert (done.returncode, done.stderr) == (0, "")
-        # An update since then counts.
+        # A list that was updated after the pass is checked again.
         assert run(sandbox, fails.replace("required", "forgive"), word, before=OF_A_START).returncode == 255
         assert run(sandbox, fails, word, before=("env", "INVOCATION_ID=b2")).returncode == 255
         assert run(sandbox, fails, word).returncode == 255
@@ -187,7 +187,7 @@ def test_no_start_gets_through_without_a_pass(sandbox: Sandbox) -> None:
     done = run(sandbox, f"{fine}\n{UNWRITABLE}", before=OF_A_START)
     assert done.returncode == 255
     assert "can't leave a pass in /run/aks-flex-node/passed" in done.stderr
-    # The last line of the drop-ins still lets it through.
+    # The file gate.off still lets the start through.
     broken = run(sandbox, f"{fine}\n{UNWRITABLE}\n: >/etc/hostrouting/gate.off", before=OF_A_START)
     assert broken.returncode == 0
 
@@ -211,7 +211,7 @@ def test_other_files_next_to_the_passes_do_no_harm(sandbox: Sandbox) -> None:
     ],
 )
 def test_a_list_with_unknown_lines_lets_no_start_through(sandbox: Sandbox, text: str) -> None:
-    """The gate once took an empty line for the end of all steps."""
+    """The gate once treated an empty line as the end of the list."""
     prepare = installed(f"{ROUTES} required", static_routes=PASS)
     done = run(sandbox, f"{prepare}\nprintf %s {quote(text)} >/etc/hostrouting/gate.list")
     assert (done.returncode, done.stdout) == (255, "")
@@ -244,7 +244,7 @@ def test_a_hold_looks_until_the_fix_and_reports_once(sandbox: Sandbox) -> None:
     out, err = process.communicate(timeout=30)
     assert time.monotonic() - begin < 2
     assert (process.returncode, out, err) == (0, "", f"shadowed\n{HELD}")
-    # All looks except the first know that it has been reported.
+    # On every check except the first, the script is told that the failure has been reported.
     assert looks.read_text().split()[:3] == ["1", "2", "2"]
 
 
@@ -256,7 +256,7 @@ def test_a_hold_ends_when_the_gate_is_removed(sandbox: Sandbox) -> None:
 
 
 def test_a_hold_before_the_check_makes_it_leave_a_marker(sandbox: Sandbox) -> None:
-    """The existing marker may say that all was well."""
+    """The existing marker may say that everything was fine."""
     check = '[ "$1" = gate ] || echo "$*" >>/run/marker'
     prepare = installed(f"{ROUTES} required\n{CHECK} required", check_route_overlap=check)
     done = run(sandbox, f"{prepare}\n(sleep 1; rm /etc/hostrouting/gate.list) &", "hold")
@@ -287,7 +287,7 @@ def test_break_glass_admits_loudly(sandbox: Sandbox, why: str) -> None:
 
 @pytest.mark.parametrize(("how", "code"), [("required", 255), ("forgiven", 0)])
 def test_the_gate_does_nothing_in_the_consumers_network(sandbox: Sandbox, how: str, code: int) -> None:
-    # A process of its own: its parent is PID 1 here, which has the host's namespace.
+    # This runs in a separate process whose parent is PID 1 here, which is in the host's namespace.
     inside = ("bash", "-c", 'unshare --net "$@"; exit "$?"', "bash")
     words = "this unit has a network namespace of its own; the host is not seen from there"
     check = 'echo "$2" >/run/marker; exit 1'
@@ -331,7 +331,7 @@ def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) ->
 
 @pytest.mark.parametrize(("signal", "code"), [("TERM", 255), ("HUP", 255), ("PIPE", 255), ("INT", 0)])
 def test_a_signal_is_not_a_success(sandbox: Sandbox, signal: str, code: int) -> None:
-    """systemd counts a command that one of these signals ends as successful; SIGINT is ignored."""
+    """systemd treats a command that was ended by one of these signals as successful; SIGINT is ignored."""
     body = f"kill -{signal} $(ps -o ppid= -p $PPID); exit 0"
     assert run(sandbox, installed(f"{ROUTES} required", static_routes=body)).returncode == code
     fails = body.replace("exit 0", "exit 1")

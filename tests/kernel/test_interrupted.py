@@ -1,4 +1,4 @@
-"""A signal ends a command that has child processes, and Ctrl-C, which reaches all of them, leaves no traceback."""
+"""A signal ends a command with child processes, and Ctrl-C, which all of them receive, prints no traceback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ wait "$!" || echo "$?"
 find /etc -path '*hostrouting*' -o -name 'static-routes*' -o -name 'check-route-overlap*'
 ip route show proto 217
 """
-# The second program answers every command except an order, so there is something to roll back.
+# The second program answers queries but hangs on daemon-reload, when there is already something to roll back.
 NEVER = ': >"$SCRATCH/asked"; exec sleep 1000'
 NO_ORDER = f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
 # A shell makes its background processes ignore SIGINT.
@@ -82,7 +82,7 @@ def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NEVER), ("apply", NO_ORDER)])
 def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, systemctl: str) -> None:
-    """It doesn't wait the 60 s after which a systemd that hangs is an error."""
+    """The command doesn't wait the 60 s after which a hanging systemd is an error."""
     scratch, config = tmp_path / "scratch", tmp_path / "config.json"
     scratch.mkdir()
     config.write_text(json.dumps(CONFIG))

@@ -1,4 +1,4 @@
-"""A hostrouting that only PYTHONPATH finds: root can apply with it, but no unit and no script starts it."""
+"""Root can apply with a hostrouting that is only on PYTHONPATH, but no unit or script starts that copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernel
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """Make a Python without packages."""
+    """Create a Python without packages."""
     venv.create(tmp_path / "bare", symlinks=True)
     return tmp_path / "bare/bin/python"
 

@@ -1,4 +1,4 @@
-"""A check waits for addresses of InfiniBand as mode and `settleSeconds` say: in Python, and at boot with each awk."""
+"""A check waits for InfiniBand addresses as its mode and `settleSeconds` say, in Python and in the boot script."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Case:
 
     Args:
         mode: the mode of the check.
-        settle_seconds: the config's value; None: the config has none.
-        waits: how long the check waits.
+        settle_seconds: the value in the config, or None to omit it.
+        waits: the duration of the check's wait.
         is_up: whether the interface is up.
     """
 
@@ -74,7 +74,7 @@ def give_address() -> None:
 
 
 class Agent(RecordingObserver):
-    """An agent that gives the address as soon as a check waits."""
+    """An agent that adds the address as soon as a check waits."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         super().progress(path, message, fraction)
@@ -111,7 +111,7 @@ def test_the_script_waits(case: Case, awk: str, node: NamespaceKernel, tmp_path:
 def run_script(
     sandbox: Sandbox, text: str, act: Callable[[], object] = lambda: None, *arguments: str
 ) -> tuple[str, int]:
-    """Run a script, and act as soon as it says that it waits; return its output and its exit code."""
+    """Run a script, call ``act`` as soon as the script reports that it waits, and return its output and exit code."""
     process = sandbox.start(text, *arguments)
     assert process.stdout is not None
     said = process.stdout.readline()
@@ -137,7 +137,7 @@ def test_other_interfaces_need_no_wait(has_infiniband: bool, node: NamespaceKern
 
 
 def test_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceKernel, tmp_path: Path) -> None:
-    """They are judged nevertheless."""
+    """The uplinks are judged nevertheless."""
     assert node.delete(node.default_routes()) == ()
     config = Case("STRICT", None, 60).config(uplinks=["eth0"], waitSeconds=0)
     agent, host = Agent(), Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
@@ -165,7 +165,7 @@ def at_gate(case: Case) -> str:
 def test_the_gate_waits_once_and_not_for_long(
     settle_seconds: int | None, node: NamespaceKernel, tmp_path: Path
 ) -> None:
-    """A held gate has waited at its first look: after the fix it lets the start through at once."""
+    """A held gate waits only at its first check, and lets the start through as soon as the problem is fixed."""
     text, sandbox = at_gate(Case("STRICT", settle_seconds, 90)), Sandbox(tmp_path)
     run = partial(run_script, sandbox, text, lambda: None)
     with infiniband(DEV):
@@ -187,7 +187,7 @@ def test_the_gate_waits_no_longer_than_asked(node: NamespaceKernel, tmp_path: Pa
 
 
 def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> None:
-    """The wait for the default route ends after `waitSeconds`, however long InfiniBand may take."""
+    """The wait for the default route ends after `waitSeconds`, even if InfiniBand may take longer."""
     default = [route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
     assert node.delete(default) == ()
     text, sandbox = render_check(Case("STRICT", None, 60).config(waitSeconds=1)), Sandbox(tmp_path)

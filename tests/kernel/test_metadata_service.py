@@ -1,4 +1,4 @@
-"""Azure's metadata service over real HTTP at its own address, in a namespace: its valid and invalid answers."""
+"""Azure's metadata service over real HTTP at its own address, in a namespace, with valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def nics(*them: object) -> Answer:
 
 
 class Service:
-    """A service that answers each connection in turn, the last answer for ever, and keeps the requests."""
+    """A service that gives one answer per connection, repeats the last one forever, and records the requests."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = answers
         self.requests: list[str] = []
         self.over = threading.Event()
         self._listener = socket.create_server((ADDRESS, 80))
-        # Started from inside the namespace, the thread is in it too.
+        # The thread stays in the namespace from which it is started.
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -123,7 +123,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def silent(client: socket.socket) -> None:
-    client.recv(1)  # until the client hangs up
+    client.recv(1)  # wait until the client hangs up
 
 
 def answer_and_stay(client: socket.socket) -> None:
@@ -152,7 +152,7 @@ def test_azures_assignment_is_an_answer(
     serve: Serve, answer: Answer, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # a proxy must not be used
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # no proxy may be used
     with serve(answer) as service:
         assert ask() == tuple(map(IPv6Address, expected))
     (request,) = service.requests

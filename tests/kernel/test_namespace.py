@@ -1,4 +1,4 @@
-"""The throw-away namespace: how it protects the host, why it may be refused, and that packets travel in it."""
+"""The throw-away namespace: how it protects the host, why it may be refused, and how packets pass through it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def python(program: str, *, wrapper: tuple[str, ...] = ()) -> str:
-    """Return the output of a separate program; it starts in this test's namespace, which it hasn't made."""
+    """Return the output of a separate program, which starts in this test's namespace but didn't create it."""
     done = subprocess.run([*wrapper, sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
@@ -74,7 +74,7 @@ def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: Namespac
 
 
 def test_a_namespaces_cookie_is_never_reused(kernel: NamespaceKernel) -> None:
-    """Inodes are reused: another program's new namespace could pass for one of ours that is gone."""
+    """Inodes are reused, so another program's new namespace could be mistaken for an old one of ours."""
     numbers = {in_thread(a_namespace_that_is_gone_at_once) for _ in range(20)}
     assert len(numbers | {this_namespace()}) == 21
 
@@ -124,7 +124,7 @@ try:
 except NamespaceError as error:
     print(error.errno, error)
 """
-# The setting is made in a user namespace, so it limits no other process.
+# The limit is set in a user namespace, so it affects no other process.
 AS_ROOT_OF_ITS_OWN = ("unshare", "--user", "--map-root-user")
 
 

@@ -1,4 +1,4 @@
-"""The real backend: what rtnetlink does silently, and the backend doesn't."""
+"""The real backend reports what rtnetlink does silently."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def ip(*words: str) -> list[str]:
-    """Return iproute2's output, with the hops of a route on its line."""
+    """Return the output of iproute2, with each route's hops on the route's line."""
     done = subprocess.run(["ip", "-4", *words], capture_output=True, text=True, check=True)
     return [" ".join(line.split()) for line in done.stdout.replace("\n\t", " ").splitlines()]
 
@@ -200,7 +200,7 @@ def test_rules_are_read_back_in_lookup_order(kernel: NamespaceKernel) -> None:
         kernel.add_rule(wanted)
     there = kernel.rules()
     first, last = (Rule(pref, table=table, protocol=2) for pref, table in ((0, 255), (32766, 254)))
-    same_preference = [RULES[1], RULES[0]]  # the later rule behind the earlier one
+    same_preference = [RULES[1], RULES[0]]  # with equal preferences, the later rule comes second
     assert there[: len(RULES)] == (first, *same_preference, *RULES[2:-1])
     assert there[len(RULES)] == last
     assert there[-1] == RULES[-1]
@@ -229,7 +229,7 @@ def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) ->
 def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
     plain = Rule(100)
     whole = bytes((socket.AF_INET, 0, 0, 0, 254, 0, 0, RuleAction.TO_TABLE)) + bytes(4)
-    # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL, FRA_DSCP: pyroute2 doesn't know the last.
+    # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL and FRA_DSCP; pyroute2 doesn't know the last one.
     whole += number(6, 100) + number(15, 254) + attribute(21, b"\x03") + attribute(25, b"\x04")
 
     def pack(_: Rule, sequence: int) -> bytes:
@@ -367,7 +367,7 @@ def test_thousands_of_addresses_are_looked_up_in_order(node: NamespaceKernel) ->
 
 
 def as_uid(uid: int, function: Callable[[], T]) -> T:
-    """Call a function in a thread with another user id: the raw system call changes only that thread."""
+    """Call a function in a thread with another user id; the raw system call changes only that thread."""
 
     def call() -> T:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -397,7 +397,7 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
 
 
 def without_capabilities(function: Callable[[], T]) -> T:
-    """Call a function in a thread without capabilities: the raw system call changes only that thread."""
+    """Call a function in a thread without capabilities; the raw system call changes only that thread."""
 
     def call() -> T:
         version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -593,7 +593,7 @@ def test_nothing_to_do_opens_no_socket() -> None:
 
 
 class Interrupted(NetlinkBackend):
-    """A kernel whose first ``times`` dumps were interrupted."""
+    """A kernel whose first ``times`` dumps are interrupted."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -626,7 +626,7 @@ def test_an_interrupted_dump_is_read_again_a_few_times(node: NamespaceKernel) ->
 
 @contextmanager
 def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
-    """Run actions over and over in another thread while the context lasts."""
+    """Run actions repeatedly in another thread until the context ends."""
     stop = threading.Event()
 
     def run() -> None:
@@ -693,7 +693,7 @@ def test_notifications_are_never_taken_for_answers(node: NamespaceKernel) -> Non
 
 
 def forge(port: int) -> list[type[OSError]]:
-    """Send the end of a dump to a socket, as root of the namespace may, for each of its first sequence numbers."""
+    """Send a forged end of a dump, as root of the namespace may, with each of the socket's first sequence numbers."""
     refusals = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as forger:
         forger.bind((0, 0))
@@ -754,7 +754,7 @@ def open_files() -> int:
 def test_a_copy_of_the_backend_works_too(
     node: NamespaceKernel, again: Callable[[NetlinkBackend], NetlinkBackend]
 ) -> None:
-    """A task with its default host makes one when it moves to another process."""
+    """A task that has the default host makes such a copy when it moves to another process."""
     backend = NetlinkBackend()
     scope = CancelScope()
     backend.wait_for_change(scope)
@@ -797,7 +797,7 @@ def test_too_many_open_files_are_a_clear_error() -> None:
     done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     for position, line in enumerate(done.stdout.splitlines()):
-        # A conversation; a monitor of changes; the socket with which glibc looks up names, whose errno differs.
+        # The sockets are a conversation, a change monitor, and the one that glibc uses to look up names.
         said = "Too many open files" if position < 2 else "No such file or directory"
         assert line.endswith(f" can't list the routes: no netlink socket: {said}")
     assert len(done.stdout.splitlines()) == 3

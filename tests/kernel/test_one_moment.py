@@ -1,4 +1,4 @@
-"""While routes change, a verdict is that of one moment, or unknown: live, from a snapshot and at boot."""
+"""While routes change, a verdict describes a single moment or is unknown: live, from a snapshot and at boot."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ class Churn:
     """Changes that leave the right verdict the same.
 
     Args:
-        before: ip commands that are run first.
-        steps: ip commands that are run by turns.
+        before: the ip commands to run first.
+        steps: the ip commands to run in rotation.
         verdict: the verdict that is right at every moment.
-        asked: addresses of which at least one leaves by another interface than eth0, if the verdict is overlap.
+        asked: the addresses to send to. If the verdict is overlap, packets to at least one of them leave through an
+            interface other than eth0.
     """
 
     before: str
@@ -59,9 +60,9 @@ class Churn:
 
 
 CHURNS = {
-    # Each comes and goes, but there is always one.
+    # The shadows come and go, but one of them always exists.
     "one of two shadows exists": Churn(
-        # To read all these takes as long as a change.
+        # Reading all of these routes takes as long as a change.
         "rule add to 10.5.0.0/16 pref 10 lookup 200\n"
         + "".join(f"route add 10.5.{n // 200 + 1}.{n % 200} via 10.1.0.1\n" for n in range(200))
         + "route add 10.5.0.0/32 dev ib0\nroute add 10.5.255.255/32 dev ib0",
@@ -69,7 +70,7 @@ CHURNS = {
         "overlap",
         ("10.5.0.0", "10.5.255.255"),
     ),
-    # The new one is added before the old one is deleted.
+    # The new shadow is added before the old one is deleted.
     "the shadow is in main, or a rule leads to it": Churn(
         "route add 10.5.0.9/32 dev ib0 table 100\nrule add pref 50 lookup 100",
         ("route add 10.5.0.9/32 dev ib0", "rule del pref 50", "rule add pref 50 lookup 100", "route del 10.5.0.9/32"),
@@ -106,7 +107,7 @@ def checked(backend: RouteBackend) -> OverlapReport:
 
 
 def see(churn: Churn) -> None:
-    """Compare the right verdict with what sockets do after each step."""
+    """Compare the right verdict with the sockets' behaviour after each step."""
     with Leaving("eth0", "ib0") as leaving:
         for step in ("", *churn.steps):
             run_ip(step)
@@ -115,7 +116,7 @@ def see(churn: Churn) -> None:
 
 
 def is_right(report: OverlapReport, churn: Churn) -> bool:
-    """Tell whether a report has the right verdict, or is unknown because of the changes."""
+    """Return whether a report has the right verdict, or is unknown because of the changes."""
     return report.verdict in (churn.verdict, "unknown") and report.reason_kind in (None, "check-failed")
 
 
@@ -157,7 +158,7 @@ def test_no_verdict_mixes_two_states(churn: Churn, kernel: NamespaceKernel, tmp_
 
 
 def listeners() -> int:
-    """Return how many sockets of this namespace listen for links, addresses, routes, rules and nexthop objects."""
+    """Return how many sockets in this namespace listen for links, addresses, routes, rules and nexthop objects."""
     rows = [line.split() for line in Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:]]
     return sum(int(row[3], 16) & 0x800000D1 == 0x800000D1 for row in rows)
 
@@ -246,7 +247,7 @@ OBJECTS = """
 @pytest.mark.parametrize("missing", [3, 9])
 def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(kernel: NamespaceKernel, missing: int) -> None:
     run_ip(NODE + OBJECTS)
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in this namespace
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     with Leaving("eth0", "ib0") as leaving:
         assert {leaving.by_datagram(IPv4Address("10.5.0.0") + n, 9) for n in range(64)} == {"eth0", "ib0"}
     assert checked(NetlinkBackend()).verdict == "overlap"
@@ -263,7 +264,7 @@ def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(kernel: Namespace
     assert "10.5.0.0/16" in str(report.reason)
     elsewhere = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.6.0.0/16"]}}})
     assert check_overlap(elsewhere, SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
-    # The kernel removes a deleted member from its group, so only the monitor sees the change.
+    # The kernel removes a deleted member from its group, so only the monitor notices the change.
     torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
     assert checked(SnapshotBackend(torn)).verdict == "unknown"
 

@@ -1,4 +1,4 @@
-"""The Debian package's scripts without systemd: in a container, or in an image that is being built."""
+"""The Debian package's scripts without systemd, in a container or in an image under construction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands for ip(8), run by a shell, add the routes that we would have installed, except for the protocol."""
+"""The ip(8) commands, run by a shell, add the routes that we would have installed, except for the protocol."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_an_interface_may_be_named_like_a_keyword(kernel: NamespaceKernel) -> No
 
 
 def test_the_sysctl_commands_are_safe_to_paste(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """The kernel allows names that a shell would take for commands, so a snapshot may have them."""
+    """The kernel allows interface names that a shell would treat as commands, so a snapshot may contain them."""
     name = "x;>pwn;#"
     build_node(kernel)
     kernel.add_link(name)

@@ -1,4 +1,4 @@
-"""The load balancer probe's rules and tasks against real packets: a balancer, a node and a pod, and real nft."""
+"""The rules and tasks of the load balancer probe with real packets and real nft: a balancer, a node and a pod."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NODE_PORT = 30080
 ECHO_REQUEST = 128
 UDP_PORT = 5353
 
-# kube-proxy's rules for a Service whose externalTrafficPolicy is Cluster.
+# kube-proxy's rules for a Service with externalTrafficPolicy=Cluster.
 SERVICE = f"""table ip6 kube {{
     chain services {{
         type nat hook prerouting priority dstnat; ip6 daddr {lab.NODE} tcp dport {NODE_PORT} dnat to [{lab.POD}]:{lab.SERVICE_PORT};
@@ -55,7 +55,7 @@ SERVICE = f"""table ip6 kube {{
     chain masquerading {{ type nat hook postrouting priority srcnat; ct status dnat masquerade; }}
 }}"""
 
-# AgentBaker's ipv6_nftables: it rewrites all but three kinds of ICMPv6, and every packet to the rewritten address.
+# AgentBaker's ipv6_nftables rewrites all but three kinds of ICMPv6, and every packet to the rewritten address.
 AGENTBAKER = f"""table ip6 azureSLBProbe {{
     chain prerouting {{
         type filter hook prerouting priority -300;
@@ -70,13 +70,13 @@ AGENTBAKER = f"""table ip6 azureSLBProbe {{
 
 RULES = render_ruleset("eth0")
 
-# Packets right after the rules.
+# This table counts packets directly after our rules.
 SEEN = f"""table ip6 seen {{ chain prerouting {{
     type filter hook prerouting priority -299;
     ip6 saddr {PROBE_SOURCE} meta l4proto icmpv6 counter; ip6 saddr {REWRITTEN_SOURCE} counter;
 }}; }}"""
 
-# Rules that make the kernel track connections, as kube-proxy and firewalls have.
+# These rules make the kernel track connections, as kube-proxy and firewalls do.
 TRACKING = "table ip6 tracking { chain seen { type filter hook prerouting priority 0; ct state new counter; }; }"
 
 
@@ -90,7 +90,7 @@ def bare(kernel: NamespaceKernel, request: pytest.FixtureRequest) -> lab.World:
 
 @pytest.fixture
 def world(bare: lab.World) -> lab.World:
-    """Return a node with the rules and the host route, and without a default route."""
+    """Return a node with the rules and the host route, but without a default route."""
     lab.load_rules()
     lab.ip(f"route add {lab.PIN}")
     return bare
@@ -119,7 +119,7 @@ def test_a_probe_of_a_pod_is_answered(world: lab.World) -> None:
 @pytest.mark.parametrize("offload", [False, True], ids=["by who sends", "by the node's NICs"])
 @pytest.mark.parametrize("length", [7, 100_001])
 def test_every_tcp_checksum_is_right(world: lab.World, length: int, offload: bool) -> None:
-    """The pod may leave its checksums to the uplink, so a rewritten packet has only half of one."""
+    """The pod may leave its checksums to the uplink, so a rewritten packet has only a partial checksum."""
     world.set_checksum_offload(offload)
     answer = bytes(length)
     with (
@@ -139,7 +139,7 @@ def test_every_tcp_checksum_is_right(world: lab.World, length: int, offload: boo
 
 
 def test_a_wrong_checksum_would_be_seen(world: lab.World) -> None:
-    """veth hides it from both kernels; the capture that the test before uses doesn't."""
+    """veth hides wrong checksums from both kernels, but the capture in the previous test sees them."""
     world.set_checksum_offload(True)
     with lab.serving(lab.HOST_PORT), lab.capturing("eth0") as at_node:
         assert world.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
@@ -154,7 +154,7 @@ def test_a_probe_of_a_closed_port_is_refused(world: lab.World) -> None:
 
 
 def test_a_probe_of_a_node_port_is_answered(bare: lab.World) -> None:
-    """kube-proxy sends it to a pod by DNAT, masqueraded, so that the pod sees the node."""
+    """kube-proxy forwards it to a pod with DNAT and masquerading, so the pod sees the node's address."""
     lab.nft(SERVICE)
     with lab.serving(lab.SERVICE_PORT, bare.pod) as service, lab.capturing("eth0", bare.balancer) as wire:
         assert bare.is_lost(lab.NODE, NODE_PORT)  # address translation alone doesn't help
@@ -206,7 +206,7 @@ def answers_multicast_queries(world: lab.World) -> bool:
 
 
 def takes_redirects(world: lab.World) -> bool:
-    """Tell whether the node uses the second router after the first, the balancer, has redirected it."""
+    """Return whether the node uses the second router after the first one, the balancer, has redirected it."""
     lab.ip(f"route add default via {PROBE_SOURCE} dev eth0")
     assert f"via {PROBE_SOURCE} dev eth0" in lab.routes("get", str(lab.ELSEWHERE))
     world.send_to_node(lab.icmp(lab.NODE, frames.redirect(lab.ELSEWHERE, lab.SECOND_ROUTER, lab.BALANCER_MAC)))
@@ -235,7 +235,7 @@ def test_agentbakers_rules_lose_icmp(bare: lab.World, is_heard: Callable[[lab.Wo
 
 
 def test_icmp_of_any_type_keeps_its_source(world: lab.World) -> None:
-    """The kernel itself accepts any neighbour's advertisement, so only the capture shows the source."""
+    """The kernel itself accepts any neighbour's advertisement, so only a capture shows the source."""
     lab.nft(SEEN)
     world.send_to_node(*(lab.icmp(lab.NODE, bytes((kind, 0)) + bytes(38)) for kind in range(256)))
     kept, rewritten = lab.counters("seen")
@@ -280,7 +280,7 @@ def test_no_pod_connects_to_the_fabric(world: lab.World) -> None:
 
 @pytest.mark.parametrize("loads", [(AGENTBAKER,), (RULES, AGENTBAKER), (AGENTBAKER, RULES)])
 def test_agentbakers_rules_let_pods_connect(bare: lab.World, loads: tuple[str, ...]) -> None:
-    """AgentBaker's rules work next to ours, and probes are still answered."""
+    """AgentBaker's rules work beside ours, and probes are still answered."""
     for text in loads:
         lab.nft(text)
     lab.ip(f"route add {lab.PIN}")
@@ -293,7 +293,7 @@ def test_agentbakers_rules_let_pods_connect(bare: lab.World, loads: tuple[str, .
 
 
 def connect_from_pod(world: lab.World) -> None:
-    """Begin to connect, and give up at once."""
+    """Start a connection, and give up at once."""
     with world.pod.run(lambda: socket.socket(socket.AF_INET6, socket.SOCK_STREAM)) as client:
         client.setblocking(False)
         with suppress(BlockingIOError):
@@ -311,7 +311,7 @@ def connect_from_pod(world: lab.World) -> None:
     ],
 )
 def test_no_syn_of_a_pod_reaches_the_fabric(world: lab.World, flags: int) -> None:
-    """Some stacks also open on a SYN with a FIN or RST."""
+    """Some stacks also open a connection on a SYN with a FIN or RST."""
     assert sent_to_rewritten(world, flags).destination == REWRITTEN_SOURCE
     assert lab.counters() == (0, 0)
 
@@ -341,7 +341,7 @@ def test_every_answer_reaches_the_balancer(world: lab.World, flags: int) -> None
 
 
 def sent_to_rewritten(world: lab.World, flags: int) -> frames.Packet:
-    """Return the packets that arrive at the balancer after the pod sends a segment to the rewritten address."""
+    """Return the packet that arrives at the balancer after the pod sends a segment to the rewritten address."""
     with lab.capturing("eth0", world.balancer) as wire:
         world.send_from_pod(
             frames.Packet(
@@ -414,7 +414,7 @@ def test_without_the_route_probes_of_the_host_are_lost(bare: lab.World, lead_ast
 
 
 def test_packets_by_other_interfaces_keep_their_address(bare: lab.World) -> None:
-    """No link-local address of the uplink appears on another link."""
+    """A link-local address of the uplink must not appear on another link."""
     lab.load_rules()
     a_better_default_route_elsewhere()
     with lab.capturing("far1") as wire:
@@ -432,7 +432,7 @@ def test_packets_by_other_interfaces_keep_their_address(bare: lab.World) -> None
 RELOADS, PROBERS = by_day(20, by_night=100), 4
 PROBES = 15 * RELOADS
 
-# The node must not send these while the rules exist: an answer to the address that no machine has, and a refusal.
+# While the rules exist, the node must send no replies to the address that no machine has, and no refusals.
 MISSES = f"""table ip6 misses {{ chain prerouting {{
     type filter hook prerouting priority -300;
     ip6 daddr {REWRITTEN_SOURCE} counter; icmpv6 type destination-unreachable counter;
@@ -440,7 +440,7 @@ MISSES = f"""table ip6 misses {{ chain prerouting {{
 
 
 def test_reloads_under_load_lose_nothing(world: lab.World) -> None:
-    """No probe is lost, and no segment, which TCP would send again."""
+    """No probe is lost, and neither is a segment, which TCP would send again."""
     node = LinuxProbeNode()
     lab.nft(SERVICE)
     world.balancer.run(lambda: lab.nft(MISSES))
@@ -467,7 +467,7 @@ def test_reloads_under_load_lose_nothing(world: lab.World) -> None:
     assert set(answers) == {lab.ANSWER}
     assert len(answers) >= PROBES
     assert world.balancer.run(lambda: lab.counters("misses")) == (0, 0)
-    lab.nft(REMOVAL)  # with the rules in place they wouldn't be counted
+    lab.nft(REMOVAL)  # proves that the counters would have seen a miss
     with lab.serving(lab.SERVICE_PORT, world.pod):
         assert world.is_lost()
     assert world.balancer.run(lambda: lab.counters("misses"))[1] > 0
@@ -480,7 +480,7 @@ def test_reloads_under_load_lose_nothing(world: lab.World) -> None:
 def bridged(bare: lab.World, request: pytest.FixtureRequest) -> lab.World:
     bare.bridge()
     lab.ip(f"route add {lab.PIN}".replace("eth0", "azure0"))
-    # Whether frames that the bridge forwards pass netfilter's IPv6 hooks there already.
+    # This setting decides whether forwarded frames already pass netfilter's IPv6 hooks in the bridge.
     Path("/proc/sys/net/bridge/bridge-nf-call-ip6tables").write_text(request.param)
     return bare
 
@@ -519,7 +519,7 @@ def appear_elsewhere() -> None:
 
 
 def tie() -> None:
-    """Make one route of two hops, as two router advertisements do, whose first hop is the other NIC's."""
+    """Create one route with two hops, as two router advertisements do, with the other NIC's hop first."""
     lab.ip(
         "route del default", "route add default metric 1024 nexthop via fe80::99 dev eth1 nexthop via fe80::99 dev eth0"
     )
@@ -527,7 +527,7 @@ def tie() -> None:
 
 @pytest.mark.parametrize("change", [expire, appear_elsewhere, tie])
 def test_the_rules_survive_changes_of_the_default_route(bare: lab.World, host: Host, change: Lead) -> None:
-    """The next run keeps its device, and the doctor doesn't want another one."""
+    """The next run keeps its device, and the doctor recommends no other."""
     bare.add_nic()
     lab.ip(f"route add default via {PROBE_SOURCE} dev eth0 metric 1024")
     with lab.serving(lab.SERVICE_PORT, bare.pod), lab.serving(lab.HOST_PORT):
@@ -568,7 +568,7 @@ def test_probes_by_another_nic_are_answered_as_without_rules(bare: lab.World, ho
         assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
         assert bare.probe() == lab.ANSWER
         assert own.peers == [PROBE_SOURCE, REWRITTEN_SOURCE]
-        # With their own rules they would be lost: their answers would leave by the host route.
+        # If the rules covered eth1 too, its probes would be lost: their replies would leave through the host route.
         lab.nft(RULES.replace('"eth0"', '{ "eth0", "eth1" }'))
         assert bare.is_lost(lab.NODE_BY_SECOND_NIC, lab.HOST_PORT, by="eth1")
 

@@ -1,4 +1,4 @@
-"""The promises of routes and check, each tested on a real kernel in a namespace and on the kernel in memory."""
+"""The promises of routes and check, each tested on a real kernel in a namespace and on the in-memory kernel."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def table(kernel: Kernel) -> list[str]:
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
-    """Return the content of every file below a folder, except for /run."""
+    """Return the contents of every file below a folder, except for /run."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -103,7 +103,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 def times(root: Path) -> dict[str, int]:
-    """Return when each of those files was last written."""
+    """Return the time of the last write to each of these files."""
     return {name: (root / name).stat().st_mtime_ns for name in snapshot(root)}
 
 
@@ -112,21 +112,21 @@ def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
     return route
 
 
-# --- installed by the task on Linux and in memory, and by the boot script --------------------------------------------
+# --- installation by the task, on Linux and in memory, and by the boot script ----------------------------------------
 
 
 class Refused(Exception):
-    """An installation that failed, with its message."""
+    """A failed installation, with its message."""
 
 
 @attrs.frozen
 class Installer:
-    """The node, and a program that installs static routes on it.
+    """A node, and a program that installs static routes on it.
 
     Args:
         kernel: the node's kernel.
-        root: the folder of the files.
-        sandbox: where the boot script runs; None: the task installs the routes.
+        root: the folder that contains the node's files.
+        sandbox: the sandbox for the boot script, or None if the task installs the routes.
     """
 
     kernel: Kernel
@@ -134,7 +134,7 @@ class Installer:
     sandbox: Sandbox | None
 
     def __call__(self, *routes: str | dict[str, Any]) -> list[str]:
-        """Install these routes and no others, and return the writes, as in ``add 172.16.1.0/24``."""
+        """Install these routes and no others, and return the writes, such as ``add 172.16.1.0/24``."""
         wanted = [{"destination": route} if isinstance(route, str) else route for route in routes]
         if self.sandbox is not None:
             done = self.sandbox.run(render_static_routes_script(wanted, wait_seconds=0))
@@ -170,7 +170,7 @@ def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
 
 @contextmanager
 def heard(kernel: Kernel) -> Iterator[list[str]]:
-    """Listen to the kernel's notifications about routes; the kernel in memory sends none."""
+    """Record the kernel's notifications about routes; the in-memory kernel sends none."""
     events: list[str] = []
 
     def mark(verb: str, address: str) -> None:
@@ -235,7 +235,7 @@ def test_routes_removed_from_the_config_are_removed(install: Installer) -> None:
 
 @pytest.mark.parametrize("protocol", [Protocol.DHCP, Protocol.STATIC, Protocol.BOOT])
 def test_a_foreign_route_is_never_changed(install: Installer, protocol: int) -> None:
-    """The reference's ``ip route replace`` silently takes over a DHCP route of the same destination and metric."""
+    """The reference's ``ip route replace`` silently takes over a DHCP route with the same destination and metric."""
     same = Route(DESTINATION, (NextHop("eth0", GATEWAY),), protocol=protocol)
     other = Route(IPv4Network("172.16.2.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=protocol)
     assert install.kernel.add([same, other]) == ()
@@ -290,7 +290,7 @@ def beaten_by_a_lower_metric(_: Kernel) -> Route:
 
 
 def beaten_by_table_local(kernel: Kernel) -> Route:
-    """Once a rule was added, the kernel looks in table local first, where a shorter prefix is enough."""
+    """Once a rule has been added, the kernel searches table local first, where even a shorter prefix wins."""
     kernel.add_rule(Rule(5270, table=52))
     kernel.del_rule(Rule(5270, table=52))
     return Route(IPv4Network("172.16.0.0/12"), (NextHop("lo"),), type=RouteType.LOCAL, table=Table.LOCAL)
@@ -344,7 +344,7 @@ def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
 
 
 def entries_of(count: int, bad: int | None = None) -> list[dict[str, Any]]:
-    """Return routes of which one has a gateway that only the kernel refuses: its subnet's broadcast address."""
+    """Return routes, one of which has a gateway that only the kernel refuses, its subnet's broadcast address."""
     return [
         {
             "destination": f"172.17.{number // 64}.{number % 64 * 4}/30",
@@ -360,7 +360,7 @@ def many(count: int, bad: int | None = None) -> Config:
 
 
 class Interrupting:
-    """A backend that sends this process SIGTERM during its Nth bulk of additions."""
+    """A backend that sends SIGTERM to this process during its Nth batch of additions."""
 
     def __init__(self, inner: Kernel, at: int) -> None:
         self.inner, self.at, self.bulks = inner, at, 0
@@ -426,7 +426,7 @@ def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
 
 
 def test_a_rollback_restores_the_route_to_a_gateway_first(node: Kernel, layout: Layout) -> None:
-    """In a dump the route behind the gateway comes first, while its gateway would be unreachable."""
+    """A dump lists the route that uses the gateway first, but it can't be added before the gateway is reachable."""
     on_link = {"destination": "192.168.5.0/24", "gateway": "onlink", "dev": "eth1"}
     behind = {"destination": "172.16.1.0/24", "gateway": "192.168.5.1", "dev": "eth1"}
     configure(node, layout, config(on_link, behind))
@@ -443,7 +443,7 @@ def test_a_route_that_meanwhile_replaced_ours_stays(node: Kernel, layout: Layout
     theirs = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.DHCP)
 
     class Racing:
-        """Another program, which writes between our read and our write."""
+        """Another program that writes between our read and our write."""
 
         reads = 0
 
@@ -452,7 +452,7 @@ def test_a_route_that_meanwhile_replaced_ours_stays(node: Kernel, layout: Layout
 
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
             self.reads += 1
-            if self.reads == 2:  # the first is for the plan
+            if self.reads == 2:  # the first read is for the plan
                 assert node.delete([route_of(node)]) == node.add([theirs]) == ()
             return node.routes(table)
 
@@ -534,7 +534,7 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
 
 
 class OnProgress:
-    """A progress observer that acts as soon as a task says that it waits, and keeps what the task says."""
+    """A progress observer that acts as soon as a task reports a wait, and records the task's messages."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self.act = act
@@ -568,7 +568,7 @@ def test_without_the_lock_nothing_changes(node: Kernel, layout: Layout) -> None:
     assert table(node) == before
 
 
-# --- the check and both together -----------------------------------------------------------------------------------
+# --- the check, and the check together with routes -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -695,7 +695,7 @@ def test_a_wait_is_reported_and_its_error_is_specific(kernel: Kernel, layout: La
 
 
 def test_a_run_waits_once_and_no_longer(kernel: Kernel, layout: Layout) -> None:
-    """The reference waits up to 30 s again for each route."""
+    """The reference waits for each route again, up to 30 s."""
     build_links(kernel)
     observer = OnProgress(lambda: kernel.add([default_route()]))
     wanted = config(*({"destination": f"172.16.{n}.0/24"} for n in range(1, 50)), wait=60)

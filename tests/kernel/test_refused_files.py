@@ -1,4 +1,4 @@
-"""Commands that change the host, with each call refused in turn by the kernel: a clear error, never half done."""
+"""Commands that change the host, with each system call refused in turn: they report a clear error, never half done."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ hostrouting remove >"$SCRATCH/said"
 echo "left: $?" $(ours 2>"$SCRATCH/said")
 """
 PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
-# A stand-in for systemd, which doesn't run there: it enables units, and knows none but ours.
+# A substitute for systemd, which doesn't run there: it enables units, and knows only ours.
 SYSTEMCTL = """#!/bin/sh
 links=/etc/systemd/system/multi-user.target.wants
 for unit; do :; done
@@ -52,7 +52,7 @@ case $1 in
   show) echo LoadState=not-found ;;
 esac
 """
-# For units other than ours one folder is like another.
+# It doesn't matter in which folder the units of other programs are.
 RUN = r"""
 for folder in /usr/lib/systemd/system /etc/systemd/system; do
   mount -t tmpfs none "$folder"
@@ -69,12 +69,12 @@ PATH=$SCRATCH/bin:$PATH exec "$PYTHON" "$@"
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("command", ["apply", "remove", "try", "confirm", "watch", "start"])
 def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int) -> None:
-    """Any refused call, with any errno: all is done or nothing, without litter, and the next run heals it.
+    """Check that each refused call leaves everything or nothing done, and that the next run repairs the rest.
 
-    All calls from a command's first look at the host on are tried, with each errno that they can have. The calls before
-    that, and later imports of modules, are Python's own reads and the same for each command: ``start`` tries one of
-    each call, errno and kind of path, before the config is read, before the first change, and after it. A leftover
-    state that one run has healed isn't healed again.
+    The test tries all calls from a command's first access to the host on, with each errno that they can return. The
+    earlier calls, and later imports of modules, are Python's own reads, which are the same for each command. ``start``
+    covers them: it tries one call of each kind, errno and kind of path before the config is read, before the first
+    change, and after it. If a run has repaired a leftover state, the same state isn't repaired again.
     """
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
@@ -82,7 +82,7 @@ def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG))
     environment = {"SCRATCH": str(tmp_path / "scratch"), "PYTHON": sys.executable, "SYSTEMCTL": SYSTEMCTL}
-    # All parts iterate over sets in the same order.
+    # All parts must iterate over sets in the same order.
     environment["PYTHONHASHSEED"] = "0"
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + RUN, "bash"]
@@ -100,7 +100,7 @@ def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int
 
 
 def test_an_unreadable_file_prevents_no_other_removal(tmp_path: Path) -> None:
-    """A drop-in of the gate, however, keeps everything, as without gate.sh it would hold every start."""
+    """An unreadable drop-in of the gate, however, keeps everything: without gate.sh it would hold every start."""
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
     (tmp_path / "scratch").mkdir()

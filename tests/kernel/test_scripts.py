@@ -1,4 +1,4 @@
-"""The promises of routes and check, kept by the scripts that run at boot, with each awk that a node may have."""
+"""The promises of routes and check, kept by the boot scripts with each awk that a node may have."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_script(*cidrs: str, mode: str = "STRICT", wait: int = 0, **more: Any) 
 
 
 def with_constant(text: str, name: str, value: int) -> str:
-    """Return a script with another value of a constant, to wait less long."""
+    """Return a script with another value of a constant, for a shorter wait."""
     changed, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
     assert count == 1
     return changed
@@ -106,7 +106,7 @@ def test_during_a_trial_only_the_gate_installs_the_routes(node: NamespaceKernel,
 
 @pytest.mark.parametrize("seconds", [-2, 600])
 def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sandbox, seconds: int) -> None:
-    """Its timer may be lost, for example at a soft reboot."""
+    """A trial's timer may be lost, for example in a soft reboot."""
     trial = plain.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
     trial.write_text(to_json_text(times_of(seconds)))
@@ -119,7 +119,7 @@ def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sa
 
 @pytest.mark.parametrize("name", ["trial.json", "trial.confirmed.json"])
 def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandbox, name: str) -> None:
-    """The routes that a trial gives the kernel may be gone in a moment."""
+    """The routes that a trial has added to the kernel may be gone in a moment."""
     trial = plain.root / "run/aks-flex-node" / name
     trial.parent.mkdir(parents=True)
     trial.touch()
@@ -130,7 +130,7 @@ def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandb
     assert plain.run(text, "gate").returncode == 0
 
 
-# awk's third field is "inet6" for a route with an IPv6 gateway, and the second is "nhid" for one with a nexthop object.
+# awk's third field is "inet6" for a route with an IPv6 gateway; its second is "nhid" for one with a nexthop object.
 @pytest.mark.parametrize(
     ("default", "expected"),
     [
@@ -212,7 +212,7 @@ def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -
 
 
 def many(count: int, *bad: int) -> str:
-    """Return routes of which some have a gateway that only the kernel refuses: their subnet's broadcast address."""
+    """Return routes, some of which have a gateway that only the kernel refuses, their subnet's broadcast address."""
     return routes_script(
         *(
             {
@@ -247,7 +247,7 @@ def test_a_route_whose_packets_are_discarded_is_an_error(node: NamespaceKernel, 
     assert table(node) == before
 
 
-# ip as the script calls it, with its arguments logged; $MEANWHILE runs before the second call, which writes.
+# Log the arguments of the script's calls of ip; $MEANWHILE runs before the second call, which writes.
 WITH_SPY = r"""
 real=$(readlink -f "$(command -v ip)")
 cp "$real" "$ROOT/ip"
@@ -305,7 +305,7 @@ def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain
     assert table(node) == before
 
 
-# --- the lock and two at once ----------------------------------------------------------------------------------------
+# --- the lock, and two runs at once ----------------------------------------------------------------------------------
 
 
 def test_two_scripts_take_turns_with_the_same_result(node: NamespaceKernel, plain: Sandbox) -> None:
@@ -326,7 +326,7 @@ def see_it_give_the_lock_back(sandbox: Sandbox, process: subprocess.Popen[str]) 
 
 
 def test_a_wait_holds_no_lock(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    """There is one wait for the whole run, not one for each route."""
+    """The run waits only once, and not for each route."""
     build_links(kernel)
     process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
     missing = "the default route, needed by 172.16.1.0/24"
@@ -387,7 +387,7 @@ def test_a_signal_during_the_wait_changes_nothing(
     process = sandbox.start(routes_script(wait=600))
     read_line(process)
     os.kill(process.pid, signal_)
-    # The pipe's end: no process has it open any more.
+    # The end of the pipe means that no process has it open any more.
     _, error = process.communicate(timeout=10)
     assert process.returncode == 1
     assert error.splitlines()[-1] == f"stopped: {signal_.name}; nothing is left half-done"
@@ -513,7 +513,7 @@ def test_a_shadow_over_any_part_of_a_cidr_is_seen(node: NamespaceKernel, sandbox
     assert told_by(error.splitlines()[:1]) == (("OVERLAP", "eth1", "172.16.7.0", ""),)
 
 
-# The first ip, apart from the monitor, lists the tables; the second does the lookups.
+# Besides the monitor, the first call of ip lists the tables, and the second makes the lookups.
 CHANGING = r"""
 cp "$(readlink -f "$(command -v ip)")" "$ROOT/ip-itself"
 cat > "$ROOT/ip" <<'END'
@@ -556,7 +556,7 @@ kill -9 $$
 
 
 def unjudged(sandbox: Sandbox, prepare: str = "") -> str:
-    """Return why the check of a sound CIDR judges nothing."""
+    """Return the reason why the check of an unshadowed CIDR has no verdict."""
     done = sandbox.run(check_script("10.96.0.0/12"), prepare=prepare)
     assert done.returncode == 1
     return markers(sandbox)["route-overlap.detected"]
@@ -569,7 +569,7 @@ def test_output_of_a_killed_awk_is_no_verdict(node: NamespaceKernel, tmp_path: P
 
 
 def test_a_failed_listing_gets_no_verdict(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """The complete listing has reached awk."""
+    """awk has already received the complete listing."""
     change = (
         '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
     )
@@ -616,13 +616,13 @@ def test_each_kind_of_failure_is_recognised(
 
 
 def lead_connections_away(node: NamespaceKernel) -> None:
-    """Send packets from eth0's address by eth1: no lookup without a source shows it."""
+    """Send packets from eth0's address through eth1, which no lookup without a source shows."""
     assert node.add([default_route(NextHop("eth1", SECOND_GATEWAY), table=100)]) == ()
     node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32"), table=100))
 
 
 def test_a_source_is_never_read_as_an_octal_number(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """10.0.0.4 is 167772164: with a leading zero, busybox reads it as 1.223.244.116."""
+    """10.0.0.4 is 167772164. With a leading zero, busybox would read it as 1.223.244.116."""
     source = IPv4Address("10.0.0.4")
     node.add_address("eth1", f"{source}/24")
     lead_connections_away(node)
@@ -667,7 +667,7 @@ def test_it_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: Sandbo
 
 @pytest.mark.parametrize("room", range(8192, 61440, 4096 if IS_NIGHTLY else 12288))
 def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, room: int) -> None:
-    """A batch cut off in the middle of a line may mean another route."""
+    """A batch that is cut off in the middle of a line may describe a different route."""
     before = table(node)
     wanted = [f"172.17.{number // 200}.{number % 200}/32" for number in range(400)]
     full = f"mkdir -p /run/aks-flex-node; mount -t tmpfs -o size={room} tmpfs /run/aks-flex-node"
@@ -692,7 +692,7 @@ def test_an_open_gate_does_not_wait_for_the_oneshots(node: NamespaceKernel, plai
 
 
 def test_the_gate_reports_a_failure_once(node: NamespaceKernel, plain: Sandbox) -> None:
-    """It stays silent as long as its marker exists, with or without a report; another failure is reported."""
+    """It stays silent as long as its marker exists, with or without a report, but reports a different failure."""
     text = check_script("172.16.2.0/24")
     told = refused(plain, text, "gate")
     assert told
@@ -708,7 +708,7 @@ def test_the_gate_reports_a_failure_once(node: NamespaceKernel, plain: Sandbox) 
 
 
 TOOLS, FAILURES = ("ip", "awk", "sort", "mv"), ("exit 0", "exit 3", "echo rubbish", "kill -9 $$")
-# By day each tool fails silently, and in one other manner.
+# In the daytime profile, each tool fails silently, and in one other way.
 TRIED = [
     *(
         product(TOOLS, FAILURES)
@@ -747,7 +747,7 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     text = render_check(config, python=python)
     for name in ("EXPLAIN_SECONDS", "GATE_EXPLAIN_SECONDS"):
         text = with_constant(text, name, 1 if "waiting" in python else 30)
-    # A consumer may have it in its environment, which the gate gets.
+    # The consumer's environment may contain this variable, and the gate inherits it.
     prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)
 
@@ -802,7 +802,7 @@ def test_a_script_truncated_anywhere_fails_and_does_nothing(node: NamespaceKerne
 
 
 def test_many_routes_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
-    plain.count_processes(many(1))  # makes the folder
+    plain.count_processes(many(1))  # creates the folder
     routes = [plain.count_processes(many(count)) for count in (2, 300)]
     assert routes[0] == routes[1]
     cidrs = [f"11.{n // 250}.{n % 250}.0/24" for n in range(1000)]
@@ -819,7 +819,7 @@ def test_many_routes_need_no_more_processes(node: NamespaceKernel, plain: Sandbo
 
 
 def test_a_start_needs_few_processes(node: NamespaceKernel, plain: Sandbox) -> None:
-    """The gate checks twice: at the start, and at the end if other units' steps in between take time."""
+    """The gate checks at the start, and again at the end if other units' steps in between take time."""
     folder = "/etc/aks-flex-node"
     steps = {f"{folder}/{ROUTES}.sh": routes_script(), f"{folder}/{CHECK}.sh": check_script("172.16.1.0/24")}
     prepare = [f"mkdir -p {folder} /etc/hostrouting", ": >/etc/hostrouting/gate.list"]
@@ -834,7 +834,7 @@ def test_a_start_needs_few_processes(node: NamespaceKernel, plain: Sandbox) -> N
 
 
 def test_hidden_hops_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # in this namespace
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     commands = ["nexthop add id 7 via 10.1.0.1 dev eth0", "route replace default nhid 7"]
     commands += [f"route add 11.0.{n}.0/24 nhid 7" for n in range(200)]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)

@@ -1,4 +1,4 @@
-"""Boot script, task on Linux and task in memory: they agree on table, markers and words."""
+"""The boot script and the task, on Linux and in memory, agree on the table, the markers and the messages."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _markers(root: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def roots() -> Iterator[Callable[[], Path]]:
-    """Make new folders, one after the other: Hypothesis runs a test's function many times."""
+    """Create new folders one after the other, as Hypothesis runs a test's function many times."""
     with tempfile.TemporaryDirectory() as parent:
 
         def fresh() -> Path:
@@ -146,7 +146,7 @@ def _install(config: Config, kernel: Kernel, root: Path) -> Outcome:
 
 
 def _install_at_boot(config: Config, sandbox: Sandbox, kernel: Kernel) -> Outcome:
-    """Return the script's outcome; a second run writes nothing."""
+    """Return the outcome of the script, and check that a second run writes nothing."""
     script = render_static_routes(config)
     done = sandbox.run(script)
     outcome = Outcome(_table(kernel), _lines(done.stderr), is_ok=done.returncode == 0)
@@ -158,7 +158,7 @@ def _install_at_boot(config: Config, sandbox: Sandbox, kernel: Kernel) -> Outcom
 
 
 def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -> None:
-    """Expect the same table and success; the script names one failed route, in one line, as the tasks do."""
+    """Expect the same table and the same success; the script names one failed route in one line, as the tasks do."""
     wanted = [str(route.destination).removesuffix("/32") for route in config.static_routes.routes]
     for name, other in others.items():
         assert (other.is_ok, other.table) == (script.is_ok, script.table), (name, script.said, other.said)
@@ -168,7 +168,7 @@ def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -
             assert any(word in script.said[0] and word in error for word in wanted), (script.said, other.said)
 
 
-# Each example runs a script and a task, some 80 ms.
+# Each example runs a script and a task, which takes about 80 ms.
 _SOME = settings(max_examples=by_day(5, by_night=2500), suppress_health_check=list(HealthCheck))
 
 
@@ -220,7 +220,7 @@ def test_installing_one_config_after_another_on_cut_cidrs(
     scripts = [_install_at_boot(config, Sandbox(roots(), awk_or_skip(awk)), kernel) for config in configs]
     others: list[dict[str, Outcome]] = [{}, {}]
     for name, other in _kernels():
-        # Only a real kernel has nexthop objects.
+        # Only a real kernel supports nexthop objects.
         if not question.world.objects or isinstance(other, NamespaceKernel):
             question.world.build(other)
             for outcomes, config in zip(others, configs, strict=True):
@@ -277,7 +277,7 @@ UDP_BLACKHOLED = World(
 
 
 def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], Path]) -> list[str]:
-    """Compare the task in memory with the task on Linux, and the script with the latter's report.
+    """Compare the task in memory with the task on Linux, and the script with the Linux task's report.
 
     Returns:
         The first parts of the lines of the script's marker.
@@ -285,7 +285,7 @@ def compare_checks(world: World, config: Config, awk: str, roots: Callable[[], P
     outcomes: dict[str, Outcome] = {}
     reports: dict[str, OverlapReport] = {}
     for name, kernel in _kernels():
-        # Only a real kernel has nexthop objects.
+        # Only a real kernel supports nexthop objects.
         if not world.objects or isinstance(kernel, NamespaceKernel):
             world.build(kernel)
             outcomes[name], reports[name] = _check(config, kernel, roots())
@@ -312,9 +312,10 @@ def _first_parts(lines: Iterable[str]) -> list[str]:
 
 
 def _hold(told: list[str], report: OverlapReport) -> None:
-    """Compare the script's lines with the library's findings, one by one.
+    """Compare the script's lines with the library's findings one by one.
 
-    Where several tables or rules discard an address alike, the script may report a failure for a CNI's own discard.
+    If several tables or rules discard an address in the same way, the script may report a CNI's own discard as a
+    failure.
     """
     found = _first_parts(marker_text(report).splitlines())
     of_cni = {str(note.cidr) for note in report.notes if note.kind == "CNI-DISCARD"}
@@ -398,7 +399,7 @@ ip route add 172.16.2.0/24 nhid 2 proto 217
     ("default", "awk"), [(default, awk) for default in (1, 3) for awk in awks_for(f"default by object {default}")]
 )
 def test_installing_with_nexthop_objects(default: int, awk: str, roots: Callable[[], Path]) -> None:
-    """They are the default route, an existing route, the route to a gateway, and two of ours."""
+    """The objects are used by the default route, an existing route, the route to a gateway, and two of our routes."""
     entries = [{"destination": text} for text in ("172.16.3.0/24", "10.0.9.0/24", "172.16.1.0/24")]
     entries += [{"destination": "172.16.4.0/24", "gateway": "192.0.2.1", "dev": "v1"}]
     routes = {"enabled": True, "routes": entries}
@@ -409,7 +410,7 @@ def test_installing_with_nexthop_objects(default: int, awk: str, roots: Callable
             kernel = on_linux()
             addresses = (("v0", NewAddress("10.0.0.1/24")), ("v1", NewAddress("10.0.1.1/24")))
             World(addresses, (), links=DEVICES).build(kernel)
-            Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # in this namespace
+            Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
             subprocess.run(["sh", "-euc", OBJECTS.replace("DEFAULT", str(default))], check=True)
             if who == "task":
                 outcomes[who + compat_mode] = _install(config, kernel, roots())

@@ -1,4 +1,4 @@
-"""A host whose ip can't run: a clear error, and STRICT lets nothing pass."""
+"""A host on which ip can't run: the error is clear, and STRICT lets nothing pass."""
 
 from __future__ import annotations
 

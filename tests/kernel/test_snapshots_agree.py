@@ -1,4 +1,4 @@
-"""Snapshots: our backend's and those made with ip are the same, and so are their verdicts and the live one."""
+"""Snapshots: those of our backend and those made with ip are the same, and so are their verdicts and the live one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-# The first leaves out the details, the second the numbers too.
+# The first script omits the details, and the second also prints names instead of numbers.
 WITHOUT_DETAILS = re.sub(r" -d(?= -4| nexthop)", "", BY_HAND)
 IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
 
@@ -48,14 +48,14 @@ def on(backend: RouteBackend, root: Path) -> Host:
 
 UNTOLD: dict[str, Any] = {
     **dict.fromkeys(("time", "is_merged")),
-    "host": "node",  # the file's name
+    "host": "node",  # the name of the file
     "nameservers": (),
     "sources": (),
 }
 
 
 def as_ip_tells(snapshot: Snapshot, *, protocols: bool = True) -> Snapshot:
-    """Remove what ip doesn't print: a suppressor of a rule without a table, and what has no list of its own."""
+    """Remove what ip doesn't print: suppressors of rules without a table, and fields that no listing contains."""
 
     def told(rule: Rule) -> Rule:
         if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
@@ -151,7 +151,7 @@ def test_a_host_with_everything_has_the_same_snapshot_by_ip(host: NamespaceKerne
     ours = recorded(host)
     by_hand = recorded_by(BY_HAND, shell)
     assert len(ours.rules) == 13
-    # Our snapshots need no nexthop objects: their routes have the objects' hops.
+    # Our snapshots need no nexthop objects, as their routes contain the objects' hops.
     assert by_hand == as_ip_tells(ours)
 
 
@@ -175,7 +175,7 @@ def _await_loss_of_carrier(kernel: NamespaceKernel, dev: str) -> None:
 
 @pytest.mark.parametrize("ignores", [0, 1])
 def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignores: int) -> None:
-    # ignore_routes_with_linkdown isn't in a snapshot: the kernel shows the hops that it skips as dead.
+    # A snapshot doesn't contain ignore_routes_with_linkdown, but the kernel shows the hops that it skips as dead.
     setting = f"net.ipv4.conf.all.ignore_routes_with_linkdown={ignores}"
     subprocess.run(["sysctl", "-qw", setting], check=True)
     subprocess.run(
@@ -198,7 +198,7 @@ def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel)
 
 
 def test_infiniband_is_recognised_by_number_and_name() -> None:
-    # There is no such hardware here: this is ip's output for it.
+    # This imitates ip's output, as there is no InfiniBand hardware here.
     numbered, named = (
         Snapshot.from_document(
             {

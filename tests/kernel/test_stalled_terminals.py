@@ -1,4 +1,4 @@
-"""A terminal that no program reads, full or stopped by Ctrl-S: a signal ends any waiting command and frees its lock."""
+"""A terminal that is full or stopped by Ctrl-S: a signal still ends any waiting command, and its lock is released."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PROBE = {"hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["
 
 @attrs.frozen
 class Waiting:
-    """A waiting command, and what its terminal shows by then."""
+    """A command that waits, and the output that it shows before it waits."""
 
     words: tuple[str, ...]
     shows: bytes
@@ -68,7 +68,7 @@ def terminal() -> Iterator[Terminal]:
 TRIED = [*product(COMMANDS, ("Ctrl-S", "full"), (signal.SIGTERM, signal.SIGHUP))]
 
 
-# By day each command has one stall and one signal, by turns.
+# In the daytime profile, only every third combination is tried, which still covers each command.
 @pytest.mark.parametrize(("command", "how", "number"), TRIED if IS_NIGHTLY else TRIED[::3])
 def test_a_signal_ends_a_waiting_command(
     tmp_path: Path, terminal: Terminal, command: str, how: str, number: signal.Signals

@@ -44,7 +44,7 @@ def ours(kernel: NamespaceKernel) -> set[str]:
 
 
 def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    """They are a link route and one whose gateway is behind it, several hops, a metric, a source, an MTU."""
+    """The routes include an on-link route, a gateway behind it, several hops, a metric, a source and an MTU."""
     ip("route", "add", "192.0.2.0/24", "dev", "eth0", "proto", "217")
     ip("route", "add", "172.16.1.0/24", "via", "192.0.2.1", "dev", "eth0", "proto", "217", "mtu", "1400")
     ip("route", "add", "172.16.2.0/24", "proto", "217", "metric", "7", "nexthop", "via", "10.1.0.1", "dev", "eth0",
@@ -97,7 +97,7 @@ def test_ended_and_other_trials_are_left_alone(
 
 
 def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    """The marker may describe the routes that were tried; at the gate the check comes next in any case."""
+    """The marker may describe the routes that were tried; at the gate, the check follows anyway."""
     folder = "/etc/aks-flex-node"
     check = f"{folder}/check-route-overlap.sh"
     prepare = f"mkdir -p {folder}; printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
@@ -132,7 +132,7 @@ def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, s
     trial.rename(claimed)
     text = render_trial([], UNTIL).replace("_SECONDS=5\n", "_SECONDS=1\n")
     with (trial.parent / "run.lock").open("w") as lock:
-        # The confirm is at work.
+        # The held lock means that a confirm is running.
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = sandbox.run(text, "gate")
         assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)

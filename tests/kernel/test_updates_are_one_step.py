@@ -1,4 +1,4 @@
-"""An update is one step: at every moment a start gets the answer of the old config, or that of the new one.
+"""An update is a single step: at every moment a start gets the answer of either the old config or the new one.
 
 ``./run search`` makes the same search.
 """
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 KINDS = [kind.value for kind in Kind]
-# By day several pairs share a world, and every second pair gets one random moment; by night each gets every moment.
+# By day every second pair is tried at one random moment, and several pairs share a world. By night each pair is tried
+# at every moment.
 TRIED = [pair.name for pair in PAIRS[:: by_day(2, by_night=1)]]
 SHARES = by_day(3, by_night=len(TRIED))
 MOST = None if IS_NIGHTLY else 1
@@ -43,7 +44,7 @@ def test_an_update_is_one_step(share: int, record_property: Callable[[str, objec
 
 
 def test_an_update_of_two_steps_is_found() -> None:
-    """Two tasks swap routes and CIDRs one by one: in between, a healthy node is held."""
+    """Two tasks swap routes and CIDRs one after the other, so a healthy node is held in between."""
     (result,) = search([TWO_STEPS.name], [Kind.FREEZE.value], most=by_day(4, by_night=40))
     held = [one for one in result.counterexamples if "under both configs" in one.complaint]
     assert held

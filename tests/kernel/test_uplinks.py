@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-# eth0 is the node's NIC, in 10.1.0.0/16; eth1 a storage network's; ib0 has the range of the pods.
+# eth0 is the node's NIC in 10.1.0.0/16, eth1 leads to a storage network, and ib0 has the range of the pods.
 NODE = f"""{veths("eth0", "eth1", "ib0")}
     addr add 10.1.0.4/16 dev eth0
     addr add 10.9.0.4/24 dev eth1
@@ -48,14 +48,14 @@ PODS_BY_IB0 = ("OVERLAP", "ib0", "172.16.0.0", "")
 
 @attrs.frozen
 class UplinkCase(Case):
-    """A host with defaults by several interfaces, and its expected report.
+    """A host with default routes through several interfaces, and its expected report.
 
     Args:
-        uplinks: the config's uplinks; None: it names none.
-        by: the expected interfaces, if there was a verdict.
-        inherits: the interface of each hop of a route that names none; empty: it waits.
+        uplinks: the uplinks in the config, or None to omit them.
+        by: the expected interfaces, if there is a verdict.
+        inherits: the interface of each hop of a route without a device, or an empty tuple if such a route has to wait.
         is_contested: whether a note names several default routes.
-        fixed: the destinations of the fix, each with the device that it names.
+        fixed: the destinations of the fix, each with its device.
         left: the failures that no route fixes.
     """
 
@@ -216,7 +216,7 @@ def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) 
 
 
 def inherited(kernel: NamespaceKernel) -> tuple[str, ...]:
-    """Return the interfaces of the hops that a route without a device gets, and remove it again."""
+    """Remove our only route, which names no device, and return the interfaces of its hops."""
     (route,) = (route for route in kernel.routes(Table.MAIN) if route.is_ours)
     assert kernel.delete([route]) == ()
     return tuple(str(hop.dev) for hop in route.hops)
@@ -281,9 +281,9 @@ def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> 
     assert (report.verdict, report.default_devs) == ("ok", ("bond0",))
 
 
-# Two uplinks in one subnet, the second without a carrier.
+# Two uplinks are in one subnet, and the second has no carrier.
 SHARED = f"{BY_ETH0} metric 100\naddr add 10.1.0.6/16 dev eth1\nlink set p1 down\naddr add 10.1.2.4/24 dev ib0"
-# ib0 takes the subnet of an uplink that is down.
+# ib0 has an address in the subnet of an uplink that is down.
 DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
 
 

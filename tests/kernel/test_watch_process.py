@@ -34,7 +34,7 @@ CONFIG = {
         "watch": {"textfile": "/metrics/hostrouting.prom"},
     }
 }
-# hostrouting is real here except for the layout and systemd. An argument may spoil a part of it.
+# hostrouting is real here, except for the layout and systemd. An argument can break a part of it.
 PROGRAM = """
 import os, signal, socket, sys
 from hostrouting import Host, Layout, cli
@@ -68,7 +68,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Watcher:
-    """A running ``hostrouting watch``, and its messages to systemd."""
+    """A running ``hostrouting watch``, and the messages that it sends to systemd."""
 
     def __init__(self, root: Path, spoiled: str = "", packages: Path | None = None) -> None:
         self.root = root
@@ -91,7 +91,7 @@ class Watcher:
         self.wait_until(lambda: line in self.heard, line)
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until a condition holds; look at it after each message to systemd, and after a short time."""
+        """Wait until a condition holds; test it after each message to systemd, and at short intervals."""
         end = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             assert time.monotonic() < end, f"{what}; heard {self.heard}"
@@ -100,13 +100,13 @@ class Watcher:
                 self.heard.append(self._notes.recv(65536).decode())
 
     def last_word(self) -> str:
-        """Return the last line that the watcher has sent by now."""
+        """Return the last line that the watcher has sent so far."""
         while select.select([self._notes], [], [], 0)[0]:
             self.heard.append(self._notes.recv(65536).decode())
         return self.heard[-1]
 
     def ends_before(self, line: str) -> bool:
-        """Tell whether the watcher ends without having sent a line."""
+        """Return whether the watcher ends without sending a line."""
         while line not in self.heard and self.process.poll() is None:
             if select.select([self._notes], [], [], 0.02)[0]:
                 self.heard.append(self._notes.recv(65536).decode())
@@ -175,7 +175,7 @@ def test_a_flood_takes_few_checks_and_little_memory(watch: Callable[..., Watcher
 
 
 def test_updates_reach_the_metrics_without_an_event(watch: Callable[..., Watcher]) -> None:
-    """The kernel announces neither, and otherwise a minute would pass."""
+    """The kernel announces neither update, so a minute would pass otherwise."""
     watcher = watch()
     watcher.hear("READY=1")
     assert watcher.metric("hostrouting_gate_off") == 0
@@ -262,7 +262,7 @@ def test_it_follows_another_default_route(watch: Callable[..., Watcher]) -> None
     looks = watcher.metric("hostrouting_checks_total")
     ip("route", "add", "default", "via", "10.2.0.1", "dev", "eth1", "metric", "50")
     watcher.wait_until(lambda: "via 10.2.0.1 dev eth1" in ip("route", "show", "172.16.1.0/24"), "the route")
-    # Its own change is a reason to look once more; by then it has reported the change.
+    # The watcher's own change triggers one more check, and it has reported the change by then.
     watcher.wait_until(lambda: watcher.metric("hostrouting_checks_total") >= looks + 2, "one more look")
     _, said = watcher.end()
     assert "changed with the default route: 172.16.1.0/24 via 10.2.0.1 dev eth1 proto hostrouting" in said

@@ -1,4 +1,4 @@
-"""Messages packed and parsed by hand: they mean what pyroute2 reads, and no transport fault gives a wrong answer."""
+"""Messages packed and parsed by hand: they agree with pyroute2, and no transport fault leads to a wrong answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
 
 BY_ETH0 = (NextHop("eth0", GATEWAY),)
-BY_NOBODY = (NextHop("eth0", IPv4Address("10.9.0.1")),)  # refused: no such neighbour
+BY_NOBODY = (NextHop("eth0", IPv4Address("10.9.0.1")),)  # refused, as there is no such neighbour
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_random_world_is_read_as_pyroute2_reads_it(wanted: list[Route], rules:
 
 
 def mixed(count: int) -> list[Route]:
-    """Return routes of many shapes, in an order in which each shape meets each other one in a datagram."""
+    """Return routes of many shapes, ordered so that each shape follows each other shape within a datagram."""
     pick = random.Random(7)
     hops = [
         BY_ETH0,
@@ -147,7 +147,7 @@ def test_the_kernels_path_mtu_is_not_an_entry(node: NamespaceKernel) -> None:
 
 
 def ask_for_fragments(source: str, source_port: int, destination: str, port: int) -> None:
-    """Tell the sender of a UDP packet that a router accepts at most 1000 bytes (ICMP, fragmentation needed)."""
+    """Send ICMP "fragmentation needed" to the sender of a UDP packet, as a router that accepts 1000 bytes would."""
     ends = (socket.inet_aton(source), socket.inet_aton(destination))
     packet = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 1228, 1, 0x4000, 64, socket.IPPROTO_UDP, 0, *ends)
     packet += struct.pack(">HHHH", source_port, port, 1208, 0)
@@ -339,9 +339,9 @@ class Faulty(Conversation):
     """A conversation with a fault in one receive, or in every receive from then on.
 
     Args:
-        fault: what happens to a datagram.
-        at: the number of the datagram, counted from 0.
-        for_ever: whether it happens to all later datagrams too.
+        fault: the function that alters a datagram.
+        at: the number of the first faulty datagram, counted from 0.
+        for_ever: whether all later datagrams are faulty too.
     """
 
     def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
@@ -360,7 +360,7 @@ class Faulty(Conversation):
 
 
 def overrun(faulty: Faulty, datagram: bytes) -> bytes:
-    """Lose the datagram, as the kernel then reports."""
+    """Lose the datagram, and report the loss as the kernel does."""
     raise OSError(errno.ENOBUFS, "No buffer space available")
 
 
@@ -374,7 +374,7 @@ def broken(faulty: Faulty, datagram: bytes) -> bytes:
 
 
 def foreign(faulty: Faulty, datagram: bytes) -> bytes:
-    """Put a notification of another program's change first, and messages that look like ours but aren't."""
+    """Insert a notification of another program's change, and messages that look like ours but aren't."""
     sequence, port = HEADER.unpack_from(datagram)[3:]
     body = struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 6, 0) + number(15, 254) + attribute(1, b"\x14\0\0\1")
     refusal = struct.pack("=i", -errno.EPERM) + datagram[:16]
@@ -416,7 +416,7 @@ def table(kernel: NetlinkBackend) -> Counter[Route]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make batches of ten messages, so that a few messages make several batches."""
+    """Limit batches to ten messages, so that a few messages make several batches."""
     monkeypatch.setattr(conversation, "_BATCH_MAX", 10)
 
 
@@ -468,7 +468,7 @@ def test_a_fault_while_writing_names_routes_of_unknown_state(
         assert len(told) == len(failures)
         for failure in expected_failures:
             assert told.pop(id(failure.route)) in (failure.errno, errno.ENOBUFS)
-        # In a batch with a fault, routes not known to be refused.
+        # In a faulty batch, it is unknown whether these routes were refused.
         assert set(told.values()) <= {errno.ENOBUFS}
         assert len(told) <= 10
         node.delete(many(23) + wanted)
@@ -491,7 +491,7 @@ def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
 
 @pytest.mark.kernel
 def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: NamespaceKernel) -> None:
-    """The kernel itself drops answers, because the conversation expects more buffer than there is."""
+    """The kernel itself drops answers, because the conversation expects more buffer space than there is."""
 
     class Cramped(NetlinkBackend):
         def _connect(self) -> Conversation:
@@ -509,7 +509,7 @@ def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: Namespace
     assert Cramped().routes() == node.routes()
 
 
-# --- a table that changes meanwhile --------------------------------------------------------------------------------
+# --- a table that changes during a dump ----------------------------------------------------------------------------
 
 
 class Changing(NetlinkBackend):

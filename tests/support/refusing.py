@@ -275,7 +275,7 @@ def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
 
     Args:
         trace: all of the traced calls.
-        begin: a text that marks the line of the command's first call on the host.
+        begin: a text that marks the line of the command's first access to the host.
         is_sampled: whether to take only Python's own calls, one of each kind before the config is read, before the
             first change, and after it.
     """
