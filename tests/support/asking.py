@@ -68,7 +68,7 @@ def recorded(kernel: RouteBackend) -> Snapshot:
 
 
 def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Snapshot:
-    """Return the snapshot that shell commands take of this host, retrying once if the host changed during the first try.
+    """Return the snapshot that shell commands take of this host, retrying once if the host changed in between.
 
     A link that was just created may take up to a second to report its carrier. Commands that change the host run once.
 

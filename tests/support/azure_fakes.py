@@ -1,4 +1,4 @@
-"""In-memory nodes for the Azure tasks: one with IPv6 and nft, one with a bridge."""
+"""In-memory nodes for the Azure tasks, one with IPv6 and nft, and one with a bridge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @attrs.define(slots=False)
 class FakeProbeNode:
-    """A ``ProbeNode`` that stores the text passed to nft, without its leading ``delete table``, as the table's listing."""
+    """A ``ProbeNode`` whose table listing is the text passed to nft, without its leading ``delete table``."""
 
     assigned: Sequence[IPv6Address] = ()
     tables: dict[str, str] = attrs.field(factory=dict)
@@ -63,7 +63,7 @@ class FakeProbeNode:
 
 @attrs.define(slots=False)
 class FakeBridgeNode:
-    """A ``BridgeNode`` with one bridge; it records the calls that it receives."""
+    """A ``BridgeNode`` with one bridge that records the calls it receives."""
 
     state: NodeState = attrs.field(factory=NodeState)
     calls: list[str] = attrs.field(factory=list)

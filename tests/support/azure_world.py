@@ -35,13 +35,13 @@ OTHERS = "10.241.0.7"  # outside the CIDRs that are cleaned up
 CIDRS = ("10.224.0.0/24", "fd00::/64")  # they contain the node, its gateway and other hosts
 STALE_MAC = "a2:00:00:00:00:32"
 
-# Installed once per node, even if it has no pods: without these rules no pod on the bridge can reach the fabric.
+# These rules are installed once per node, even if it has no pods. Without them no pod on the bridge reaches the fabric.
 _NODE_RULES = (
     "-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT",
     f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {NODE} -j arpreply --arpreply-mac {NIC}",
     f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC} --snat-arp --snat-target ACCEPT",
 )
-# Rules of other programs: some are outside the CIDR, and some inside it only resemble azure-vnet's.
+# Rules of other programs. Some are outside the CIDR, and some inside it only resemble azure-vnet's.
 _OTHERS_RULES = (
     f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {OTHERS} -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
     f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {OTHERS} -j arpreply --arpreply-mac {STALE_MAC}",
@@ -156,7 +156,7 @@ class AzureWorld:
     # --- pods --------------------------------------------------------------------------------------------------
 
     def add_azure_pod(self, address: str, *, is_saved: bool = True) -> Place:
-        """Add a pod as azure-vnet does: a veth on the bridge, two rules, a neighbour entry, and finally the saved state."""
+        """Add a pod as azure-vnet does, with a veth on the bridge, two rules and a neighbour entry, and save its state."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         pod = self._add_pod(f"pod .{number}", veth, mac)
@@ -176,7 +176,7 @@ class AzureWorld:
         return pod
 
     def start_azure_pod(self, address: str) -> None:
-        """Pretend that azure-vnet died while it was adding a pod: both ends of the veth are still on the node."""
+        """Simulate a crash of azure-vnet while it adds a pod, which leaves both ends of the veth on the node."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         ip(f"link add {veth} type veth peer name {veth}2 address {mac}")
@@ -187,7 +187,7 @@ class AzureWorld:
         restore(dnat(address, mac), arp_reply(address, mac))
 
     def add_new_pod(self) -> Place:
-        """Add the pod .32 as a routed CNI such as Cilium does; the host answers ARP for it on the bridge."""
+        """Add the pod .32 as a routed CNI such as Cilium does. The host answers ARP for it on the bridge."""
         pod = self._add_pod("new pod", "lxc32", "a6:00:00:00:00:32")
         ip(
             "link set lxc32 address a6:00:00:00:00:01 up",
@@ -208,7 +208,7 @@ class AzureWorld:
         return pod
 
     def move_to_another_node(self) -> None:
-        """Move the address .32 to a pod on another node: the fabric now answers ARP and datagrams for it."""
+        """Move the address .32 to a pod on another node, so that the fabric answers ARP and datagrams for it."""
 
         def there() -> None:
             ip(f"neighbour del {NEW} dev eth0", f"address add {NEW}/32 dev lo", "link set lo up")
@@ -229,7 +229,7 @@ class AzureWorld:
     # --- leftovers --------------------------------------------------------------------------------------------
 
     def leave(self, *leftovers: Leftover, address: str = NEW, mac: str = STALE_MAC, is_listed: bool = True) -> None:
-        """Leave behind what azure-vnet created for a deleted pod; by default its state still lists the pod."""
+        """Leave behind what azure-vnet created for a deleted pod, which its state still lists by default."""
         if Leftover.DNAT in leftovers:
             restore(dnat(address, mac))
         if Leftover.ARPREPLY in leftovers and ":" not in address:
@@ -248,7 +248,7 @@ class AzureWorld:
     # --- observations ------------------------------------------------------------------------------------------
 
     def rules(self) -> list[str]:
-        """Return the ruleset as ebtables-save prints it, without the counters and the comments that contain the time."""
+        """Return the ruleset as ebtables-save prints it, without counters and the comments that contain the time."""
         return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
 
     def packets(self) -> dict[str, int]:

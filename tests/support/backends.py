@@ -1,4 +1,4 @@
-"""Wrappers around any backend: one records the writes, and the other refuses some of them."""
+"""Wrappers around any backend that record its writes or refuse some of them."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Judge:
         return [answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn] or [answer]
 
     def sources(self, answer: Lookup) -> list[IPv4Address]:
-        """Return the source addresses of the packets that an answer sends; only connections need them."""
+        """Return the source addresses of the packets that an answer sends, which only connections need."""
         route = answer.route
         if route is None or route.type is RouteType.LOCAL:
             return []
@@ -366,7 +366,7 @@ def _identity(route: Route) -> tuple[object, ...]:
 
 
 def judged(network: IPv4Network) -> list[IPv4Address]:
-    """Return the addresses of a CIDR that the check judges: all outside of 0/8, 127/8, 224/4 and 240/4."""
+    """Return the addresses of a CIDR that the check judges, which are all outside of 0/8, 127/8, 224/4 and 240/4."""
     return [
         IPv4Address(n)
         for n in range(int(network[0]), int(network[-1]) + 1)

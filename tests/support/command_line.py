@@ -1,4 +1,4 @@
-"""A throw-away host for the real command line: network and mount namespaces with a private /run and /etc."""
+"""A throw-away host for the real command line, in network and mount namespaces with a private /run and /etc."""
 
 from __future__ import annotations
 

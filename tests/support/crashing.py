@@ -55,7 +55,7 @@ NEW = config("172.16.2.0/24", "WARN", KUBELET, is_watched=True)
 
 @attrs.frozen
 class Probe:
-    """A request for the load balancer's probe beside the rest of the installation; without a device it is removed."""
+    """A request for the load balancer's probe, or for its removal if there is no device."""
 
     device: str | None
     consumer: str = KUBELET
@@ -109,7 +109,7 @@ def fault_at(step: int, layout: Layout, fault: str) -> None:
 
 
 def violations(layout: Layout, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return violations of the invariants: every file is complete, and a gate is never installed without its scripts."""
+    """Return violations of the invariants that every file is complete and every gate has its scripts."""
     now = {name: value for name, value in tree(layout).items() if ".hostrouting-" not in name}
     found = [
         f"{name} is neither old nor new"
@@ -207,7 +207,7 @@ def folders_after_removal(layout: Layout, copy: Path) -> list[str]:
 
 
 def partly_done(layout: Layout, before: dict[str, Any]) -> bool:
-    """Return whether everything was still installed when a removal was refused; a later run finishes it."""
+    """Return whether everything was still installed when a removal was refused, for a later run to finish."""
     script = "etc/aks-flex-node/static-routes.sh"
     return tree(layout).get(script) != before.get(script)
 

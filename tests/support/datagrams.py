@@ -47,7 +47,7 @@ class Place:
 
 @contextmanager
 def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None]]:
-    """Open a socket in a place; each call sends one datagram and returns the name of the place that answered it."""
+    """Open a socket in a place, and yield a function that sends a datagram and returns the answering place's name."""
     client = source.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     numbers = count()
 
@@ -82,7 +82,7 @@ def loses(source: Place, address: str) -> bool:
 
 @contextmanager
 def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
-    """Capture frames on an interface; each call waits for an IPv4 frame that was sent to a MAC."""
+    """Capture frames on an interface, and yield a function that waits for an IPv4 frame sent to a MAC."""
 
     def open_here() -> socket.socket:
         wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
@@ -107,7 +107,7 @@ def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]
 class Customers:
     """A thread that continuously sends datagrams from several places in turn, and counts unanswered datagrams as lost.
 
-    One thread serves all places: more threads would take CPU time from the code under test.
+    One thread serves all places, as more threads would take CPU time from the code under test.
 
     Args:
         pairs: the source place, the address, and the place that has to answer.

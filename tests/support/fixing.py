@@ -38,7 +38,7 @@ def failing(sorts: Mapping[IPv4Address, Sort]) -> set[IPv4Address]:
 
 
 def found(report: OverlapReport) -> set[IPv4Address]:
-    """Return the failing addresses that a check reports; other tests compare them with brute force."""
+    """Return the failing addresses that a check reports, which other tests compare with brute force."""
     return {address for finding in report.findings for part in finding.ranges for address in part}
 
 

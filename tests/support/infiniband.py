@@ -19,7 +19,7 @@ _ARPHRD_INFINIBAND = 32
 
 @contextmanager
 def infiniband(dev: str, *, is_up: bool = True) -> Iterator[None]:
-    """Create a tun device of InfiniBand's type in this thread's network namespace; it may be moved to another namespace.
+    """Create a tun device of InfiniBand's type in this thread's network namespace, from which it may be moved.
 
     Args:
         dev: the name of the interface.

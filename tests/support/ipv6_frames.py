@@ -24,7 +24,7 @@ _SOURCE_LINK_ADDRESS, _TARGET_LINK_ADDRESS = 1, 2
 
 @attrs.frozen
 class Packet:
-    """The contents of a frame; ``payload`` starts with the TCP, UDP or ICMPv6 header."""
+    """The contents of a frame, whose ``payload`` starts with the TCP, UDP or ICMPv6 header."""
 
     source: IPv6Address
     destination: IPv6Address
@@ -106,7 +106,7 @@ def _raw(link_address: str) -> bytes:
 
 
 def _sum(packet: Packet) -> int:
-    """Return the Internet checksum of the pseudo-header and payload, which is 0 if the payload has the correct checksum."""
+    """Return the Internet checksum of the pseudo-header and payload, which is 0 if the packet's own one is correct."""
     pseudo = packet.source.packed + packet.destination.packed
     pseudo += struct.pack("!II", len(packet.payload), packet.protocol)
     covered = pseudo + packet.payload + b"\0" * (len(packet.payload) % 2)

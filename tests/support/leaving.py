@@ -22,8 +22,8 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_NOARP = 0x8913, 0x8914, 0x80
 class Leaving:
     """A sender in the calling thread's network namespace that sees through which interface its packets leave.
 
-    Sending requires no waiting: an interface without a queue (veth, lo) delivers each packet to its listeners before
-    the system call returns. No reply is needed.
+    Sending requires no waiting, because an interface without a queue (veth, lo) delivers each packet to its listeners
+    before the system call returns. No reply is needed.
 
     Args:
         devs: the interfaces; ARP is turned off on them, so that packets leave at once.
@@ -47,7 +47,7 @@ class Leaving:
         self._wires.close()
 
     def by_tcp(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface through which a connection's first packet leaves, or None if none does or the socket fails."""
+        """Return the interface through which a connection's first packet leaves, or None if there is none."""
 
         def connect() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
@@ -58,7 +58,7 @@ class Leaving:
         return self._seen(connect, address)
 
     def by_connected_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface through which a connected socket's datagram leaves, or None if none does or the socket fails."""
+        """Return the interface through which a connected socket's datagram leaves, or None if there is none."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -68,7 +68,7 @@ class Leaving:
         return self._seen(send, address)
 
     def by_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface through which an unconnected socket's datagram leaves, or None if none does or the socket fails."""
+        """Return the interface through which an unconnected socket's datagram leaves, or None if there is none."""
 
         def send() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
@@ -88,7 +88,7 @@ class Leaving:
         return next(iter(self._leaving_for(address) or self._newly_dropped()), None)
 
     def _newly_dropped(self) -> list[str]:
-        """Return the interfaces that dropped a packet: an interface without a carrier does so, and its listeners see nothing."""
+        """Return the interfaces that dropped a packet, as they do without a carrier, unseen by their listeners."""
         before, self._dropped = self._dropped, _dropped()
         return [dev for dev, count in self._dropped.items() if count > before.get(dev, 0)]
 

@@ -1,4 +1,4 @@
-"""The amount of work: a little by day, thousands of examples by night (``HYPOTHESIS_PROFILE=nightly``)."""
+"""Set the amount of work, which is small by day and large by night (``HYPOTHESIS_PROFILE=nightly``)."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def build_fabric(kernel: NamespaceKernel) -> None:
 
 @contextmanager
 def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socket]]:
-    """Run the API server at the far ends of these interfaces only; it answers ARP for its address on each of them."""
+    """Run the API server at the far ends of these interfaces only, and answer ARP for its address there."""
 
     def listen(dev: str) -> socket.socket:
         kernel.add_address(dev, f"{API_SERVER}/32")

@@ -148,7 +148,7 @@ class Node:
             pytest.MonkeyPatch.context() as patched,
             ThreadPoolExecutor(1) as executor,
         ):
-            # Replace only this module: others that a block loads have to stay loaded for the later blocks.
+            # Replace only this module, because all others that a block loads have to stay loaded for the later blocks.
             patched.setitem(sys.modules, "distributed", cluster)
             cluster.Client().__enter__().get_executor.return_value = executor
             exec(tree, self.names)

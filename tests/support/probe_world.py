@@ -59,7 +59,7 @@ _ETH_P_IPV6 = 0x86DD
 
 
 class World:
-    """The three namespaces with links and addresses; the node forwards packets, and has no default route and no rules."""
+    """The three namespaces with links and addresses, but without a default route or rules. The node forwards packets."""
 
     def __init__(self) -> None:
         self.balancer, self.pod = Namespace(), Namespace()
@@ -93,12 +93,12 @@ class World:
             inside(_await_addresses)
 
     def set_checksum_offload(self, on: bool) -> None:
-        """Turn checksum offload on or off in the balancer and the pod; on the node it stays off."""
+        """Turn checksum offload on or off in the balancer and the pod, but not on the node, where it stays off."""
         for inside in (self.balancer.run, self.pod.run):
             inside(lambda: _set_checksum_offload(on, "eth0"))
 
     def bridge(self) -> None:
-        """Set up azure-vnet's bridge mode: eth0 becomes a port of azure0, which gets the node's addresses."""
+        """Set up azure-vnet's bridge mode, in which eth0 is a port of azure0, which has the node's addresses."""
         ip(
             f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
             "address flush dev eth0",
@@ -108,7 +108,7 @@ class World:
         self._await_addresses()
 
     def add_nic(self) -> None:
-        """Add eth1 to the node; the balancer can send probes to it too."""
+        """Add eth1 to the node, to which the balancer can send probes too."""
         far = f"peer name eth1 netns /proc/self/fd/{self.balancer.fd}"
         node = _up("eth1", f"{NODE_BY_SECOND_NIC}/64", f"{NODE_LINK_LOCAL}/64")
         ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
@@ -189,7 +189,7 @@ def _write(name: str, value: str) -> None:
 
 
 def _await_addresses() -> None:
-    """Wait until every address can be bound: even without DAD, the kernel clears the tentative flag in a work queue."""
+    """Wait until every address can be bound: the kernel clears the tentative flag in a work queue, even without DAD."""
     end = time.monotonic() + PATIENCE_SECONDS
     while "tentative" in tool("ip", "-6", "address"):
         assert time.monotonic() < end
@@ -288,7 +288,7 @@ class Capture:
         return packets
 
     def until(self, wanted: Callable[[Packet], bool], patience: float = PATIENCE_SECONDS) -> list[Packet]:
-        """Return all packets up to and including the first wanted one; raise ``AssertionError`` if none arrives."""
+        """Return all packets up to and including the first wanted one, or raise ``AssertionError`` if none arrives."""
         packets: list[Packet] = []
         while select.select([self.wire], [], [], patience)[0]:
             packets.append(read(self.wire.recv(65536)))
@@ -320,7 +320,7 @@ def load_rules(device: str = "eth0") -> None:
 
 
 def counters(table: str = TABLE) -> tuple[int, ...]:
-    """Return the number of packets that each rule of a table has matched, in the order of the listing: probes, replies."""
+    """Return the number of packets that each rule of a table has matched, in the order of the listing."""
     return tuple(map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table))))
 
 

@@ -47,7 +47,7 @@ class Raising:
 
 @frozen(eq=False)
 class Blocking:
-    """A task that waits until its scope ends; at its start it sets `started` and appends its path to `calls`."""
+    """A task that waits until its scope ends. At its start it sets `started` and appends its path to `calls`."""
 
     name: str
     calls: list[str] = field(factory=list, kw_only=True)

@@ -40,7 +40,7 @@ MARKERS = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
 # Any error of a netlink socket may have this effect.
 LOST = "an answer from the kernel was lost"
 TRACE = Path("/run/trace")
-# A stand-in for the real program: it finds hostrouting too, in a tenth of the time.
+# A stand-in for the real program that finds hostrouting too, in a tenth of the time.
 ANY_PYTHON = "/bin/true"
 OURS = ("proto", "217")
 SAID_WITHIN, ENDED_WITHIN, POLL_SECONDS = 5.0, 0.3, 0.005
@@ -80,7 +80,7 @@ PYTHON = tuple({sys.prefix, sys.base_prefix, *filter(None, (*sys.path, sys.pycac
 
 @attrs.frozen
 class Refusal:
-    """A refused call: its number among the calls of the same name, and the errno."""
+    """A refused call, identified by its number among the calls of the same name, and the errno."""
 
     call: str
     number: int
@@ -89,7 +89,7 @@ class Refusal:
 
 @attrs.frozen
 class Run:
-    """The result of a command: its status and its output."""
+    """The status and the output of a command."""
 
     code: int
     said: str

@@ -1,4 +1,4 @@
-"""Run the boot scripts safely: in this thread's network namespace, with a private /run."""
+"""Run the boot scripts safely, in this thread's network namespace with a private /run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def awks_for(test: str) -> tuple[str, ...]:
-    """Return the awks for a test or case: all of them by night, and a single one, chosen by its name, by day."""
+    """Return all awks by night, or by day a single awk that depends on the name of the test or case."""
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
@@ -77,7 +77,7 @@ def end_what_is_left() -> None:
 
 
 def awk_or_skip(name: str) -> str:
-    """Return the path of an awk; busybox acts as awk if it is called by that name."""
+    """Return the path of an awk, which may be busybox under that name."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} isn't installed")

@@ -1,4 +1,4 @@
-"""A node with azure-vnet's leftovers: one live pod, one dead pod, and the node's own entries."""
+"""A node with azure-vnet's leftovers, which has one live pod, one dead pod, and its own entries."""
 
 from __future__ import annotations
 

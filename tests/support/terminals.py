@@ -68,7 +68,7 @@ def opened() -> Iterator[Terminal]:
 
 
 def await_looks(pid: int, count: int = 60) -> None:
-    """Wait until a process has slept this many times; some of these times it has drawn, or tried to draw."""
+    """Wait until a process has slept this many times, so that it has drawn, or tried to, at some of them."""
     status = Path(f"/proc/{pid}/status")
 
     def waits() -> int:

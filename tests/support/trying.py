@@ -1,4 +1,4 @@
-"""An in-memory systemd that can end a trial: it treats an in-memory kernel as the script treats the real one."""
+"""An in-memory systemd that can end a trial on an in-memory kernel, as the script does on the real one."""
 
 from __future__ import annotations
 

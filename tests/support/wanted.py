@@ -1,4 +1,4 @@
-"""The config of the packages' tests: one route, which fixes what ib0 shadows, and a check of the result."""
+"""The config of the packages' tests, with one route, which fixes what ib0 shadows, and a check of the result."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ STANDARD_RULES = (
 
 @attrs.frozen
 class World:
-    """The steps that build a host from a fresh kernel; steps that the kernel refuses are skipped.
+    """The steps that build a host from a fresh kernel, which skips the steps that it refuses.
 
     Args:
         addresses: the addresses with their interfaces.
