@@ -1,4 +1,4 @@
-"""Machines for the tests, one for each Debian release. A missing requirement skips the tests or fails them."""
+"""Fixtures of machines for the tests. A missing requirement skips the tests or fails them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_for_the_night(item: pytest.Item) -> bool:
-    """Return whether a test runs only at night: by day it runs on one release, chosen by the test's name."""
+    """Return whether a test runs only at night. By day it runs on a single release, chosen by its name."""
     if not isinstance(item, pytest.Function) or "suite" not in item.fixturenames:
         return False
     if item.get_closest_marker("each_release") is not None:
@@ -68,14 +68,14 @@ def _bootable() -> None:
 
 @pytest.fixture(scope="session", params=list(trees.SUITES))
 def suite(request: pytest.FixtureRequest) -> str:
-    """Return a Debian release; tests that use a machine run once per release at night."""
+    """Return a Debian release. At night, tests that use a machine run once per release."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="session")
 def by_turns(suite: str) -> Callable[[Sequence[T]], Sequence[T]]:
-    """Return the cases to try on a release: all of them by night, and by day the releases share them in turn."""
+    """Return a function that selects the cases for a release: all of them by night, and an equal share by day."""
     releases = list(trees.SUITES)
     return lambda cases: cases if IS_NIGHTLY else cases[releases.index(suite) :: len(releases)]
 
@@ -107,7 +107,7 @@ def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
-    """Return a factory of machines that are off and have no network; they end with the test."""
+    """Return a factory of machines that are off and have no network. They end with the test."""
     made: list[Machine] = request.node.stash.setdefault(_MACHINES, [])
     with ExitStack() as stack:
 
@@ -127,7 +127,7 @@ def machine(new_machine: Callable[[], Machine]) -> Machine:
 
 @pytest.fixture
 def node(machine: Machine) -> Machine:
-    """Return a machine that is off; eth0 has the default route, and ib0 shadows 172.16.0.0/16."""
+    """Return a machine that is off, with a default route through eth0, and with ib0, which shadows 172.16.0.0/16."""
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     machine.add_nic("ib0", "172.16.0.10/16")
     return machine

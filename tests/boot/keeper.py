@@ -1,4 +1,4 @@
-"""The environment of a machine: separate namespaces with a Debian tree as their root and no view of the host.
+"""The environment of a machine, which has separate namespaces, a Debian tree as its root, and no view of the host.
 
 ``keeper.sh`` creates the namespaces and lists what they contain. Their first process is a ``cat`` that reads from our
 pipe. When we close the pipe or die, the kernel ends every process inside, and with the last one the mounts and networks
@@ -41,7 +41,7 @@ ENVIRONMENT = {
 
 
 class MachineError(Exception):
-    """An error of a machine that failed to do what it was asked to; the message contains its last output."""
+    """An error of a machine that failed to do what it was asked to. Its message contains the last output."""
 
 
 def obstacle() -> str | None:

@@ -1,4 +1,4 @@
-"""Payloads of a node: a nested machine under systemd's own systemd-nspawn@.service, or a simple kubelet.service.
+"""Payloads of a node, which are nested machines under systemd-nspawn@.service, or simple units like kubelet.service.
 
 Each time a payload starts, it appends the time to a file, and then keeps running. The file is emptied before each boot.
 """
@@ -39,7 +39,7 @@ BindReadOnly=/usr
 Bind={logs}
 """
 
-# The minimal root folder that systemd-nspawn(1) accepts; everything else comes from /usr.
+# The minimal root folder that systemd-nspawn(1) accepts. Everything else comes from /usr.
 _NESTED_TREE = """
 mkdir -p "$1"
 cd "$1"
@@ -80,7 +80,7 @@ class Payload:
         return self.machine.state(self.unit) == "active/running" and self.has_command("sleep infinity")
 
     def is_held(self) -> bool:
-        """Return whether the gate is holding the start back: it has checked once, and sleeps until the next check."""
+        """Return whether the gate is holding the start back, which means that it sleeps between two checks."""
         return self.machine.state(self.unit) == "activating/condition" and self.has_command("sleep 1")
 
     def has_command(self, words: str) -> bool:

@@ -50,7 +50,7 @@ _CHECKOUT = Path(__file__).parents[2]
 _PYTHON = "/opt/python"
 _COMPILED = "/var/cache/python"
 _PACKAGES = ("attr", "attrs", "pyroute2", "rich")
-# Debian's Python searches this folder even with -I; hostrouting is installed elsewhere.
+# Debian's Python searches this folder even with -I, while hostrouting is installed elsewhere.
 FOUND = "/usr/lib/python3/dist-packages/checkout.pth"
 _FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
 _LOAD_ALL = """
@@ -63,7 +63,7 @@ for package in (hostrouting, phases):
 
 
 class Machine:
-    """A machine that is off until ``boot()``; its files and network exist from the start.
+    """A machine that is off until ``boot()``, although its files and network exist from the start.
 
     Args:
         tree: the Debian tree to boot, from ``trees.find_or_build``; it is never written to.
@@ -151,7 +151,7 @@ class Machine:
         self._boot_id = self.read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
 
     def power_off(self, *, seconds: float = POWER_OFF_SECONDS) -> None:
-        """Shut the machine down cleanly, as its power button does, and wait until it is off; its files stay.
+        """Shut the machine down cleanly, as its power button does, and wait until it is off. Its files stay.
 
         Raises:
             MachineError: the shutdown takes longer, or fails.
@@ -176,7 +176,7 @@ class Machine:
         self.write(CMDLINE, f"{kernel_arguments}\n")
 
     def _await_boot(self, notes: socket.socket, *, wait: bool, end: float) -> None:
-        """Read systemd-nspawn's messages (sd_notify(3)): its child's pid, and READY=1 when the child has booted."""
+        """Read from systemd-nspawn's messages (sd_notify(3)) its child's pid, and READY=1 when the child has booted."""
         self._leader = ""
         is_ready = False
         while not (is_ready if wait else self._leader and self._answers()):
@@ -221,7 +221,7 @@ class Machine:
             self.ip("route", "add", "default", "via", gateway, "dev", dev, *(("metric", str(metric)) if metric else ()))
 
     def take_nic(self, dev: str) -> None:
-        """Take an interface from this process's network namespace, and set it up; it has no cable and no address."""
+        """Take an interface from this process's network namespace, and set it up without a cable or an address."""
         self._keeper.take_link(dev)
         self.ip("link", "set", dev, "up")
 
@@ -249,7 +249,7 @@ class Machine:
         return _checked(self._anywhere("cat", path))
 
     def exists(self, path: str) -> bool:
-        """Return whether a file, folder or link exists; a dangling link counts."""
+        """Return whether a file, folder or link exists, even if the link is dangling."""
         look = 'if [ -e "$1" ] || [ -L "$1" ]; then echo yes; else echo no; fi'
         return _checked(self._anywhere("sh", "-c", look, "sh", path)) == "yes\n"
 
@@ -283,7 +283,7 @@ class Machine:
         return done
 
     def run_offline(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program on the files of the switched-off machine, as an image builder does: in a chroot with /proc."""
+        """Run a program on the files of the switched-off machine, in a chroot with /proc, as an image builder does."""
         if self.is_on:
             raise MachineError("it's on: use run()")
         done = self._in_tree(*argv)
@@ -309,8 +309,7 @@ class Machine:
     def background(self, *argv: str) -> int:
         """Start a program inside, as a child of the machine's first process, and return its pid at once.
 
-        A process started by ``run`` isn't such a child: systemd-shutdown doesn't notice when it ends, and waits 10 s
-        for it.
+        systemd-shutdown doesn't notice when a process that was started by ``run`` ends, and waits 10 s for it.
         """
         start = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
         return int(self.run("sh", "-c", start, "sh", *argv).stdout)
@@ -321,7 +320,7 @@ class Machine:
         return self.run(*argv, check=check, seconds=seconds) if self.is_on else self.run_offline(*argv, check=check)
 
     def systemctl(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run systemctl inside; if the machine is off, only commands such as enable and mask work."""
+        """Run systemctl inside. If the machine is off, only commands such as enable and mask work."""
         if self.is_on:
             return self.run("systemctl", *arguments, check=check, seconds=seconds)
         return self.run_offline("systemctl", "--root=/", *arguments, check=check)
@@ -386,7 +385,7 @@ class Machine:
         self.wait_until(is_there, f"{unit} in {' or '.join(states)}", seconds=seconds)
 
     def wait_until_booted(self, *, seconds: float = BOOT_SECONDS) -> None:
-        """Wait after ``boot(wait=False)`` until systemd has finished its start; units may have failed."""
+        """Wait after ``boot(wait=False)`` until systemd has finished its start, even if units have failed."""
         self.systemctl("is-system-running", "--wait", check=False, seconds=seconds)
 
     def way_in(self) -> list[str]:

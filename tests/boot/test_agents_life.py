@@ -1,4 +1,4 @@
-"""Life with AKSFlexNode's agent: join, update, repave, reset and rejoin, with the drop-ins of current machines."""
+"""Test the gate with AKSFlexNode's agent, which joins, updates, repaves, resets and rejoins nodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Agent:
         self.payload: Payload
 
     def provision(self, machine: str) -> None:
-        """Create a machine, which is off; if another machine is on, a repave stops it first."""
+        """Create a machine, which is off. If another machine is on, a repave stops it first."""
         node = self.node
         node.write(AGENT, WRITES_DROP_IN, mode=0o755)
         node.write(f"{UNITS}/{REGENERATE}@.service", REGENERATES)
@@ -74,7 +74,7 @@ class Agent:
         self.node.systemctl("start", "--no-block", self.payload.unit)
 
     def reset(self) -> None:
-        """Reset the node; the agent doesn't know other programs' files below /etc/systemd."""
+        """Reset the node. The agent doesn't know other programs' files below /etc/systemd."""
         self.clean_up(self.machine)
         self.node.remove(f"{UNITS}/{REGENERATE}@.service")
         self.node.systemctl("daemon-reload")

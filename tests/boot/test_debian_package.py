@@ -1,4 +1,4 @@
-"""The Debian package on a booted system: install, apply, reboot, upgrade, remove and purge."""
+"""Test the Debian package on a booted system."""
 
 from __future__ import annotations
 

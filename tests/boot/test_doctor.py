@@ -1,4 +1,4 @@
-"""The doctor on a booted systemd: it reports nothing on a healthy node, and finds what only systemd knows."""
+"""Test the doctor on a booted systemd, where it can find what only systemd knows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BindPaths=/bin/true:{CHECK}
 RestartPreventExitStatus=255
 """
 
-# Faults that only systemd or the kernel's mounts can show: the commands that create and fix each one, and the finding.
+# The faults that only systemd or the kernel's mounts can show, with commands to create and fix them, and the findings.
 LIVE = [
     (
         [f"mkdir -p {OURS}", f"printf '{SETTINGS}' >{OURS}/x.conf", RELOAD],
@@ -146,7 +146,7 @@ def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> Non
     overridden = find(findings, "gate-overridden")
     assert overridden["subject"] == payload.unit
     assert f"out of {OURS}/zzz-override.conf" in overridden["hint"]
-    # Follow the hints: the operator removes foreign files, and apply does the rest.
+    # As the hints say, the operator removes foreign files, and apply does the rest.
     node.remove(f"{OURS}/zzz-override.conf")
     node.systemctl("unmask", "static-routes.service")
     node.systemctl("daemon-reload")

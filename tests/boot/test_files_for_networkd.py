@@ -1,4 +1,4 @@
-"""Our files for netplan and systemd-networkd on a booted system: both programs install the routes."""
+"""Test our files for netplan and systemd-networkd on a booted system."""
 
 from __future__ import annotations
 

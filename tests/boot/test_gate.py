@@ -1,4 +1,4 @@
-"""The gate at boot and at every later start, on a booted systemd."""
+"""Test the gate at boot and at every later start, on a booted systemd."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def install_into_image(node: Machine) -> None:
 
 
 def installed(node: Machine, *routes: dict[str, Any], add: Any = add_nested_machine, **config: Any) -> Payload:
-    """Install a payload behind the gate offline, and return it; the machine is off."""
+    """Install a payload behind the gate while the machine is off, and return the payload."""
     payload: Payload = add(node)
     if add is add_kubelet:
         config.setdefault("consumer", "kubelet.service")

@@ -1,4 +1,4 @@
-"""The reasons for the form of the gate's drop-ins: each case fails with another form, and passes with the real gate."""
+"""Explain the form of the gate's drop-ins. Each test fails with another form, and passes with the real gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRYING = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec
 
 @pytest.fixture
 def trying(node: Machine) -> Payload:
-    """Return a gated unit that systemd restarts after every failure; it is off, and its machine is on and shadowed."""
+    """Return a gated unit that systemd restarts after every failure. It is off, and its machine is on and shadowed."""
     payload = installed(node, add=add_kubelet)
     node.write(f"{DROP_INS}/10-restart.conf", TRYING)
     node.systemctl("disable", payload.unit)
@@ -160,7 +160,7 @@ def test_other_programs_lines_neither_open_nor_close_it(node: Machine, trying: P
         node.write(path, text) if before is None else node.remove(path)
 
 
-# Unbounded's agent behaves like this: a step before the start rewrites the drop-in that contains the step.
+# Unbounded's agent has a step before the start that rewrites the drop-in in which the step itself is.
 REWRITE = """#!/bin/sh
 printf '[Service]\\nExecStartPre=/usr/local/bin/rewrite %s\\nExecStartPre=/bin/sleep 0.1\\n' "$(date +%N)" \
   >/etc/systemd/system/kubelet.service.d/override.conf

@@ -1,4 +1,4 @@
-"""The gate at random moments: updates, removals, kills and full disks while machines start and run (many by night)."""
+"""Test the gate with updates, removals, kills and full disks at random moments, of which there are many by night."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) ->
 @pytest.mark.each_release
 @pytest.mark.parametrize("update", [update_ours, update_theirs])
 def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) -> None:
-    """G1 covers both nodes and both lists: a shadowed machine never runs, and a healthy one always does."""
+    """According to G1, a shadowed machine never runs, and a healthy one always does; both lists are tried."""
     chance = random.Random(1)
     payload = installed(node)
     node.write(OTHER, other_lines(0.2))
@@ -217,7 +217,7 @@ def test_on_a_full_disk_each_task_is_done_or_undone(node: Machine, running: Payl
 
 
 def test_two_runs_at_once_leave_one_config_or_none(node: Machine, running: Payload) -> None:
-    """G5 with the watcher: ``apply`` runs concurrently with another ``apply``, and with ``remove``."""
+    """According to G5, ``apply`` may run concurrently with another ``apply`` or ``remove``, even with a watcher."""
     chance = random.Random(6)
     pid = running.main_pid()
     for name, routes, cidr, mode in (
@@ -245,7 +245,7 @@ python3 -m hostrouting {other} || exit; wait $!"""
 
 
 def test_an_update_delays_no_start_while_systemd_reloads(node: Machine, running: Payload) -> None:
-    """G7: the scripts' lock is held while routes are read, written and verified, not while systemd reloads slowly."""
+    """According to G7, the scripts' lock is not held while systemd reloads slowly, as a start needs it too."""
     node.write("/etc/systemd/system-generators/slow", "#!/bin/sh\nsleep 2\n", mode=0o755)
     write_config(node, FIXED, HARMLESS, watch={"enabled": True})
     taken = f"""python3 -m hostrouting apply & run=$!
@@ -280,7 +280,7 @@ def test_unboundeds_steps_run_after_the_verdict(node: Machine) -> None:
 
 
 def test_under_any_umask_other_users_only_read_the_markers(node: Machine) -> None:
-    """G3: in a folder of mode 0777 any user could replace a script that the next start runs as root."""
+    """In a folder of mode 0777 any user could replace a script that the next start runs as root (G3)."""
     node.boot()
     ours = f"/etc/aks-flex-node /run/aks-flex-node {UNITS}/{TEMPLATE}.d /etc/iproute2/rt_protos.d"
     as_nobody = "cat /run/aks-flex-node/route-overlap.ok /etc/aks-flex-node/static-routes.sh"

@@ -1,4 +1,4 @@
-"""The confined units still do their work, and have no privilege that they don't need."""
+"""Test that the confined units still do their work, and have no privilege that they don't need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Azure's agent configures InfiniBand addresses late: a STRICT node is held until they arrive, and then judged."""
+"""Test that a STRICT node is held until Azure's agent configures the InfiniBand addresses, and is judged then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load balancer's probes on a booted systemd: rewritten before the machine starts, even after a flush of nft."""
+"""Test that probes are rewritten before the machine starts, even after another unit flushes nft's ruleset."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CONFIG = "/root/networking.json"
 
 
 def change(node: Machine, device: str | None = None, consumer: str = TEMPLATE) -> None:
-    """Run ``hostrouting lb-probe apply``, on the image if the machine is off; no device disables it in the config."""
+    """Run ``hostrouting lb-probe apply``, on the image if the machine is off. Without a device, disable the probe."""
     probe = {"enabled": False} if device is None else {"enabled": True, "devices": [device]}
     document = {"hostRouting": {"consumer": consumer}, "hostNetworking": {"loadBalancerProbe": probe}}
     node.write(CONFIG, json.dumps(document))
@@ -100,7 +100,7 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     assert start(node, other)  # this flushes again while a machine runs
     other.wait_until_it_ran()
     assert (seen(node), listing(node), is_ordered(node, other)) == (wanted, wanted, True)
-    node.ip("-6", "route", "flush", "proto", "217")  # simulates the loss of its link; each start restores the route
+    node.ip("-6", "route", "flush", "proto", "217")  # the route vanishes as with its link, and each start restores it
     run_again(node, payload)
     assert (seen(node), listing(node), is_ordered(node, payload)) == (wanted, wanted, True)
     assert "dev eth0" in node.run(*PINNED).stdout
@@ -157,7 +157,7 @@ def test_no_change_restarts_a_running_machine(node: Machine) -> None:
 
 
 def test_a_failure_at_boot_is_retried(node: Machine) -> None:
-    """The node still starts; without nft, the flush that machines require is skipped."""
+    """The node still starts, because without nft the flush that machines require is skipped."""
     payload = add_nested_machine(node)
     add_flusher(node)
     change(node, "none0")

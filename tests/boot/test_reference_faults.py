@@ -1,7 +1,7 @@
-"""Bugs of the reference's units, reproduced on a real systemd; each explains a part of the gate's form.
+"""Reproduce bugs of the reference's units on a real systemd, each of which explains a part of the gate's form.
 
-The units are imitations: simple oneshots that name the template in ``Before=`` and are required by it, and an installer
-that restarts them when their script has changed.
+The units are imitations. They are simple oneshots that name the template in ``Before=`` and are required by it, and
+an installer restarts them when their script has changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rig's own promises: real systemds boot, and leave the host untouched."""
+"""Test that the rig boots real systemds, and leaves the host untouched."""
 
 from __future__ import annotations
 

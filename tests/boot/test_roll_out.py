@@ -1,4 +1,4 @@
-"""The roll-out of deploy/ansible on booted machines: it stops at the first batch in danger, and continues later."""
+"""Test that the roll-out of deploy/ansible stops at the first batch in danger, and continues later."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Fleet:
 
 
 def state(node: Machine) -> str:
-    """Return the progress of a roll-out on a node: the installed mode if there is one."""
+    """Return the state of a node in a roll-out, which is the installed mode if there is one."""
     if ours(node) and node.exists(CONFIG):
         return str(json.loads(node.read(CONFIG))["hostRouting"]["routeOverlap"]["mode"])
     if ours(node) or node.exists(CONFIG) or node.exists("/etc/hostrouting"):
@@ -120,7 +120,7 @@ def state(node: Machine) -> str:
 
 @pytest.fixture
 def new_fleet(new_machine: Callable[[], Machine], tmp_path: Path) -> Callable[[int, Collection[int]], Fleet]:
-    """Return a factory of fleets; on the sick machines, no route of the config fixes the shadow."""
+    """Return a factory of fleets on whose sick machines no route of the config fixes the shadow."""
     if not (PROGRAMS / "ansible-playbook").exists():
         pytest.fail("Ansible isn't installed; the extra named ansible has it, from Python 3.11 on", pytrace=False)
 

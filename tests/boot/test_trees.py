@@ -1,4 +1,4 @@
-"""The cache of trees: each tree is made once, a folder is removed only if it is proven to be ours, and a tree boots."""
+"""Test the cache of trees, which builds each tree once, and removes a folder only if it is proven to be ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``apply --try`` on a booted systemd: rolled back in time or fully confirmed, even if processes are killed."""
+"""Test that ``apply --try`` is rolled back in time or fully confirmed, even if processes are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watcher on a booted systemd: together with a real systemd-networkd, and as a service."""
+"""Test the watcher on a booted systemd, together with systemd-networkd, and as a service."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def entries(node: Machine, event: str) -> list[dict[str, str]]:
 
 
 def markers(node: Machine) -> list[str]:
-    """Return the existing markers; for a moment between two verdicts there is none."""
+    """Return the existing markers, of which there are none for a moment between two verdicts."""
     return [name for name in ("ok", "detected") if node.exists(f"{MARKERS}/route-overlap.{name}")]
 
 

@@ -1,4 +1,4 @@
-"""A host without Python, installed from an Ignition document or with install.sh: it boots, checks, and holds back."""
+"""Test a host without Python that is installed from an Ignition document or with install.sh."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def provision(node: Machine, config: Config) -> None:
 
 
 def whole(node: Machine) -> str:
-    """Return the mode, target and checksum of everything below /etc; the machine is off."""
+    """Return the mode, target and checksum of everything below /etc while the machine is off."""
     script = "cd /etc && find . -printf '%p %m %y %l\n' | sort; find . -type f -not -name machine-id -print0 | sort -z | xargs -0 sha256sum"
     return node.run_offline("sh", "-euc", script).stdout
 
@@ -164,7 +164,7 @@ OTHER = {"destination": "172.16.9.0/24"}
 
 
 def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payload) -> None:
-    """The first failure is a route that can't be installed; the second is an override that disables the gate."""
+    """The first failure is a route that can't be installed, and the second is an override that disables the gate."""
     carry(node, document(UNREACHABLE, cidrs=()))
     before = files(node)
     done = node.run(f"{OUT}/install.sh", check=False)

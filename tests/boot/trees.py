@@ -1,4 +1,4 @@
-"""Debian trees to boot: created once with mmdebstrap, kept in a cache folder, and never modified afterwards.
+"""Debian trees to boot, created once with mmdebstrap, kept in a cache folder, and never modified afterwards.
 
     python tests/boot/trees.py          # creates the missing trees, and prints their paths
 
@@ -8,7 +8,7 @@ The cache folder is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the 
     build-TOKEN/mark, tree/     unfinished; only such a folder is ever removed, and only if its mark contains its token
     SUITE-KEY/mark, tree/       finished; KEY is a hash of the suite, the packages and the set-up
 
-Old trees stay until a user deletes them: this module removes only its own failed attempts.
+Old trees stay until a user deletes them, as this module removes only its own failed attempts.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _BUILD = re.compile(r"build-(?P<token>[0-9a-f]{32})")
 
 
 class CannotBuildError(Exception):
-    """An error for a tree that is missing and can't be created; the message says why."""
+    """An error for a tree that is missing and can't be created."""
 
 
 class NotOursError(Exception):
@@ -158,7 +158,7 @@ def _locked(cache: Path) -> Iterator[int]:
 
 
 def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
-    for left_behind in cache.glob("build-*"):  # a killed builder left it behind, as a live one would hold the lock
+    for left_behind in cache.glob("build-*"):  # left behind by a killed builder, as a live one would hold the lock
         remove_build(left_behind, cache)
     token = secrets.token_hex(16)
     build = cache / f"build-{token}"
@@ -183,7 +183,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     ]
     env = ENVIRONMENT | {name: os.environ[name] for name in _PROXIES if name in os.environ}
     try:
-        # mmdebstrap inherits the lock: if this process is killed, mmdebstrap holds it until it is done.
+        # mmdebstrap inherits the lock, and holds it until it is done even if this process is killed.
         done = subprocess.run(
             argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, pass_fds=[lock], check=False,
@@ -196,7 +196,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
 
 
 def outer_network() -> str:
-    """Return the network namespace for downloads: that of the farthest ancestor process whose namespace can be read.
+    """Return the network namespace of the farthest ancestor process whose namespace can be read, for downloads.
 
     The tests run in their own namespace, which has no route out.
     """
