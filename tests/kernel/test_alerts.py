@@ -1,4 +1,4 @@
-"""Each alert of deploy/prometheus fires on the metrics of a sick node, and none on those of a healthy node."""
+"""Test that each alert of deploy/prometheus fires for a sick node, and none for a healthy one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""azure-vnet's leftovers break a new pod, and removing them fixes it, with real packets, ebtables and a bridge."""
+"""Test that azure-vnet's leftovers break a new pod, and that removing them fixes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host without Python: install.sh installs the same as ``apply --root``, all or nothing, and remove.sh removes it."""
+"""Test that install.sh installs the same as ``apply --root`` without Python, and that remove.sh removes it."""
 
 from __future__ import annotations
 

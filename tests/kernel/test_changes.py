@@ -1,4 +1,4 @@
-"""wait_for_change on a real kernel: it returns on every kind of change and on an overrun, and leaks nothing."""
+"""Test that wait_for_change returns on every kind of change and on an overrun, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def returns(backend: NetlinkBackend, within: float = 10) -> bool:
-    """Return whether a wait returns within some seconds; a busy machine needs more time than an event takes."""
+    """Return whether a wait returns within some seconds. The default leaves a busy machine enough time."""
     try:
         backend.wait_for_change(CancelScope(timeout=within))
     except TimedOut:

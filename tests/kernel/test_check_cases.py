@@ -1,4 +1,4 @@
-"""Hosts that once got a wrong verdict; sockets, library, snapshots and boot script now agree on the right one."""
+"""Test hosts that once got a wrong verdict, on which sockets, library, snapshots and boot script now agree."""
 
 from __future__ import annotations
 
@@ -586,7 +586,7 @@ def test_a_hop_shown_dead_late_keeps_its_share(
     case = Case(does, overlap("eth0,ib0") if len(by) > 1 else ())
     case.build()
     run_ip(ends)
-    # Setting the link down removes the connected route; losing the carrier only marks it.
+    # Setting the link down removes the connected route, whereas losing the carrier only marks it.
     settled(kernel, "ib0", "is_linkdown")
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     all_say(case, tmp_path)

@@ -1,4 +1,4 @@
-"""The fix compared with brute force: it fixes the failures it names, changes nothing else, and has no idle entry."""
+"""Test with brute force that a fix fixes the failures it names, changes nothing else, and has no idle entry."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Patient:
             return None
         default = default_route(main)
         subnets = [a.network for a in self.kernel.addresses() if default is not None and a.dev in live(default)]
-        # An entry inside a subnet of the default interface is on-link; elsewhere it has a gateway.
+        # An entry inside a subnet of the default interface is on-link, and an entry elsewhere has a gateway.
         lengths = [(route.destination, route.destination.prefixlen + 1) for route in main]
         lengths += [(subnet, subnet.prefixlen) for subnet in subnets if subnet.prefixlen < 32]
         above = {target: max((n for net, n in lengths if target in net), default=0) for target in targets}

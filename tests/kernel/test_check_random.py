@@ -1,4 +1,4 @@
-"""The check of random hosts, compared with brute force for every address, with real sockets, and with ip."""
+"""Compare the check of random hosts with brute force for every address, with real sockets, and with ip."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _dev_told_by_ip(way: ExplainedLookup) -> str | None:
 
 
 def _ends(way: ExplainedLookup) -> set[str | None]:
-    """Return the interfaces that ip may name for a lookup; local addresses are reached through lo."""
+    """Return the interfaces that ip may name for a lookup, which is lo for local addresses."""
     route = way.classification.route
     if route is None or route.type.is_discard or not route.hops:
         return {None}

@@ -1,4 +1,4 @@
-"""The real command line in its own network and mount namespaces, with a throw-away /run and /etc."""
+"""Test the real command line in its own network and mount namespaces, with a throw-away /run and /etc."""
 
 from __future__ import annotations
 

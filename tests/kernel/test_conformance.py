@@ -1,4 +1,4 @@
-"""``FakeKernel`` and Linux give the same answers: a state machine runs on both, on Linux in a separate namespace."""
+"""Test with a state machine that ``FakeKernel`` and Linux give the same answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every form of default route is supported, and the installed routes carry packets to a peer namespace."""
+"""Test that every form of default route is supported, and that the installed routes carry packets to a peer."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_
 def test_a_default_route_with_more_weight_than_routes_have(
     node: NamespaceKernel, tmp_path: Path, compat_mode: str
 ) -> None:
-    """A nexthop group member has a 16-bit weight, which not every ip can set; a route shows only eight bits of it."""
+    """A nexthop group member has a 16-bit weight, which not every ip can set. A route shows only eight bits of it."""
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
     ip("nexthop", "add", "id", "1", "via", str(GATEWAY), "dev", "eth0")
     ip("nexthop", "add", "id", "2", "via", str(SECOND_GATEWAY), "dev", "eth1")

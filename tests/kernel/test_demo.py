@@ -1,4 +1,4 @@
-"""The demo shows the whole story on the real kernel or, if it may not use that, in memory, and says which."""
+"""Test that the demo shows the whole story, on the real kernel or in memory, and says on which."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "demo.svg"
 
-# Installing a seccomp filter would require a library; a limit of zero namespaces has the same effect.
+# Installing a seccomp filter would require a library, but a limit of zero namespaces has the same effect.
 NO_NAMESPACES = "echo 0 > /proc/sys/user/max_net_namespaces && exec"
 
 

@@ -1,4 +1,4 @@
-"""The backends of examples/ give the same answers as Linux, and a host works with them."""
+"""Test that the backends of examples/ give the same answers as Linux, and that a host works with them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def routes_by_pyroute2() -> Iterator[Kernel]:
     yield pair(pyroute2_backend(), world=NamespaceKernel())
 
 
-# The examples are deterministic: among many hundreds of random ones, one differed by an errno that ip doesn't print.
+# The examples are deterministic, because among many hundreds of random ones, one had an errno that ip doesn't print.
 SETTINGS = settings(max_examples=by_day(2, by_night=12), stateful_step_count=by_day(4, by_night=15), derandomize=True)
 TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
 TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=SETTINGS)

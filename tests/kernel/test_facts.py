@@ -1,4 +1,4 @@
-"""Facts about the kernel's IPv4 FIB, on which the real kernel and the in-memory kernel agree."""
+"""Test facts about the kernel's IPv4 FIB, on which the real kernel and the in-memory kernel agree."""
 
 from __future__ import annotations
 

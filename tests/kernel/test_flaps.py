@@ -1,4 +1,4 @@
-"""Two NICs in one subnet: a flap has the predicted result, and the recommended fixes work on the kernel too."""
+"""Test that a flap of one of two NICs in a subnet has the predicted result, and that the fixes work."""
 
 from __future__ import annotations
 

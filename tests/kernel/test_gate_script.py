@@ -1,4 +1,4 @@
-"""gate.sh on its own: the steps that it runs, the failures that it forgives, and the way it ends."""
+"""Test the steps that gate.sh runs, the failures that it forgives, and the way it ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def installed(steps: str, **scripts: str) -> str:
 
 
 def listed(steps: str) -> str:
-    """Return a shell command that writes a list of these steps; an empty list lets every start through."""
+    """Return a shell command that writes a list of these steps. An empty list lets every start through."""
     rows = [f"{step} 0123456789abcdef" for step in steps.splitlines()]
     return f"printf '%s\\n' {' '.join(map(quote, [*rows, 'end']))} >/etc/hostrouting/gate.list"
 
@@ -331,7 +331,7 @@ def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) ->
 
 @pytest.mark.parametrize(("signal", "code"), [("TERM", 255), ("HUP", 255), ("PIPE", 255), ("INT", 0)])
 def test_a_signal_is_not_a_success(sandbox: Sandbox, signal: str, code: int) -> None:
-    """systemd treats a command that was ended by one of these signals as successful; SIGINT is ignored."""
+    """systemd treats a command that was ended by one of these signals as successful. SIGINT is ignored."""
     body = f"kill -{signal} $(ps -o ppid= -p $PPID); exit 0"
     assert run(sandbox, installed(f"{ROUTES} required", static_routes=body)).returncode == code
     fails = body.replace("exit 0", "exit 1")

@@ -1,4 +1,4 @@
-"""The H200 nodes of docs/howto/h200.md, on Linux and in memory: each is found sick, fixed, and let through."""
+"""Test that the H200 nodes of docs/howto/h200.md are found sick, fixed, and let through, on Linux and in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALL_BUT_THE_SUBNET = [
 OWN_OF_INFINIBAND = "LOCAL 172.16.0.10/31 172.16.0.12/30 172.16.0.16/31"
 HALVES = ({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"})
 
-# For each node: the end of the failure's message, the notes, and the fix.
+# The end of the failure's message, the notes, and the fix for each node.
 EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
     "equal": ("", [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"], [*HALVES]),
     "inside": ("", [], [{"destination": "172.16.1.0/24"}]),

@@ -1,4 +1,4 @@
-"""A signal ends a command with child processes, and Ctrl-C, which all of them receive, prints no traceback."""
+"""Test that a signal ends a command with child processes, and that Ctrl-C, which all receive, prints no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Root can apply with a hostrouting that is only on PYTHONPATH, but no unit or script starts that copy."""
+"""Test that no unit or script starts a hostrouting that is only on PYTHONPATH, although root can apply with it."""
 
 from __future__ import annotations
 

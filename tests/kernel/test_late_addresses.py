@@ -1,4 +1,4 @@
-"""A check waits for InfiniBand addresses as its mode and `settleSeconds` say, in Python and in the boot script."""
+"""Test how long a check waits for InfiniBand addresses, in Python and in the boot script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Azure's metadata service over real HTTP at its own address, in a namespace, with valid and invalid answers."""
+"""Test valid and invalid answers of Azure's metadata service, over real HTTP at its own address in a namespace."""
 
 from __future__ import annotations
 

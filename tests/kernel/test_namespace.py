@@ -1,4 +1,4 @@
-"""The throw-away namespace: how it protects the host, why it may be refused, and how packets pass through it."""
+"""Test how the throw-away namespace protects the host, why it may be refused, and that it carries packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real backend reports what rtnetlink does silently."""
+"""Test that the real backend reports what rtnetlink does silently."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) ->
 def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
     plain = Rule(100)
     whole = bytes((socket.AF_INET, 0, 0, 0, 254, 0, 0, RuleAction.TO_TABLE)) + bytes(4)
-    # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL and FRA_DSCP; pyroute2 doesn't know the last one.
+    # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL and FRA_DSCP, the last of which pyroute2 doesn't know.
     whole += number(6, 100) + number(15, 254) + attribute(21, b"\x03") + attribute(25, b"\x04")
 
     def pack(_: Rule, sequence: int) -> bytes:
@@ -367,7 +367,7 @@ def test_thousands_of_addresses_are_looked_up_in_order(node: NamespaceKernel) ->
 
 
 def as_uid(uid: int, function: Callable[[], T]) -> T:
-    """Call a function in a thread with another user id; the raw system call changes only that thread."""
+    """Call a function in a thread with another user id. The raw system call changes only that thread."""
 
     def call() -> T:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -397,7 +397,7 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
 
 
 def without_capabilities(function: Callable[[], T]) -> T:
-    """Call a function in a thread without capabilities; the raw system call changes only that thread."""
+    """Call a function in a thread without capabilities. The raw system call changes only that thread."""
 
     def call() -> T:
         version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)

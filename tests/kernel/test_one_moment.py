@@ -1,4 +1,4 @@
-"""While routes change, a verdict describes a single moment or is unknown: live, from a snapshot and at boot."""
+"""Test that a verdict describes a single moment or is unknown while routes change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Debian package's scripts without systemd, in a container or in an image under construction."""
+"""Test the Debian package's scripts without systemd, in a container or in an image under construction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ip(8) commands, run by a shell, add the routes that we would have installed, except for the protocol."""
+"""Test that the ip(8) commands, when run by a shell, add the routes that we would have installed."""
 
 from __future__ import annotations
 

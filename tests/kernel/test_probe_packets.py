@@ -1,4 +1,4 @@
-"""The rules and tasks of the load balancer probe with real packets and real nft: a balancer, a node and a pod."""
+"""Test the rules and tasks of the load balancer probe with real packets and real nft."""
 
 from __future__ import annotations
 
@@ -568,7 +568,7 @@ def test_probes_by_another_nic_are_answered_as_without_rules(bare: lab.World, ho
         assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
         assert bare.probe() == lab.ANSWER
         assert own.peers == [PROBE_SOURCE, REWRITTEN_SOURCE]
-        # If the rules covered eth1 too, its probes would be lost: their replies would leave through the host route.
+        # If the rules covered eth1 too, replies to its probes would leave through the host route and be lost.
         lab.nft(RULES.replace('"eth0"', '{ "eth0", "eth1" }'))
         assert bare.is_lost(lab.NODE_BY_SECOND_NIC, lab.HOST_PORT, by="eth1")
 

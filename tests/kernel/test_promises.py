@@ -1,4 +1,4 @@
-"""The promises of routes and check, each tested on a real kernel in a namespace and on the in-memory kernel."""
+"""Test the promises of routes and check, on a real kernel in a namespace and on the in-memory kernel."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
 
 @contextmanager
 def heard(kernel: Kernel) -> Iterator[list[str]]:
-    """Record the kernel's notifications about routes; the in-memory kernel sends none."""
+    """Record the kernel's notifications about routes, of which the in-memory kernel sends none."""
     events: list[str] = []
 
     def mark(verb: str, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands that change the host, with each system call refused in turn: they report a clear error, never half done."""
+"""Test that commands report a clear error and leave nothing half done when a system call is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ hostrouting remove >"$SCRATCH/said"
 echo "left: $?" $(ours 2>"$SCRATCH/said")
 """
 PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
-# A substitute for systemd, which doesn't run there: it enables units, and knows only ours.
+# A substitute for systemd, which doesn't run there. It enables units, and knows only ours.
 SYSTEMCTL = """#!/bin/sh
 links=/etc/systemd/system/multi-user.target.wants
 for unit; do :; done
@@ -100,7 +100,7 @@ def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int
 
 
 def test_an_unreadable_file_prevents_no_other_removal(tmp_path: Path) -> None:
-    """An unreadable drop-in of the gate, however, keeps everything: without gate.sh it would hold every start."""
+    """An unreadable drop-in of the gate, however, keeps everything, as it would hold every start without gate.sh."""
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
     (tmp_path / "scratch").mkdir()

@@ -1,4 +1,4 @@
-"""The promises of routes and check, kept by the boot scripts with each awk that a node may have."""
+"""Test the promises of routes and check with the boot scripts, for each awk that a node may have."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_a_route_whose_packets_are_discarded_is_an_error(node: NamespaceKernel, 
     assert table(node) == before
 
 
-# Log the arguments of the script's calls of ip; $MEANWHILE runs before the second call, which writes.
+# Log the arguments of the script's calls of ip. $MEANWHILE runs before the second call, which writes.
 WITH_SPY = r"""
 real=$(readlink -f "$(command -v ip)")
 cp "$real" "$ROOT/ip"

@@ -1,4 +1,4 @@
-"""The boot script and the task, on Linux and in memory, agree on the table, the markers and the messages."""
+"""Test that the boot script and the task, on Linux and in memory, agree on the table, the markers and the messages."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _install_at_boot(config: Config, sandbox: Sandbox, kernel: Kernel) -> Outcom
 
 
 def _see_same_end(config: Config, script: Outcome, others: dict[str, Outcome]) -> None:
-    """Expect the same table and the same success; the script names one failed route in one line, as the tasks do."""
+    """Expect the same table and success. If a route fails, the script names it in one line, as the task does."""
     wanted = [str(route.destination).removesuffix("/32") for route in config.static_routes.routes]
     for name, other in others.items():
         assert (other.is_ok, other.table) == (script.is_ok, script.table), (name, script.said, other.said)

@@ -1,4 +1,4 @@
-"""A host on which ip can't run: the error is clear, and STRICT lets nothing pass."""
+"""Test that the error is clear and STRICT lets nothing pass on a host where ip can't run."""
 
 from __future__ import annotations
 

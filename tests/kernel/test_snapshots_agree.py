@@ -1,4 +1,4 @@
-"""Snapshots: those of our backend and those made with ip are the same, and so are their verdicts and the live one."""
+"""Test that snapshots of our backend and snapshots made with ip agree, and that their verdicts match the live one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal that is full or stopped by Ctrl-S: a signal still ends any waiting command, and its lock is released."""
+"""Test that a signal ends any waiting command and releases its lock if the terminal is full or stopped by Ctrl-S."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that ends a trial, started by systemd's timer or the gate, on a real kernel."""
+"""Test the script that ends a trial, started by systemd's timer or the gate, on a real kernel."""
 
 from __future__ import annotations
 

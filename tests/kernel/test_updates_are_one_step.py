@@ -1,4 +1,4 @@
-"""An update is a single step: at every moment a start gets the answer of either the old config or the new one.
+"""Test that at every moment of an update a start gets the answer of either the old config or the new one.
 
 ``./run search`` makes the same search.
 """

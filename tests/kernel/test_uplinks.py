@@ -1,4 +1,4 @@
-"""Hosts on which several interfaces may lead to the cluster: sockets, library and boot scripts agree."""
+"""Test hosts on which several interfaces may lead to the cluster, with sockets, library and boot scripts."""
 
 from __future__ import annotations
 

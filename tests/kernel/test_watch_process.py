@@ -1,4 +1,4 @@
-"""The watcher as a separate process on a real kernel: floods, overruns, signals, and links that come and go."""
+"""Test the watcher as a separate process on a real kernel, with floods, overruns, signals and changing links."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Watcher:
         self.wait_until(lambda: line in self.heard, line)
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until a condition holds; test it after each message to systemd, and at short intervals."""
+        """Wait until a condition holds, testing it after each message to systemd, and at short intervals."""
         end = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             assert time.monotonic() < end, f"{what}; heard {self.heard}"

@@ -1,4 +1,4 @@
-"""Messages packed and parsed by hand: they agree with pyroute2, and no transport fault leads to a wrong answer."""
+"""Test that messages packed and parsed by hand agree with pyroute2, and that no transport fault is misread."""
 
 from __future__ import annotations
 
