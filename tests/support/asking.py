@@ -1,4 +1,4 @@
-"""Check one host in three ways (live, from snapshots, by the boot script), and compare with what its sockets do."""
+"""Check one host live, from snapshots and with the boot script, and compare the reports with its sockets."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ Told = tuple[tuple[str, str, str, str], ...]
 
 
 def veths(*names: str) -> str:
-    """Return the commands that create veth interfaces that send without ARP.
+    """Return the commands that create veth interfaces without ARP.
 
     Args:
         names: the interface names, each optionally followed by an interface index; the peers are p0, p1 and so on.

@@ -113,7 +113,6 @@ class AzureWorld:
         self.live = self.add_azure_pod(LIVE)
 
     def close(self) -> None:
-        """Stop answering."""
         self.echo.close()
 
     # --- the node and the fabric -------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ class AzureWorld:
     # --- pods --------------------------------------------------------------------------------------------------
 
     def add_azure_pod(self, address: str, *, is_saved: bool = True) -> Place:
-        """Add a pod as azure-vnet does, with a veth on the bridge, two rules and a neighbour entry, and save its state."""
+        """Add a pod as azure-vnet does, with a veth on the bridge, two rules, a neighbour entry, and saved state."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         pod = self._add_pod(f"pod .{number}", veth, mac)

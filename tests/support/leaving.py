@@ -88,7 +88,7 @@ class Leaving:
         return next(iter(self._leaving_for(address) or self._newly_dropped()), None)
 
     def _newly_dropped(self) -> list[str]:
-        """Return the interfaces that dropped a packet, as they do without a carrier, unseen by their listeners."""
+        """Return the interfaces that dropped a packet for lack of a carrier, which their listeners can't see."""
         before, self._dropped = self._dropped, _dropped()
         return [dev for dev, count in self._dropped.items() if count > before.get(dev, 0)]
 

@@ -12,7 +12,7 @@ Blocks are run according to their language. Any other text on a page is marked a
 Commands of hostrouting run in this process, and coreutils below the node's root. In commands of other programs, only
 the names of our files are checked.
 
-Sybil could find the blocks for us, but that takes only six lines here, and running them would still be up to us.
+We don't use Sybil, because finding the blocks takes only six lines, and it would leave running them to us.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ _ETH_P_IPV6 = 0x86DD
 
 
 class World:
-    """The three namespaces with links and addresses, but without a default route or rules. The node forwards packets."""
+    """The three namespaces with links and addresses, but no default route or rules. The node forwards packets."""
 
     def __init__(self) -> None:
         self.balancer, self.pod = Namespace(), Namespace()
@@ -98,7 +98,7 @@ class World:
             inside(lambda: _set_checksum_offload(on, "eth0"))
 
     def bridge(self) -> None:
-        """Set up azure-vnet's bridge mode, in which eth0 is a port of azure0, which has the node's addresses."""
+        """Set up azure-vnet's bridge mode: eth0 becomes a port of azure0, and the node's addresses move to azure0."""
         ip(
             f"link add azure0 address {NODE_MAC} type bridge forward_delay 0",
             "address flush dev eth0",
@@ -108,7 +108,7 @@ class World:
         self._await_addresses()
 
     def add_nic(self) -> None:
-        """Add eth1 to the node, to which the balancer can send probes too."""
+        """Add eth1 to the node, so that the balancer can send probes to it too."""
         far = f"peer name eth1 netns /proc/self/fd/{self.balancer.fd}"
         node = _up("eth1", f"{NODE_BY_SECOND_NIC}/64", f"{NODE_LINK_LOCAL}/64")
         ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
@@ -281,7 +281,6 @@ class Capture:
     wire: socket.socket
 
     def packets(self) -> list[Packet]:
-        """Return the packets that have arrived."""
         packets = []
         while select.select([self.wire], [], [], 0)[0]:
             packets.append(read(self.wire.recv(65536)))

@@ -26,7 +26,6 @@ class Returning(Generic[T_co]):
     calls: list[str] = field(factory=list, kw_only=True)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Return the value."""
         self.calls.append(scope.path)
         return self.result
 
@@ -40,7 +39,6 @@ class Raising:
     calls: list[str] = field(factory=list, kw_only=True)
 
     def do(self, scope: CancelScope) -> NoReturn:
-        """Raise the exception."""
         self.calls.append(scope.path)
         raise self.error
 

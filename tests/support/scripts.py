@@ -77,7 +77,7 @@ def end_what_is_left() -> None:
 
 
 def awk_or_skip(name: str) -> str:
-    """Return the path of an awk, which may be busybox under that name."""
+    """Return the real path of an awk, or skip the test if it isn't installed."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} isn't installed")

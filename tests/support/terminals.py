@@ -68,7 +68,7 @@ def opened() -> Iterator[Terminal]:
 
 
 def await_looks(pid: int, count: int = 60) -> None:
-    """Wait until a process has slept this many times, so that it has drawn, or tried to, at some of them."""
+    """Wait until a process has slept this many times, and so has at least tried to draw."""
     status = Path(f"/proc/{pid}/status")
 
     def waits() -> int:
@@ -80,7 +80,6 @@ def await_looks(pid: int, count: int = 60) -> None:
 
 
 def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has created a file."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not path.exists():
         assert time.monotonic() < end

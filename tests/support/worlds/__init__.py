@@ -2,12 +2,12 @@
 
 ``World`` describes a host, and builds it on Linux or in memory. The modules draw different kinds of hosts:
 
-- ``cut``: tables, rules and addresses that split a /20 into many parts, with expected CIDRs; also hosts that chance
+- ``cut``: tables, rules and addresses that split a /20 into many parts, with expected CIDRs, and hosts that chance
   rarely produces
 - ``sources``: rules that select by the source of a connection, and addresses with scopes
 - ``routes``: existing routes to the destinations that a config wants
 
-``hostrouting.testing.strategies`` draws single routes, rules and addresses; users can use it too.
+``hostrouting.testing.strategies`` draws single routes, rules and addresses, and is available to users.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
     from hostrouting.testing.strategies import NewAddress
 
-# The interfaces of the default route, of a second NIC, of a shadow and of a route with advice, and two of containers.
+# These are the default route's interface, a second NIC, one that shadows, one that gets advice, and two of containers.
 DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
 
 STANDARD_RULES = (
@@ -41,7 +41,7 @@ STANDARD_RULES = (
 
 @attrs.frozen
 class World:
-    """The steps that build a host from a fresh kernel, which skips the steps that it refuses.
+    """The steps that build a host from a fresh kernel. Steps that the kernel refuses are skipped.
 
     Args:
         addresses: the addresses with their interfaces.
