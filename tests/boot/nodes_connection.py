@@ -32,16 +32,13 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         return self
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
-        """Run a shell command inside the machine."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         return self._run(cmd, in_data or b"")
 
     def put_file(self, in_path: str, out_path: str) -> None:
-        """Copy a file into the machine."""
         self._run(f"cat >{shlex.quote(out_path)}", Path(in_path).read_bytes())
 
     def fetch_file(self, in_path: str, out_path: str) -> None:
-        """Copy a file out of the machine."""
         Path(out_path).write_bytes(self._run(f"cat {shlex.quote(in_path)}", b"")[1])
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ class Payload:
     log: str
 
     def starts(self) -> list[float]:
-        """Return the times of the payload's starts in this boot (or the last one if off), in seconds since 1970."""
+        """Return the times of the payload's starts in the current or last boot, in seconds since 1970."""
         return [float(line.split()[0]) for line in self.machine.read(self.log).splitlines()]
 
     def has_run(self) -> bool:

@@ -56,7 +56,7 @@ class Agent:
         self.payload: Payload
 
     def provision(self, machine: str) -> None:
-        """Create a machine, which is off. If another machine is on, a repave stops it first."""
+        """Create a machine that is off. If another machine is on, a repave stops it first."""
         node = self.node
         node.write(AGENT, WRITES_DROP_IN, mode=0o755)
         node.write(f"{UNITS}/{REGENERATE}@.service", REGENERATES)

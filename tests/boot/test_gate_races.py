@@ -48,7 +48,7 @@ def update_theirs(node: Machine, number: int) -> None:
 
 
 def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) -> bool:
-    """Start the machine, disturb it after some seconds, and return whether its payload ran."""
+    """Start the machine, disturb it after the given seconds, and return whether its payload ran."""
     node.systemctl("reset-failed", payload.unit, check=False)
     before = len(payload.starts())
     node.remove("/run/outcome")
@@ -66,7 +66,7 @@ def start_with(node: Machine, payload: Payload, disturb: Any, seconds: float) ->
 @pytest.mark.each_release
 @pytest.mark.parametrize("update", [update_ours, update_theirs])
 def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) -> None:
-    """According to G1, a shadowed machine never runs, and a healthy one always does; both lists are tried."""
+    """According to G1, a shadowed machine never runs, and a healthy one always does."""
     chance = random.Random(1)
     payload = installed(node)
     node.write(OTHER, other_lines(0.2))

@@ -162,7 +162,7 @@ def test_the_watcher_rests_during_a_trial(node: Machine, running: Payload) -> No
 
 
 def kill(node: Machine, words: str, seconds: float) -> None:
-    """Run a command line, and kill all of its processes after some seconds."""
+    """Run a command line, and kill all of its processes after the given seconds."""
     node.run("sh", "-c", f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true")
 
 

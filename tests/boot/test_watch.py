@@ -146,7 +146,7 @@ def entries(node: Machine, event: str) -> list[dict[str, str]]:
 
 
 def markers(node: Machine) -> list[str]:
-    """Return the existing markers, of which there are none for a moment between two verdicts."""
+    """Return the existing markers. For a moment between two verdicts there are none."""
     return [name for name in ("ok", "detected") if node.exists(f"{MARKERS}/route-overlap.{name}")]
 
 

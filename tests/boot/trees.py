@@ -5,7 +5,7 @@
 The cache folder is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache folder. It contains:
 
     lock                        held while a tree is created; a waiting process then finds the finished tree
-    build-TOKEN/mark, tree/     unfinished; only such a folder is ever removed, and only if its mark contains its token
+    build-TOKEN/mark, tree/     unfinished, and the only kind of folder that is removed, if its mark contains its token
     SUITE-KEY/mark, tree/       finished; KEY is a hash of the suite, the packages and the set-up
 
 Old trees stay until a user deletes them, as this module removes only its own failed attempts.
