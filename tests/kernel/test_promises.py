@@ -170,7 +170,7 @@ def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
 
 @contextmanager
 def heard(kernel: Kernel) -> Iterator[list[str]]:
-    """Record the kernel's notifications about routes, of which the in-memory kernel sends none."""
+    """Record the kernel's notifications about routes. The in-memory kernel sends none."""
     events: list[str] = []
 
     def mark(verb: str, address: str) -> None:
@@ -344,7 +344,7 @@ def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
 
 
 def entries_of(count: int, bad: int | None = None) -> list[dict[str, Any]]:
-    """Return routes, one of which has a gateway that only the kernel refuses, its subnet's broadcast address."""
+    """Return routes, one of which uses its subnet's broadcast address as a gateway, which only the kernel refuses."""
     return [
         {
             "destination": f"172.17.{number // 64}.{number % 64 * 4}/30",

@@ -130,7 +130,7 @@ def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandb
     assert plain.run(text, "gate").returncode == 0
 
 
-# awk's third field is "inet6" for a route with an IPv6 gateway; its second is "nhid" for one with a nexthop object.
+# awk's third field is "inet6" if the route has an IPv6 gateway, and the second is "nhid" if it has a nexthop object.
 @pytest.mark.parametrize(
     ("default", "expected"),
     [
@@ -212,7 +212,7 @@ def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -
 
 
 def many(count: int, *bad: int) -> str:
-    """Return routes, some of which have a gateway that only the kernel refuses, their subnet's broadcast address."""
+    """Return routes, some of which use their subnet's broadcast address as a gateway, which only the kernel refuses."""
     return routes_script(
         *(
             {
@@ -513,7 +513,7 @@ def test_a_shadow_over_any_part_of_a_cidr_is_seen(node: NamespaceKernel, sandbox
     assert told_by(error.splitlines()[:1]) == (("OVERLAP", "eth1", "172.16.7.0", ""),)
 
 
-# Besides the monitor, the first call of ip lists the tables, and the second makes the lookups.
+# Apart from the monitor, the first call of ip lists the tables, and the second makes the lookups.
 CHANGING = r"""
 cp "$(readlink -f "$(command -v ip)")" "$ROOT/ip-itself"
 cat > "$ROOT/ip" <<'END'

@@ -97,7 +97,7 @@ def test_ended_and_other_trials_are_left_alone(
 
 
 def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    """The marker may describe the routes that were tried; at the gate, the check follows anyway."""
+    """The marker may describe the routes that were tried. At the gate, the check follows anyway."""
     folder = "/etc/aks-flex-node"
     check = f"{folder}/check-route-overlap.sh"
     prepare = f"mkdir -p {folder}; printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
