@@ -224,8 +224,8 @@ class Judge:
             return self._sort_without_route(answer, decision)
         devs = live(answer.route)
         if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            # The kernel doesn't create a local route this wide on its own. Like any other route, it captures packets
-            # that are meant for the cluster.
+            # The kernel's own local routes are /32. Like any other route, a wider one captures packets that are meant for
+            # the cluster.
             if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (Table.LOCAL, 32):
                 return Sort(answer.route.type.name, devs, answer.route)
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
