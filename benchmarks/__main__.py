@@ -1,7 +1,7 @@
-"""``python -m benchmarks``: enter namespaces where scripts do no harm, and measure there.
+"""Enter namespaces in which scripts can do no harm, and measure there: ``python -m benchmarks``.
 
-The boot scripts write to /run, so a separate mount namespace has a new one; they call awk by its name, so awk is mawk
-there, as in Debian. Both end with this process, and neither slows a measurement down.
+The boot scripts write to /run, so the mount namespace gets a new /run. They also call awk by name, so awk is mawk
+there, as it is in Debian. The namespaces end with this process and don't slow the measurements down.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Restart this process in namespaces of its own; measure there, and print the result."""
+    """Restart this process in new namespaces, measure there, and print the result."""
     options = parse(sys.argv[1:])
     if not SCRATCH.is_dir():
         _enter()
@@ -89,7 +89,7 @@ def main() -> None:
 
 def _enter() -> None:
     mawk = shutil.which("mawk")
-    # Modules are compiled once, as pip does at installation; the compiled files go to the scratch folder by default.
+    # Compile the modules only once, as pip does when it installs them. The scratch folder is the default place.
     prefix = os.environ.get("PYTHONPYCACHEPREFIX") or str(SCRATCH / "pycache")
     compiled = {"PYTHONPYCACHEPREFIX": prefix, "PYTHONDONTWRITEBYTECODE": ""}
     places = {"SCRATCH": str(SCRATCH), "MAWK": os.path.realpath(mawk) if mawk else ""}

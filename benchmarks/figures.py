@@ -1,4 +1,4 @@
-"""Figures: rows, pictures, and a run as JSON."""
+"""The figures of rows and charts, and a whole run as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Measured(NamedTuple):
     """The figures of a row.
 
     Args:
-        rounds: for each round hostrouting's side, then the other side, if there is one.
-        notes: other observations.
+        rounds: the spans of each round: first ours, then the alternative's, if there is one.
+        notes: any other observations.
     """
 
     rounds: Sequence[Sequence[Span]]
@@ -23,12 +23,12 @@ class Measured(NamedTuple):
 
     @property
     def medians(self) -> list[float]:
-        """Return the median of each side."""
+        """Return the median of each side's spans."""
         return [statistics.median(value for value, _ in side) for side in zip(*self.rounds, strict=True)]
 
     @property
     def ratios(self) -> list[float]:
-        """Return the medians of the rounds' ratios of time and of processor time, as far as there are any."""
+        """Return the median ratio of the times and, if it was measured, that of the processor times."""
         fields = [[(ours[at], theirs[0][at]) for ours, *theirs in self.rounds if theirs] for at in (0, 1)]
         return [statistics.median(a / b for a, b in pairs) for pairs in fields if pairs and all(b for _, b in pairs)]
 
@@ -39,12 +39,12 @@ class Row(NamedTuple):
     Args:
         name: the name on the command line.
         what: what hostrouting does.
-        against: the alternative; empty if there is none.
-        most: the limit: a ratio, or seconds without an alternative; None: there is no limit.
-        size: how many routes, CIDRs or snapshots there are.
-        rounds: how often each side runs.
-        measure: measures, with a size and a number of rounds.
-        is_memory: whether figures are bytes.
+        against: the alternative, or an empty string if there is none.
+        most: the upper limit, or None if there is none. It is a ratio, or seconds if there is no alternative.
+        size: the number of routes, CIDRs or snapshots.
+        rounds: the number of times that each side runs.
+        measure: the function that measures, given a size and a number of rounds.
+        is_memory: whether the figures are bytes.
     """
 
     name: str
@@ -62,14 +62,14 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 class Growth(NamedTuple):
-    """A picture of how the cost of several contenders grows.
+    """A chart of how the cost of several contenders grows.
 
     Args:
         name: the name on the command line.
-        title: the picture's title.
-        size: the name of the growing quantity.
-        powers: the sizes, as powers of ten.
-        make: makes the contenders of a size, which run side by side, one group after the other.
+        title: the title of the chart.
+        size: the name of the quantity that grows.
+        powers: the exponents of the sizes, which are powers of ten.
+        make: the function that returns the groups of contenders for a size. The members of a group run side by side.
     """
 
     name: str
@@ -80,12 +80,12 @@ class Growth(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A run.
+    """The results of a run.
 
     Args:
-        made: the machine, the date and the load, by name.
-        rows: the figures, by the row's name.
-        growths: the curves, by the picture's name.
+        made: the machine, the date and the load, each under its name.
+        rows: the figures of each row, under its name.
+        growths: the curves of each chart, under its name.
     """
 
     made: dict[str, str]
@@ -93,7 +93,7 @@ class Report(NamedTuple):
     growths: dict[str, Curves]
 
     def to_json(self) -> str:
-        """Return JSON, with a line for each row; figures are seconds and bytes."""
+        """Return the report as JSON with a line for each row. The figures are in seconds and bytes."""
         rows = {name: measured._asdict() for name, measured in self.rows.items()}
         parts = (
             f"{json.dumps(key)}: {{\n"
@@ -105,7 +105,7 @@ class Report(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Read the output of ``to_json``."""
+        """Parse the output of ``to_json``."""
         document = json.loads(text)
         rows = {name: Measured(**row) for name, row in document["rows"].items()}
         return cls(document["made"], rows, document["growths"])

@@ -1,4 +1,4 @@
-"""Many snapshots: the processor time and the memory of judging them, and the time to open their page."""
+"""The time and memory that it takes to judge many snapshots, and the time that it takes to open their page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from hostrouting.overlap.fleet import FleetReport, judge
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-# The groups' sizes; the peak memory of the process, and that of its largest worker, which has ended by then; in KiB.
+# Prints the sizes of the groups, and then the peak memory, in KiB, of the process and of its largest worker. The worker
+# has ended by that time.
 _JUDGE = """
 import json, resource, sys
 from pathlib import Path
@@ -40,8 +41,8 @@ print(json.dumps([[len(group.hosts) for group in report.groups], int(own) + work
 
 
 def chromium() -> Chrome:
-    """Start a headless Chromium with an empty profile and no network; it ends with its context."""
-    # A local import, so that other measurements don't share their process with it.
+    """Start a headless Chromium with an empty profile and no network. It ends when its context ends."""
+    # Imported here, so that other measurements don't have it in their process.
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
@@ -51,7 +52,7 @@ def chromium() -> Chrome:
 
 
 def write_page(folder: Path, count: int) -> Path:
-    """Write the page of so many hosts, spread over groups of each kind, into a folder."""
+    """Write the page of ``count`` hosts of all kinds into a folder."""
     kinds = [{} if kind == "cut-off" else make(node(0)).to_document() for kind, make in KINDS.items()]
     groups = judge(kinds, Config.from_mapping(CONFIG)).groups
     hosts = [f"aks-h200-{number:05}" for number in range(count)]
@@ -62,7 +63,7 @@ def write_page(folder: Path, count: int) -> Path:
 
 
 def _judge(count: int) -> Span:
-    """Judge snapshots in a separate process; return its memory, once all groups are right."""
+    """Judge snapshots in a separate process, check the groups, and return the memory that it used."""
     words = [sys.executable, "-c", _JUDGE, str(SCRATCH), str(count)]
     sizes, memory = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
     wanted = [len(range(kind, count, len(KINDS))) for kind in range(len(KINDS))[:count]]
@@ -72,26 +73,26 @@ def _judge(count: int) -> Span:
 
 
 def cpu(size: int, rounds: int) -> Measured:
-    """Measure the processor time that a snapshot takes."""
+    """Measure the processor time that each snapshot takes."""
     write_recordings(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: Span(timed(lambda: _judge(size))[0].cpu / size)))
 
 
 def memory(size: int, rounds: int) -> Measured:
-    """Measure the memory for all snapshots and for a tenth of them."""
+    """Compare the memory that all snapshots take with the memory that a tenth of them takes."""
     write_recordings(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: _judge(size), lambda: _judge(size // 10)))
 
 
 def opening(size: int, rounds: int) -> Measured:
-    """Measure from the page's address to the moment at which it is loaded and drawn once."""
+    """Measure the time from entering the address of the page until it is loaded and drawn."""
     page = write_page(SCRATCH, size).as_uri()
-    # Only the loopback exists, on which chromedriver listens; with a network Chromium would send requests of its own.
+    # chromedriver needs only the loopback interface. With a network, Chromium would send its own requests.
     enter_namespace()
     with chromium() as browser:
 
         def contender() -> Span:
-            # Not with timed, which waits for all children.
+            # timed() would wait for all child processes.
             start = time.perf_counter()
             browser.get(page)
             return Span(round(time.perf_counter() - start, 6))

@@ -1,4 +1,4 @@
-"""Pictures of how the cost grows: with the routes to install, with the CIDRs to check, and with the table."""
+"""Charts of how the cost grows with the routes to install, the CIDRs to check and the size of the table."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from benchmarks.figures import Curves, Growth, Measured
 from benchmarks.measure import Contender, side_by_side
 from benchmarks.worlds import World, cidrs_of, routes_of
 
-# Beyond these sizes a contender takes minutes.
+# Beyond these sizes, a contender takes minutes.
 _ONE_BY_ONE_MAX, _PYROUTE2_MAX, _ROUTES_SCRIPT_MAX, _CHECK_SCRIPT_MAX = 1000, 10_000, 10_000, 100_000
 
-# A picture shows powers of ten: three rounds are enough for a contender that takes seconds.
+# Contenders take seconds at this size, and three rounds are enough for a chart with a logarithmic scale.
 _LARGE, _LARGE_ROUNDS = 100_000, 3
 
 

@@ -1,4 +1,4 @@
-"""Time and processor time of functions and programs, side by side."""
+"""Measurements of the time and processor time that functions and programs take, side by side."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Span(NamedTuple):
     """A single measurement.
 
     Args:
-        value: seconds; of memory, bytes.
-        cpu: seconds of processor time, of this process and its children; 0 if they don't matter.
+        value: the time in seconds, or the memory in bytes.
+        cpu: the processor time of this process and its children in seconds, or 0 if it doesn't matter.
     """
 
     value: float
@@ -35,7 +35,7 @@ Contender = Callable[[], Span]
 
 
 def timed(function: Callable[[], T]) -> tuple[Span, T]:
-    """Call a function; return how long it took, and its result."""
+    """Call a function, and return how long it took and its result."""
     gc.collect()
     cpu, start = _cpu(), time.perf_counter()
     result = function()
@@ -47,25 +47,25 @@ def timed(function: Callable[[], T]) -> tuple[Span, T]:
 
 
 def side_by_side(rounds: int, *contenders: Contender) -> list[tuple[Span, ...]]:
-    """Run contenders in turns, every other round in the opposite order; return the rounds."""
+    """Run the contenders in turns, with every other round in reverse order, and return the rounds."""
     steps = [1, -1] * rounds
     return [tuple([contender() for contender in contenders[::step]][::step]) for step in steps[:rounds]]
 
 
 def run(*words: str | Path, stdin: Path | None = None, stdout: Path | None = None) -> None:
-    """Run a program in this thread's network namespace, with files for its input and output.
+    """Run a program in the network namespace of this thread, with files as its input and output.
 
     Raises:
-        subprocess.CalledProcessError: it failed; its messages are on standard error.
+        subprocess.CalledProcessError: the program failed. Its messages are on standard error.
     """
     with open(stdin or os.devnull, "rb") as taken, open(stdout or os.devnull, "wb") as given:
         subprocess.run(words, stdin=taken, stdout=given, check=True)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of orphans, so that their processor time counts.
+    """Become the parent of orphaned processes, so that their processor time counts.
 
-    bash never waits for process substitutions, in which the boot scripts run ip.
+    The boot scripts run ip in process substitutions, and bash never waits for these.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

@@ -1,4 +1,4 @@
-"""The table of a run, for a terminal and for a page of the docs with pictures."""
+"""The table of a run for a terminal, and a page of the docs with the table and charts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERS = (1, 3, 4, 5, 6)
 
 
 def as_table(report: Report, rows: Iterable[Row] = ROWS) -> str:
-    """Return the measured ones of some rows as Markdown, aligned for a terminal."""
+    """Return those of the rows that were measured as a Markdown table that is aligned for a terminal."""
     table = [_HEADINGS, *(_cells(row, report.rows[row.name]) for row in rows if row.name in report.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
     lines = [
@@ -42,16 +42,16 @@ def _short(value: float) -> str:
 
 
 def as_words(report: Report) -> str:
-    """Return a sentence about the machine and its load."""
+    """Return a sentence that describes the machine and its load."""
     return "\n".join(f"- {what}: {words}" for what, words in report.made.items())
 
 
 def write_docs(report: Report, folder: Path) -> None:
-    """Write the page, its pictures, and the figures behind them.
+    """Write the page, its charts and their figures.
 
     Args:
-        report: a whole run.
-        folder: the folder for ``performance.md``, a picture of each growth, and ``performance.json``.
+        report: the results of a complete run.
+        folder: the folder for ``performance.md``, ``performance.json`` and an image of each chart.
     """
     (folder / "performance.json").write_text(report.to_json())
     for growth in GROWTHS:
@@ -97,7 +97,7 @@ and writes files, or nothing.
 
 
 def _picture(growth: Growth, curves: Curves) -> str:
-    # A local import, so that measurements don't share their process with a JavaScript engine.
+    # Imported here, so that measurements don't have a JavaScript engine in their process.
     from vl_convert import vegalite_to_svg
 
     points: list[dict[str, Any]] = [

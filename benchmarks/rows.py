@@ -1,4 +1,4 @@
-"""All comparisons, those with a limit first."""
+"""All comparisons. The ones with a limit come first."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Check = Callable[[Sequence[IPv4Network], Sequence[Route]], Contender]
 _NOWHERE = NextHop("eth0", IPv4Address("10.99.0.1"))
 _EVERY = 7
 
-# Long enough for a waiter to be asleep, and out of step with the seconds at which it looks without an event.
+# The waiter must be asleep by then. It also wakes up every second without an event, so this isn't a whole second.
 _ASLEEP_SECONDS = 0.33
 
-# The peak memory of the process alone; getrusage's includes the peak of the process that started it.
+# Prints the peak memory of this process alone. The value of getrusage(2) includes the peak of the parent process.
 _PEAK = """
 import sys
 from hostrouting.cli import main
@@ -53,7 +53,7 @@ sys.exit(status)
 def _install(
     ours: Install, theirs: Install, size: int, rounds: int, see: Callable[[Sequence[Route]], list[str]] = lambda _: []
 ) -> Measured:
-    """Compare two ways to install routes; ``see`` verifies what a measured run can't show, and returns notes."""
+    """Compare two ways to install routes. ``see`` verifies what the measured runs can't show, and returns notes."""
     routes = routes_of(size)
     return Measured(side_by_side(rounds, ours(routes), theirs(routes)), see(routes))
 
@@ -67,7 +67,7 @@ def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> li
 
 
 def _see_attribution(routes: Sequence[Route]) -> list[str]:
-    """Check that the refused routes among many are returned, and no others."""
+    """Check that the backend returns exactly those routes that the kernel refuses."""
     mixed = [attrs.evolve(r, hops=(_NOWHERE,)) if n % _EVERY == 0 else r for n, r in enumerate(routes)]
     bad, fine = mixed[::_EVERY], [route for number, route in enumerate(mixed) if number % _EVERY]
     with World() as world:
@@ -164,12 +164,12 @@ def _cold_start(_: int, rounds: int) -> Measured:
         return timed(lambda: run(sys.executable, "-c", "import attrs"))[0]
 
     with World():
-        by_check()  # compiles the modules
+        by_check()  # compile the modules
         return Measured(side_by_side(rounds, by_check, by_import))
 
 
 def _script_goes_on(size: int, rounds: int) -> Measured:
-    """Measure from the default route to the end of a script that then installs routes."""
+    """Measure how long a script that waits for the default route still runs once that route exists."""
     routes = routes_of(size)
     text = render_static_routes_script([{"destination": str(route.destination)} for route in routes])
     path = script("static-routes.sh", text)

@@ -1,4 +1,4 @@
-"""Snapshots: AKS nodes with 60 pods each, of six kinds; and hosts of any size."""
+"""Snapshots of six kinds of AKS nodes with 60 pods each, and of hosts of any size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HOPS = (NextHop("eth0", IPv4Address("10.224.0.1")),)
 
 
 def _record(addresses: Sequence[Address], routes: Sequence[Route], rules: Sequence[Rule] = ()) -> Snapshot:
-    """Return a snapshot with the links, the connected and the local routes of its addresses."""
+    """Return a snapshot with these addresses, and with their links, connected routes and local routes."""
     devs = dict.fromkeys(address.dev for address in addresses)
     return Snapshot(
         links=(Link(1, "lo", hardware=Hardware.LOOPBACK), *(_link(index, dev) for index, dev in enumerate(devs, 2))),
@@ -57,7 +57,7 @@ def _connected(address: Address) -> Iterator[Route]:
 
 
 def node(number: int) -> Snapshot:
-    """Return the snapshot of a healthy node: InfiniBand has the cluster's /16, and two routes fix that."""
+    """Return the snapshot of a healthy node. Two routes fix that InfiniBand has the /16 of the cluster."""
     infiniband = [Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16) for each in range(8)]
     eth0 = Address("eth0", IPv4Address("10.224.0.4") + number, 16)
     first_pod, pods = IPv4Address("10.244.0.2") + number % 256 * 256, [f"azv{number:04x}{n:03x}" for n in range(_PODS)]
@@ -85,7 +85,7 @@ def _with(of: Snapshot, route: Route) -> Snapshot:
 
 
 def _past_main(of: Snapshot) -> Snapshot:
-    """Add a policy rule that leads a part of the services to a VPN's table, which no route in main changes."""
+    """Add a policy rule that sends some service addresses to the table of a VPN, so that no route in main can help."""
     rule = Rule(100, table=100, destination=IPv4Network("10.100.0.0/16"))
     default = Route(DEFAULT_DESTINATION, (NextHop("ib7"),), table=100, protocol=Protocol.STATIC)
     return attrs.evolve(_with(of, default), rules=(KERNEL_RULES[0], rule, *KERNEL_RULES[1:]), is_merged=False)
@@ -101,11 +101,11 @@ KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
     "no-default-route": lambda of: _without(of, Protocol.DHCP),
     "cut-off": lambda of: of,
 }
-"""Changes of a healthy node's snapshot; of the last kind only a part of the file is there."""
+"""Functions that change the snapshot of a healthy node. A file of the last kind is truncated."""
 
 
 def write_recordings(folder: Path, count: int) -> list[Path]:
-    """Write so many snapshots and the config; the kinds take turns. Return the snapshots' paths."""
+    """Write the config and ``count`` snapshots whose kinds take turns, and return the paths of the snapshots."""
     (folder / "config.json").write_text(json.dumps(CONFIG))
     paths = [folder / f"node-{number:05}.json" for number in range(count)]
     for number, path in enumerate(paths):
@@ -117,7 +117,7 @@ def write_recordings(folder: Path, count: int) -> list[Path]:
 
 # --- hosts that grow -----------------------------------------------------------------------------------------------
 
-# Each of the growing items has a /24 of this CIDR, with something to report.
+# Each added item has a /24 of this CIDR in which there is something to report.
 _CIDR = IPv4Network("172.16.0.0/12")
 _OTHER = Address("ib0", IPv4Address("10.2.0.4"), 24)
 

@@ -1,4 +1,4 @@
-"""Contenders that install routes and check CIDRs: hostrouting's and others."""
+"""Contenders that install routes or check CIDRs. Some of them use hostrouting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 from phases import CancelScope
 
-# The last pid of a namespace tells how many processes a command has made there, besides its own.
+# Prints how many processes a command starts, besides its own, by the last pid of the namespace.
 _COUNT = r"""
 read -r before </proc/sys/kernel/ns_last_pid
 "$@" >/dev/null
@@ -51,7 +51,7 @@ expected=$(ip -4 route show default | device_in)
 
 
 def installing(routes: Sequence[Route], install: Callable[[], object]) -> Contender:
-    """Return a contender that installs routes, in a new world each time."""
+    """Return a contender that installs routes in a new world each time."""
 
     def contender() -> Span:
         with World() as world:
@@ -63,12 +63,12 @@ def installing(routes: Sequence[Route], install: Callable[[], object]) -> Conten
 
 
 def by_backend(routes: Sequence[Route], backend: Callable[[], RouteBackend] | None = None) -> Contender:
-    """Write routes and read them back, with a backend of this class; None: with hostrouting's."""
+    """Write routes and read them back with the given backend, or with ``NetlinkBackend`` if there is none."""
 
     def contender() -> Span:
         with World() as world:
             port = world.backend if backend is None else backend()
-            # The verification of routes reads them like this.
+            # This is how the verification reads the routes.
             span, (failures, there) = timed(lambda: (port.add(routes), port.routes_by_attributes(Table.MAIN)))
             if failures:
                 raise WrongOutcomeError(f"{len(failures)} routes failed: {failures[0]}")
@@ -79,7 +79,7 @@ def by_backend(routes: Sequence[Route], backend: Callable[[], RouteBackend] | No
 
 
 def by_pyroute2(routes: Sequence[Route]) -> Contender:
-    """Add routes one by one, as pyroute2's documentation shows; its import isn't counted."""
+    """Add routes one by one, as the documentation of pyroute2 shows. The import isn't measured."""
 
     def install() -> None:
         with IPRoute() as netlink:
@@ -94,32 +94,32 @@ def by_pyroute2(routes: Sequence[Route]) -> Contender:
 
 
 def by_ip_batch(routes: Sequence[Route]) -> Contender:
-    """Run one ip for all routes."""
+    """Run ip once for all routes."""
     commands = batch_file("add", list(map(words_of, routes)))
     return installing(routes, lambda: run("ip", "-4", "-batch", "-", stdin=commands))
 
 
 def by_boot_script(routes: Sequence[Route]) -> Contender:
-    """Run the script that hostrouting renders."""
+    """Run the boot script that hostrouting renders for the routes."""
     path = routes_script(routes)
     return installing(routes, lambda: run(path))
 
 
 def routes_script(routes: Sequence[Route]) -> Path:
-    """Render the boot script for routes that name gateway and device."""
+    """Render the boot script for routes that specify a gateway and a device."""
     static = [StaticRoute(str(r.destination), gateway=str(r.hops[0].gateway), dev=r.hops[0].dev) for r in routes]
     return script("static-routes.sh", render_static_routes_script(static))
 
 
 def by_one_ip_a_route(routes: Sequence[Route]) -> Contender:
-    """Run a script that starts ip once for each route."""
+    """Run a script that runs ip once for each route."""
     calls = "".join(f"ip -4 route replace {words_of(route)}\n" for route in routes)
     path = script("one-ip-a-route.sh", f"#!/bin/bash\nset -e\n{calls}")
     return installing(routes, lambda: run(path))
 
 
 def by_apply(routes: Sequence[Route]) -> Contender:
-    """Run the whole process, from a config's JSON to the report, which goes to a file."""
+    """Run ``hostrouting apply`` in a new process, which reads the config and writes its report to a file."""
     entries = [{"destination": str(route.destination)} for route in routes]
     config, report = SCRATCH / "config.json", SCRATCH / "report"
     config.write_text(json.dumps({"hostRouting": {"staticRoutes": {"enabled": True, "routes": entries}}}))
@@ -128,7 +128,7 @@ def by_apply(routes: Sequence[Route]) -> Contender:
 
 
 def by_boot_check(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender:
-    """Run the script that hostrouting renders, which judges every address of each CIDR."""
+    """Run the boot check that hostrouting renders. It judges every address of each CIDR."""
     path = check_script(cidrs)
 
     def contender() -> Span:
@@ -149,7 +149,7 @@ def check_script(cidrs: Sequence[IPv4Network]) -> Path:
 
 
 def by_ip_and_awk_a_cidr(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender:
-    """Run a script with an ip and an awk for each CIDR, which looks up one address of each."""
+    """Run a script that looks up one address of each CIDR with ip and awk."""
     path = script("ip-and-awk-a-cidr.sh", "".join([_IP_AND_AWK_A_CIDR, *(f"check {cidr}\n" for cidr in cidrs)]))
 
     def contender() -> Span:
@@ -160,7 +160,7 @@ def by_ip_and_awk_a_cidr(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> 
 
 
 def by_look_ups(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender:
-    """Run one ip that looks up one address of each CIDR."""
+    """Run ip once to look up one address of each CIDR."""
     commands, answers = batch_file("get", [str(cidr[1]) for cidr in cidrs]), SCRATCH / "answers"
 
     def contender() -> Span:
@@ -175,7 +175,7 @@ def by_look_ups(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender
 
 def count_processes(path: Path) -> int:
     """Count the processes that a boot script starts."""
-    # Leftovers of an earlier run cost a process to remove.
+    # The script would need another process to remove the files of an earlier run.
     shutil.rmtree(Layout().marker_ok.parent, ignore_errors=True)
     with World(has_infiniband=True):
         inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", _COUNT, "bash", str(path)]
@@ -183,12 +183,12 @@ def count_processes(path: Path) -> int:
 
 
 def expecting(cidrs: Sequence[IPv4Network]) -> Config:
-    """Return the config of a check."""
+    """Return a config that expects these CIDRs."""
     return Config(route_overlap=RouteOverlap([str(cidr) for cidr in cidrs], mode=OverlapMode.STRICT))
 
 
 def by_check(world: World, cidrs: Sequence[IPv4Network]) -> Contender:
-    """Check CIDRs in this process."""
+    """Check the CIDRs in this process."""
     config = expecting(cidrs)
 
     def contender() -> Span:

@@ -1,4 +1,4 @@
-"""New network namespaces, and their routes."""
+"""New network namespaces and their routes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Rou
 SCRATCH = Path("/run/hostrouting-benchmarks")
 """A folder that exists only in the mount namespace of a run."""
 
-# One tuple for all routes, as resolving makes it.
+# All routes share this tuple, as resolved routes do.
 HOPS = (NextHop("eth0", IPv4Address("10.1.0.1")),)
 
-# A /24 in each /22: a million fit before 127/8, and each /22 has a part by the default route too.
+# There is a /24 in each /22. A million of them fit below 127/8, and the default route serves the rest of each /22.
 _FIRST, _STRIDE, _LENGTH = int(IPv4Address("16.0.0.0")), 1024, 24
 
 _INFINIBAND = 8
@@ -31,24 +31,24 @@ class WrongOutcomeError(Exception):
 
 @cache
 def routes_of(count: int) -> tuple[Route, ...]:
-    """Return so many routes by the default gateway."""
+    """Return ``count`` routes via the default gateway."""
     return tuple(Route(IPv4Network((_FIRST + number * _STRIDE, _LENGTH)), HOPS) for number in range(count))
 
 
 def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
-    """Return so many expected CIDRs, spread over the first so many routes; InfiniBand would shadow the first eight."""
+    """Return ``count`` expected CIDRs, spread over the first routes. InfiniBand would shadow the first eight."""
     stride = max(1, routes // count) * _STRIDE
     fixed = [route.destination for route in World.fixes[:count]]
     return (*fixed, *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(fixed))))
 
 
 def words_of(route: Route) -> str:
-    """Return the words of a route for ``ip route add``."""
+    """Return the arguments of ``ip route add`` for a route."""
     return f"{route.destination} {route.hops[0].words()} proto {route.protocol:d}"
 
 
 def batch_file(verb: str, words: Sequence[str]) -> Path:
-    """Write a file for ``ip -batch``, with one command in each line."""
+    """Write a file for ``ip -batch`` with a command on each line."""
     path = SCRATCH / f"batch-{verb}"
     path.write_text("".join(f"route {verb} {each}\n" for each in words))
     return path
@@ -63,14 +63,13 @@ def script(name: str, text: str) -> Path:
 
 
 class World(AbstractContextManager["World"]):
-    """A new network namespace, which this thread enters: eth0 with the default route, and nothing else.
+    """A new network namespace with only eth0 and its default route. The calling thread enters it.
 
     Args:
         has_default: whether there is a default route.
-        has_infiniband: whether there are eight more interfaces with a connected /16 each, and more specific routes that
-            fix a
-            /24 of each.
-        fib: the initial routes.
+        has_infiniband: whether there are eight more interfaces with a connected /16 each, and a more specific route
+            that fixes a /24 of each.
+        fib: the routes that are there from the start.
     """
 
     default = Route(DEFAULT_DESTINATION, HOPS, protocol=Protocol.DHCP)
@@ -92,21 +91,21 @@ class World(AbstractContextManager["World"]):
         self._kernel.add_address(name, address)
 
     def fill(self, routes: Sequence[Route]) -> None:
-        """Add routes, and remember them as given."""
+        """Add routes, which ``expect`` then allows."""
         for start in range(0, len(routes), _FILL):
             if failures := self.backend.add(routes[start : start + _FILL]):
                 raise WrongOutcomeError(f"can't prepare a table: {failures[0]}")
         self._given += routes
 
     def expect(self, routes: Sequence[Route], read: Sequence[Route] | None = None) -> None:
-        """Check that table main has these routes, of any protocol, the given ones, and no others.
+        """Check that table main has these routes and those of ``fill``, and no others.
 
         Args:
-            routes: the routes that a contender had to add.
-            read: the table, if it has been read already.
+            routes: the routes that the contender had to add. Their protocol doesn't matter.
+            read: the entries of the table, or None to read them now.
 
         Raises:
-            WrongOutcomeError: the table has others.
+            WrongOutcomeError: the table has different routes.
         """
         there = self.backend.routes(Table.MAIN) if read is None else read
         found = {(route.destination, route.metric, route.hops) for route in there if not route.is_connected}
@@ -117,7 +116,7 @@ class World(AbstractContextManager["World"]):
             )
 
     def __exit__(self, *_: object) -> None:
-        # At once, not in a worker of the kernel while the next contender runs.
+        # Delete the links now. Otherwise a kernel worker does it while the next contender runs.
         for link in self.backend.links():
             if link.name != "lo":
                 self._kernel.del_link(link.name)
