@@ -1,10 +1,10 @@
-"""Build the parts of a release, with the same bytes each time: wheel, sdist, SBOM and Debian package.
+"""Build the wheel, the sdist, the SBOM and the Debian package of a release reproducibly.
 
     python deploy/build.py [FOLDER]         # dist by default
 
-It doesn't use debhelper, which computes a package's dependencies for one suite, and whose files differ from suite to
-suite; this package has its dependencies inside, and is the same for all of Debian and Ubuntu. ``debian/`` has the files
-that Debian's own packages have.
+The Debian package isn't built with debhelper, which computes dependencies for a single suite and whose output differs
+between suites. Our package contains its dependencies, and is the same for every release of Debian and Ubuntu.
+``debian/`` contains the same files as in other Debian packages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 DEBIAN = ROOT / "deploy/debian"
 CARRIED = DEBIAN / "requirements.txt"
-# Kept, so that a second build needs no network.
+# Downloaded wheels are kept here, so that a second build needs no network.
 WHEELS = ROOT / "build/wheels"
 
 HOME = Path("usr/lib/hostrouting")
@@ -45,13 +45,13 @@ COMPLETIONS = {
     "zsh": "usr/share/zsh/vendor-completions/_hostrouting",
     "fish": "usr/share/fish/vendor_completions.d/hostrouting.fish",
 }
-# A virtual environment has a folder for each release of Python; the files in ours fit all of them.
+# A virtual environment has a folder for each release of Python. Our files work with all of these releases.
 PYTHON_MINORS = range(10, 20)
 COMMON_LICENSES = {"Apache-2.0": "Apache-2.0", "GPL-2.0": "GPL-2", "MPL-2.0": "MPL-2.0"}
 
 
 class Wheel:
-    """A wheel of pure Python."""
+    """A pure Python wheel."""
 
     def __init__(self, path: Path) -> None:
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -79,7 +79,7 @@ class Wheel:
 
     @property
     def license_texts(self) -> list[str]:
-        """Return the license texts of the wheel; for licenses in every Debian, their paths."""
+        """Return the license texts of the wheel, or the paths of those licenses that every Debian system has."""
         names = [name for name in self.archive.namelist() if re.search(r"\.dist-info/(licenses/.|LICENSE$)", name)]
         own = [name for name in sorted(names) if not any(common in name for common in COMMON_LICENSES)]
         there = [
@@ -89,7 +89,7 @@ class Wheel:
 
 
 def main() -> None:
-    """Build everything."""
+    """Build all files of the release."""
     out = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").absolute()
     out.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
@@ -111,19 +111,19 @@ def main() -> None:
 
 
 def run(*argv: str | Path) -> str:
-    """Run a program in the folder of the project, and return its output."""
+    """Run a program in the root folder of the project, and return its output."""
     return subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def time_of_last_change() -> str:
-    """Return the time of the last commit or, without a repository, of the sdist: all files get that time."""
+    """Return the time of the last commit or, without a repository, of the sdist. All files get that time."""
     if ROOT.joinpath(".git").exists():
         return run("git", "log", "-1", "--format=%ct").strip()
     return f"{ROOT.joinpath('PKG-INFO').stat().st_mtime:.0f}"
 
 
 def carried_wheels() -> list[Wheel]:
-    """Return the wheels that the package contains, in the order of the list; fetch missing ones."""
+    """Return the wheels that the package contains, in the order of the list, and download missing ones."""
     hashes = re.findall(r"--hash=sha256:(\w+)$", CARRIED.read_text(), re.MULTILINE)
     if not {*hashes} <= wheels_by_hash().keys():
         oldest = ["--python-version=3.10", "--implementation=py", "--abi=none", "--platform=any", "--only-binary=:all:"]
@@ -133,12 +133,12 @@ def carried_wheels() -> list[Wheel]:
 
 
 def wheels_by_hash() -> dict[str, Wheel]:
-    """All wheels that are kept."""
+    """Return all wheels that were downloaded, by their hashes."""
     return {wheel.sha256: wheel for wheel in map(Wheel, WHEELS.glob("*.whl"))}
 
 
 def bill_of_materials(own: Wheel, carried: list[Wheel], when: datetime) -> str:
-    """Return the package's contents in CycloneDX."""
+    """Return the contents of the package as a CycloneDX document."""
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -156,7 +156,7 @@ def bill_of_materials(own: Wheel, carried: list[Wheel], when: datetime) -> str:
 
 
 def component(wheel: Wheel, kind: str) -> dict[str, Any]:
-    """Return a wheel in CycloneDX."""
+    """Return the CycloneDX component of a wheel."""
     return {
         "type": kind,
         "bom-ref": wheel.purl,
@@ -169,7 +169,7 @@ def component(wheel: Wheel, kind: str) -> dict[str, Any]:
 
 
 def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetime) -> None:
-    """Put the contents of the Debian package into a folder."""
+    """Write the contents of the Debian package into a folder."""
     packages = tree / HOME / "lib/python3/site-packages"
     for wheel in (own, *carried):
         wheel.archive.extractall(packages)
@@ -199,13 +199,13 @@ def fill(tree: Path, own: Wheel, carried: list[Wheel], sbom: Path, when: datetim
 
 
 def manual(folder: Path) -> list[Path]:
-    """Build the man pages in a folder, and return them."""
+    """Build the man pages in a folder, and return their paths."""
     run(sys.executable, "-m", "sphinx", "-q", "-b", "man", "-d", folder / "read", "docs", folder)
     return sorted(folder.glob("*.[1-8]"))
 
 
 def put(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file, compressed if its name says so."""
+    """Write a file, and compress it if its name ends in ``.gz``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = text.encode()
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
@@ -213,17 +213,17 @@ def put(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def read(name: str) -> str:
-    """Return a file of the folder ``debian``."""
+    """Return the text of a file in ``debian/``."""
     return DEBIAN.joinpath(name).read_text()
 
 
 def debian_version(own: Wheel) -> str:
-    """Return the version, with pre-releases (``0.2.0rc1``) sorted before the release."""
+    """Return the Debian version, in which pre-releases such as ``0.2.0rc1`` sort before the release."""
     return re.sub(r"(?=(a|b|rc|\.dev)\d+$)", "~", own.version) + "-1"
 
 
 def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
-    """Return the copyright file: the packages, their licenses and their terms."""
+    """Return the copyright file, with each package, its license and the license text."""
     (home,) = re.findall(r"^Homepage: (.*)$", read("control"), re.MULTILINE)
     head = f"hostrouting, from {home}\nWith the Python packages that it needs, as their authors publish them on PyPI.\n"
     parts = [
@@ -234,7 +234,7 @@ def copyright_text(own: Wheel, carried: list[Wheel]) -> str:
 
 
 def changelog(own: Wheel, when: datetime) -> str:
-    """Return a changelog with the version for Debian's tools."""
+    """Return a changelog from which Debian's tools get the version."""
     maintainer = re.findall(r"^Maintainer: (.*)$", read("control"), re.MULTILINE)[0]
     return (
         f"hostrouting ({debian_version(own)}) unstable; urgency=medium\n\n"

@@ -1,4 +1,4 @@
-"""How Sphinx builds the site and the man pages:  ./run docs."""
+"""The Sphinx configuration of the site and the man pages:  ./run docs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ man_pages: list[tuple[str, str, str, list[str], int]] = [
 
 
 def setup(app: Any) -> None:
-    """Omit the docstrings of modules, which are about the code, and fields without a docstring."""
+    """Omit module docstrings, which describe the code, and fields without a docstring."""
 
     def without_modules(_app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
         if what == "module":
             lines.clear()
 
     def without_numbers(_app: Any, _what: str, _name: str, value: object, _skip: bool, _options: Any) -> bool | None:
-        # A NamedTuple's fields are documented as its arguments.
+        # The Args section of a NamedTuple documents its fields.
         return True if type(value).__name__ == "_tuplegetter" else None
 
     app.connect("autodoc-process-docstring", without_modules)

@@ -1,4 +1,4 @@
-"""Draw the demo's output:  ./run python docs/make_demo.py > docs/demo.svg."""
+"""Draw the output of the demo:  ./run python docs/make_demo.py > docs/demo.svg."""
 
 from __future__ import annotations
 

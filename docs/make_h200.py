@@ -1,6 +1,6 @@
-"""Write docs/howto/h200.md, its pictures and one-event.svg from our output:  ./run python docs/make_h200.py [DIR].
+"""Write docs/howto/h200.md, its pictures and one-event.svg:  ./run python docs/make_h200.py [DIR].
 
-Each variant is a node that can be built on any kernel; tests/kernel/test_h200.py fixes every one of them on Linux.
+Each variant is a node that can be built in any kernel. tests/kernel/test_h200.py fixes all of them on Linux.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "howto"
 TIME = datetime.datetime(2026, 11, 20, 9, 0, tzinfo=datetime.timezone.utc).timestamp()
-COLUMNS = 84  # as wide as a block of the site
+COLUMNS = 84  # the width of a code block on the site
 
 INFINIBAND = [IPv4Interface(f"172.16.0.{10 + number}/16") for number in range(8)]
 DNS_SERVER = "172.16.1.53"
@@ -45,17 +45,17 @@ METRIC = 100
 
 @attrs.frozen
 class Variant:
-    """A node whose InfiniBand interfaces shadow what the cluster expects.
+    """A node whose InfiniBand interfaces shadow the expected addresses of the cluster.
 
     Args:
-        name: the name of its picture.
-        title: the title of its section.
-        story: what is special about it, in Markdown.
+        name: the name of the picture.
+        title: the title of the section.
+        story: a description of the node, in Markdown.
         expected: the expected CIDR.
-        eth0: the address of the default route's interface.
-        gateway: the default route's gateway.
-        behind: a destination with a gateway on ib0, if there is one.
-        after: the closing text after the fix, in Markdown.
+        eth0: the address of eth0, which has the default route.
+        gateway: the gateway of the default route.
+        behind: a destination with a gateway on ib0, if there is such a route.
+        after: the text that follows the fix, in Markdown.
     """
 
     name: str
@@ -69,13 +69,13 @@ class Variant:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return the document of a config that expects the CIDR."""
+        """Return a config document that expects the CIDR."""
         return {"hostRouting": {"routeOverlap": {"expectedCidrs": [self.expected], "mode": "STRICT"}}}
 
     def build(self, kernel: Kernel) -> None:
-        """Build this node's interfaces, addresses and routes in a kernel with nothing but ``lo``."""
+        """Add the interfaces, addresses and routes of this node to a kernel that only has ``lo``."""
         kernel.add_link("eth0")
-        # networkd gives a connected route the DHCP metric of its interface.
+        # networkd sets the metric of a connected route to the DHCP metric of its interface.
         kernel.add_address("eth0", self.eth0, metric=METRIC)
         for number, address in enumerate(INFINIBAND):
             kernel.add_link(f"ib{number}")
@@ -153,17 +153,17 @@ address out of what you expect.""",
 
 @attrs.frozen
 class Told:
-    """The tool's output for a node.
+    """The output of the commands for a node.
 
     Args:
-        routes: table main, one route in each line.
-        check: the check as text.
-        picture: the check as SVG.
+        routes: the routes of table main, one on each line.
+        check: the text output of the check.
+        picture: the SVG output of the check.
         fix: the document that ``fix --cidr`` prints.
-        commands: the fix as ``ip`` commands.
+        commands: the fix, as ``ip`` commands.
         remarks: the other lines that ``fix`` prints.
-        code: its exit code.
-        after: the check after the fix, as text.
+        code: the exit code of ``fix``.
+        after: the text output of the check after the fix.
     """
 
     routes: str
@@ -177,7 +177,7 @@ class Told:
 
 
 def tell(variant: Variant) -> Told:
-    """Build a node in memory, and check and fix it with the tool."""
+    """Build a node in memory, check it, and fix it."""
     kernel = FakeKernel()
     variant.build(kernel)
     with tempfile.TemporaryDirectory() as root:
@@ -270,7 +270,7 @@ as long as something fails; `LOCAL` and `BROADCAST` are only notes. For programs
 
 
 def page(told: dict[str, Told]) -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     contents = "\n".join(
         f"{number}. [{variant.title}](#{_anchor(number, variant)})" for number, variant in enumerate(VARIANTS, 1)
     )
@@ -313,7 +313,7 @@ def _section(number: int, variant: Variant, told: Told) -> str:
 
 
 def one_event_picture() -> str:
-    """Draw an H200 that is one event away."""
+    """Draw the picture of an H200 node that a single event would break."""
     kernel = FakeKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24", metric=METRIC)
@@ -337,7 +337,7 @@ def one_event_picture() -> str:
 
 
 def _console(command: str, output: str) -> str:
-    language = "text" if "'" in output else "console"  # a lone quote isn't a shell's
+    language = "text" if "'" in output else "console"  # a single apostrophe isn't valid shell
     return f"```{language}\n$ {command}\n{output}\n```"
 
 

@@ -1,7 +1,7 @@
-"""Write the reference pages of commands and config, with the tool's own output:  ./run docs.
+"""Write the reference pages of the commands and the config:  ./run docs.
 
-``--help`` and the docstrings of the config's classes are their only source; Sphinx builds the site's pages and the man
-pages hostrouting(1) and hostrouting-config(5) from them.
+Their only sources are ``--help`` and the docstrings of the config classes. Sphinx turns them into pages of the site and
+into the man pages hostrouting(1) and hostrouting-config(5).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ EXAMPLE = """\
 
 
 def commands_page() -> str:
-    """Return the page hostrouting(1)."""
+    """Return the text of hostrouting(1)."""
     told = _help()
     return COMMANDS.format(
         description=_prose(told["description"]), commands="\n\n".join(_command(word) for word in _listed(told))
@@ -167,7 +167,7 @@ def _command(*words: str) -> str:
 
 
 def _help(*words: str) -> dict[str, str]:
-    """Return the parts of a command's help, by their headings."""
+    """Return the sections of a command's help, by their headings."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS=WIDE):
         assert cli.main([*words, "--help"]) == 0
@@ -183,7 +183,7 @@ def _listed(told: dict[str, str]) -> list[str]:
 
 
 def _rows(part: str) -> Iterator[tuple[str, str]]:
-    # A name wider than argparse's column has its text in the next line.
+    # If a name is too wide for its column, argparse puts the description on the next line.
     for line in re.sub(r"\n {20,}", "  ", part).splitlines():
         name, _, said = line.strip().partition("  ")
         if name:
@@ -191,7 +191,7 @@ def _rows(part: str) -> Iterator[tuple[str, str]]:
 
 
 def _usage(usage: str) -> str:
-    """Return a usage line of at most 70 columns, broken between arguments."""
+    """Wrap a usage line to at most 70 columns, with breaks only between arguments."""
     words = re.findall(r"\[[^]]*\](?:\])?|\S+", re.sub(r" ?\[-[hv]\]", "", usage))
     lines = [""]
     for word in words:
@@ -202,7 +202,7 @@ def _usage(usage: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return text as Markdown: paragraphs, indented examples with their descriptions, and verbatim parts."""
+    """Return a text of paragraphs, indented examples with descriptions, and verbatim parts as Markdown."""
     parts = []
     for paragraph in text.split("\n\n"):
         if paragraph.startswith(("  hostrouting ", "  journalctl ")):
@@ -218,7 +218,7 @@ def _prose(text: str) -> str:
 def _examples(paragraph: str) -> list[str]:
     found: list[list[str]] = []
     for line in paragraph.splitlines():
-        if line.startswith(" " * 6):  # the description of a command that was too long for its line
+        if line.startswith(" " * 6):  # the description of a command that fills the line above
             found[-1].append(line.strip())
         else:
             found.append(re.split(r" {2,}", line.strip()))
@@ -229,14 +229,14 @@ def _examples(paragraph: str) -> list[str]:
 
 
 def config_page() -> str:
-    """Return the page hostrouting-config(5)."""
+    """Return the text of hostrouting-config(5)."""
     sections = "".join(
         _section(path, cls) for path, cls in (("hostRouting", Config), ("hostNetworking", HostNetworking))
     )
     return re.sub(r"\n{3,}", "\n\n", CONFIG.format(example=EXAMPLE, sections=sections))
 
 
-# The classes inside lists and optional values; other sections are the defaults of their fields.
+# The classes of the items of lists and of optional values. Other sections are the default values of their fields.
 WITHIN = {"routes": StaticRoute, "expected_cidrs": ExpectedCidr, "stale_azure_vnet": StaleAzureVnet}
 
 
@@ -246,7 +246,7 @@ def _section(path: str, cls: type[Section]) -> str:
     for field in attrs.fields(cls):
         key = json_key(field.name)
         within = WITHIN.get(field.name) or (type(field.default) if isinstance(field.default, Section) else None)
-        if key == "consumer" and cls is HostNetworking:  # read from hostRouting
+        if key == "consumer" and cls is HostNetworking:  # hostRouting documents it
             continue
         if within is not None:
             below.append(_section(f"{path}.{key}{'[]' if isinstance(field.default, tuple) else ''}", within))
@@ -257,7 +257,7 @@ def _section(path: str, cls: type[Section]) -> str:
 
 
 def arguments(cls: type) -> dict[str, str]:
-    """Return the description of each field from a class's docstring."""
+    """Return the description of each field from the docstring of a class."""
     part = (inspect.getdoc(cls) or "").partition("Args:\n")[2].partition("\n\n")[0]
     entries = re.split(r"^    (\w+): ", part, flags=re.MULTILINE)[1:]
     return {

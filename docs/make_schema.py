@@ -1,8 +1,9 @@
-"""Write the JSON Schemas of the config and of a check's report from the classes that they describe:  ./run docs.
+"""Write the JSON Schemas of the config and of a check's report, from the classes that they describe:  ./run docs.
 
-A key's type, default and description are its field's. Other properties of its converter are tried out: an empty string,
-an empty list, a list with the same item twice, the bounds of a number. The rule of its strings is the function of
-``model.parsing`` or ``config.values`` that its converter calls; here each of these has its regular expression.
+A key has the type, the default and the description of its field. Other constraints are found by calling its converter
+with an empty string, an empty list, a list with the same item twice, and numbers. The pattern of its strings depends on
+the function of ``model.parsing`` or ``config.values`` that its converter calls. This module has a regular expression
+for each of these functions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from hostrouting.report import Finding
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-# Names in the classes' annotations that their modules import for type checkers only.
+# These modules define the names in annotations that the classes import only for type checkers.
 PUBLIC = (typing, hostrouting, hostrouting.backend, hostrouting.report)
 KNOWN = {name: getattr(module, name) for module in PUBLIC for name in module.__all__}
 
@@ -42,7 +43,7 @@ OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 REST = rf"(\.{OCTET}){{3}}"
 UNICAST = rf"([1-9]|[1-9][0-9]|1[013-9][0-9]|12[0-689]|2[01][0-9]|22[0-3]){REST}"
 
-# The rules of strings as regular expressions of ECMA-262.
+# The constraints of strings, as ECMA-262 regular expressions.
 STRINGS: dict[object, str] = {
     parsing.parse_prefix: rf"0\.0\.0\.0/[1-7]|{UNICAST}/(3[0-2]|[12][0-9]|[1-9])",
     parsing.parse_cidr: rf"{UNICAST}/(3[0-2]|[12]?[0-9])|(0|127){REST}/[0-7]|(22[4-9]|2[34][0-9]|25[0-5]){REST}/[0-2]",
@@ -58,7 +59,7 @@ STRINGS: dict[object, str] = {
     IPv4Network: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
 }
 
-# Dependencies between keys, and forms of text that a class reads.
+# Dependencies between keys, and the forms of text that a class accepts.
 OPT_IN = {
     "properties": {"routes": {"uniqueItems": True}},
     "if": {"properties": {"routes": {"type": "array", "minItems": 1}}, "required": ["routes"]},
@@ -96,7 +97,7 @@ class Definitions(dict[str, Any]):
     """The definitions of classes that refer to each other.
 
     Args:
-        is_report: whether the schema describes written documents; otherwise read ones, where null counts as missing.
+        is_report: whether the schema describes documents that we write. In those that we read, null counts as missing.
     """
 
     def __init__(self, *, is_report: bool) -> None:
@@ -104,17 +105,17 @@ class Definitions(dict[str, Any]):
         self._is_report = is_report
 
     def reference(self, cls: type) -> dict[str, Any]:
-        """Return a reference to the definition of a class, and add the definition."""
+        """Add the definition of a class, and return a reference to it."""
         name = cls.__name__[0].lower() + cls.__name__[1:]
-        self[name] = {}  # reserves its position before those that it refers to
+        self[name] = {}  # keeps its place before the definitions that it refers to
         self[name] = self.definition(cls)
         return {"$ref": f"#/$defs/{name}"}
 
     def definition(self, cls: Any) -> dict[str, Any]:
-        """Return the schema of a class's object."""
+        """Return the schema of the objects that a class describes."""
         types, said = get_type_hints(cls, vars(sys.modules[cls.__module__]) | KNOWN), arguments(cls)
         fields = {field.name: field for field in attrs.fields(cls)}
-        if cls is HostNetworking:  # its consumer is hostRouting's
+        if cls is HostNetworking:  # the consumer is a key of hostRouting
             del fields["consumer"]
         keys = {}
         for name in getattr(cls, "json_names", ()) or fields:
@@ -155,7 +156,7 @@ class Definitions(dict[str, Any]):
         return _or_null(told) | ({} if default is None or isinstance(default, Section) else {"default": default})
 
     def _value(self, type_: Any, called: Iterable[Any]) -> dict[str, Any]:
-        """Return the schema of a value, whose strings follow the first rule among the called functions."""
+        """Return the schema of a value. The first called function with a known pattern decides about its strings."""
         origin, inner = get_origin(type_), [each for each in get_args(type_) if each is not NoneType]
         rules = [STRINGS[each] for each in called if callable(each) and each in STRINGS]
         if origin in (ClassVar, Union, UnionType) and len(inner) == 1:
@@ -183,7 +184,7 @@ class Definitions(dict[str, Any]):
 
 
 def _called_by(function: Any) -> Iterator[Any]:
-    """Yield all functions of its module that a function names."""
+    """Yield the globals of its module that a function uses."""
     codes = [function.__code__]
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
@@ -213,7 +214,7 @@ def _or_null(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_schema() -> dict[str, Any]:
-    """Return the schema of a config."""
+    """Return the JSON Schema of the config."""
     definitions = Definitions(is_report=False)
     sections = {"hostRouting": Config, "hostNetworking": HostNetworking}
     return {
@@ -229,7 +230,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def report_schema() -> dict[str, Any]:
-    """Return the schema of a check's report."""
+    """Return the JSON Schema of a check's report."""
     definitions = Definitions(is_report=True)
     title = {"$schema": DRAFT, "title": "Result of a hostrouting check"}
     return title | definitions.definition(OverlapReport) | {"$defs": definitions}

@@ -1,4 +1,4 @@
-"""Run a node's hostrouting command, and return the document that it prints."""
+"""Run the hostrouting command of a node, and return the document that it prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = {"config": {"type": "raw", "default": "/etc/aks-flex-node/config.json"}
 
 
 def config_file(module: AnsibleModule) -> str:
-    """Return the path of the config; a mapping is written to a temporary file."""
+    """Return the path of the config, after writing it to a temporary file if it is a mapping."""
     config: Any = module.params["config"]
     if not isinstance(config, dict):
         return str(config)
@@ -26,7 +26,7 @@ def config_file(module: AnsibleModule) -> str:
 
 
 def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    """Return the document that a command prints; fail the task if its exit code isn't one of ``fine``."""
+    """Run a command, and return the document that it prints. Fail the task if its exit code isn't in ``fine``."""
     code, out, err = module.run_command([module.params["executable"], *words])
     try:
         report: dict[str, Any] = json.loads(out)

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # The hostrouting authors, MIT license
-"""Ansible's module apply."""
+"""The Ansible module ``apply``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PLAN_CODES = (0, 2)
 
 
 def main() -> None:
-    """Run the command."""
+    """Run ``hostrouting apply``."""
     spec = {"try_seconds": {"type": "int"}, **CONFIG, **EXECUTABLE}
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     config, seconds, more = config_file(module), module.params["try_seconds"], {}

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # The hostrouting authors, MIT license
-"""Ansible's module check."""
+"""The Ansible module ``check``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command im
 
 
 def main() -> None:
-    """Run the command."""
+    """Run ``hostrouting check``."""
     module = AnsibleModule(argument_spec=dict(**CONFIG, **EXECUTABLE), supports_check_mode=True)
     module.exit_json(changed=False, report=run(module, ["check", "--output", "json", config_file(module)]))
 

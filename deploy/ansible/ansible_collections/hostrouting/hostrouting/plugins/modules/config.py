@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # The hostrouting authors, MIT license
-"""Ansible's module config."""
+"""The Ansible module ``config``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command im
 
 
 def main() -> None:
-    """Run the command, on a copy first: only what changes gets a backup."""
+    """Run the command on a copy first, so that only a file that changes gets a backup."""
     spec = {"path": CONFIG["config"] | {"type": "path"}, "config": {"type": "raw", "required": True}, **EXECUTABLE}
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     path, given, more = module.params["path"], config_file(module), {}

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # The hostrouting authors, MIT license
-"""Ansible's module confirm."""
+"""The Ansible module ``confirm``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command im
 
 
 def main() -> None:
-    """Run the command."""
+    """Run ``hostrouting confirm``."""
     module = AnsibleModule(argument_spec=EXECUTABLE)
     report = run(module, ["confirm", "--output", "json"])
     module.exit_json(changed=report["changed"], report=report)

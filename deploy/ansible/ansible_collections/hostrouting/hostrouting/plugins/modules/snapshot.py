@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # The hostrouting authors, MIT license
-"""Ansible's module snapshot."""
+"""The Ansible module ``snapshot``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command im
 
 
 def main() -> None:
-    """Run the command."""
+    """Run ``hostrouting snapshot``."""
     module = AnsibleModule(argument_spec=EXECUTABLE, supports_check_mode=True)
     module.exit_json(changed=False, report=run(module, ["snapshot"]))
 
