@@ -1,9 +1,9 @@
-"""A bootstrap agent: a host gets its routes while an image is pulled, the routes are verified, and the node starts.
+"""A bootstrap agent that installs and verifies routes while it pulls an image, and then starts the node.
 
 Run it as root on a host:       python examples/agent.py /etc/aks-flex-node/config.json
-Look, and change nothing:       python examples/agent.py --look /etc/aks-flex-node/config.json
-Try it without touching one:    python examples/agent.py --try
-Its tests, which need no root:  python -m pytest examples/test_agent.py
+Look, but change nothing:       python examples/agent.py --look /etc/aks-flex-node/config.json
+Try it on a host in memory:     python examples/agent.py --try
+Run its tests without root:     python -m pytest examples/test_agent.py
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ log = logging.getLogger("agent")
 
 @dataclass(frozen=True)
 class PullImage:
-    """A task is a value with a name and do(scope)."""
+    """A task, which is any object with a ``name`` and ``do(scope)``."""
 
     command: Sequence[str]
     name: str = "pull-image"
 
     def do(self, scope: phases.CancelScope) -> str:
-        """Pull the image; the subprocess and its children end when the scope is cancelled."""
+        """Pull the image. The subprocess and its children end when the scope is cancelled."""
         scope.progress(" ".join(self.command))
         return scope.run(self.command).stdout.strip()
 
 
 @phases.task("start-node")
 def start_node(scope: phases.CancelScope) -> str:
-    """Start the node; a function can be a task too."""
+    """Start the node. This shows that a function can be a task too."""
     scope.check()
     return "kube1"
 
 
 class Logged(WholeTables):
-    """A backend of our own: it passes every call to another one, and logs each change of a route before it is made."""
+    """A backend that passes every call to another backend, and logs each change of a route before it is made."""
 
     def __init__(self, inner: RouteBackend) -> None:
         self.inner = inner
@@ -94,27 +94,27 @@ class Logged(WholeTables):
         return self.inner.rules()
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of all."""
+        """Return the entries of a table, or of all tables."""
         return self.inner.routes(table)
 
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return the entry that wins for each address."""
+        """Return the entry that the kernel uses for each address."""
         return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
 
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that packets by each entry get."""
+        """Return the source addresses of packets that use each entry."""
         return self.inner.sources(entries, is_tcp=is_tcp)
 
     def noticing_changes(self, inside: Sequence[tuple[int, int]], /) -> AbstractContextManager[Callable[[], bool]]:
-        """Tell, while the context lasts, whether anything relevant may have changed."""
+        """Return a context whose function returns whether anything relevant may have changed."""
         return self.inner.noticing_changes(inside)
 
     def wait_for_change(self, scope: phases.CancelScope) -> None:
-        """Return when something may have changed."""
+        """Wait until something may have changed."""
         self.inner.wait_for_change(scope)
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -138,23 +138,23 @@ class Logged(WholeTables):
 
 
 class Printing:
-    """An observer that prints every start, progress and end; its calls never overlap, even from parallel tasks."""
+    """An observer that prints every start, progress and end. Its calls never overlap, even with parallel tasks."""
 
     def started(self, path: str) -> None:
-        """Report that a task starts."""
+        """Print that a task starts."""
         print(f"{path}: started")
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Report what a task does."""
+        """Print what a task does."""
         print(f"{path}: {message}" + ("" if fraction is None else f" ({fraction:.0%})"))
 
     def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:
-        """Report that a task has ended."""
+        """Print that a task has ended."""
         print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
 
 
 def look(config: Config, host: Host, file: Path) -> int:
-    """Print what is wrong and what would change, and take a snapshot; return the agent's exit code."""
+    """Print what is wrong and what would change, take a snapshot, and return the exit code of the agent."""
     report = check(config, host=host)
     print(f"verdict: {report.verdict}")
     for finding in report.findings:
@@ -173,7 +173,7 @@ def look(config: Config, host: Host, file: Path) -> int:
 
 
 async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
-    """Bring the node up, or change nothing; return the agent's exit code."""
+    """Bring the node up or change nothing, and return the exit code of the agent."""
     scope = phases.CancelScope()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, scope.cancel, number.name)
@@ -192,14 +192,14 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
         for failure in failures:
             print(f"not starting the node: {failure}", file=sys.stderr)
         return 1
-    for finding in overlap.findings:  # only in WARN mode: in STRICT findings are an error
+    for finding in overlap.findings:  # only in WARN mode, as findings are an error in STRICT mode
         print(f"warning: {finding.message}")
     print(f"{len(routes.plan.add)} routes added; verdict: {overlap.verdict}; started {node}")
     return 0
 
 
 def h200() -> FakeKernel:
-    """Make an H200 in memory, whose ib0 shadows the network of the cluster."""
+    """Return an H200 node in memory whose ib0 shadows the network of the cluster."""
     kernel = FakeKernel()
     for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
         kernel.add_link(dev)
@@ -216,7 +216,7 @@ TRIED = Config(
 
 
 def main(arguments: list[str]) -> int:
-    """Run the agent's command line."""
+    """Run the command line of the agent."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     if arguments == ["--try"]:
         with tempfile.TemporaryDirectory(prefix="agent-") as root:

@@ -1,9 +1,9 @@
-"""An image of an Azure node: routes, check and the rules for health probes, installed for its first boot.
+"""Install routes, the check and the rules for health probes into the image of an Azure node.
 
 python examples/azure_node.py
 
-On a running node leave out ``host``; ``RemoveStaleAzureVnet`` can run first there, before a pod gets an address that a
-pod of azure-vnet had.
+Leave out ``host`` on a running node. There, ``RemoveStaleAzureVnet`` can run first, before a pod gets the former
+address of a pod of azure-vnet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIG, NETWORKING = Config.from_mapping(DOCUMENT), HostNetworking.from_mapping(
 
 
 def pipeline(host: Host) -> phases.Task[tuple[ConfigureReport, ProbeReport]]:
-    """Return the tasks of a node; the probes come last, after all other changes of nftables."""
+    """Return the tasks for a node. The probe rules come last, after all other changes of nftables."""
     return phases.Serial(
         Configure(CONFIG, host=host),
         ConfigureLoadBalancerProbe(NETWORKING, host=host),
@@ -39,12 +39,12 @@ def pipeline(host: Host) -> phases.Task[tuple[ConfigureReport, ProbeReport]]:
 
 
 def clean_up() -> AzureVnetReport:
-    """Clean up a running node once its pods have moved to another CNI."""
+    """Clean up a running node after its pods have moved to another CNI."""
     return phases.run(RemoveStaleAzureVnet(NETWORKING))
 
 
 def main() -> int:
-    """Install into a folder that looks like an image, and print the changes."""
+    """Install everything into a folder that looks like an image, and print the changes."""
     with tempfile.TemporaryDirectory() as root:
         Path(root, "usr/lib/systemd/system").mkdir(parents=True)
         report, probe = phases.run(pipeline(Host.image(root)))

@@ -1,13 +1,14 @@
-"""A routes backend of your own: it runs iproute2's ``ip`` instead of ``NetlinkBackend``'s netlink.
+"""An example of a custom routes backend, which runs ``ip`` of iproute2 where ``NetlinkBackend`` uses netlink.
 
-Write one if this process may not write routes itself: for a helper that may, or for a router with its own command. It
-costs 2 ms for each lookup and each written route, has races, and needs care wherever ``ip`` says less than the kernel:
+Write such a backend if this process may not write routes itself, but a helper may, or if a router has its own command.
+It takes 2 ms for each lookup and for each route that it writes. It has races, and needs care because ``ip`` shows less
+than the kernel:
 
-- ``ip`` prints the kernel's sentence *instead of* the errno: ``_ERRNO_OF`` has to keep up with kernels. For a
-  sentence that stands for several, ``_why_invalid`` asks the kernel again; in rare cases with a device it is wrong.
-- ``ip route del`` matches loosely, so look first. A missing device doesn't always have its own error, so look first.
-- ``ip rule show`` shows what a rule suppresses only if it names a table; ``ip rule save`` shows everything.
-- ``ip monitor`` doesn't say when it starts to listen; the socket of ``NetlinkBackend`` listens when the call returns.
+- ``ip`` prints the kernel's error message *instead of* the errno, so ``_ERRNO_OF`` has to keep up with new kernels. If
+  a message stands for several errnos, ``_why_invalid`` asks the kernel again. In rare cases with a device, it is wrong.
+- ``ip route del`` matches loosely, and a missing device doesn't always have its own error. So look before you delete.
+- ``ip rule show`` shows what a rule suppresses only if the rule names a table. ``ip rule save`` shows everything.
+- ``ip monitor`` doesn't say when it starts to listen. The socket of ``NetlinkBackend`` listens when the call returns.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ from hostrouting.backend import (
 
 _READ = ("-4", "-details", "-json", "-Numeric")
 _NO_ENTRY = {errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL}
-# Any other sentence means EINVAL.
+# Any other message means EINVAL.
 _ERRNO_OF = {os.strerror(number): number for number in errnos.errorcode} | {
     "Device for nexthop is not up": errnos.ENETDOWN,
     "Nexthop device is not up": errnos.ENETDOWN,
     "Nexthop device required for onlink": errnos.ENODEV,
     "IPv6 is disabled on nexthop device": errnos.EACCES,
 }
-# FRA_* of linux/fib_rules.h, by the names that Rule has for them.
+# The FRA_* attributes of linux/fib_rules.h, by the names of the fields of Rule.
 _FRA = {
     1: "destination", 2: "source", 3: "iif", 4: "goto", 6: "preference", 10: "mark", 13: "suppress_group",
     14: "suppress_prefix_length", 15: "table", 16: "mark_mask", 17: "oif", 19: "is_l3mdev", 20: "uid_range",
@@ -61,26 +62,26 @@ _FRA = {
 
 
 class IpCommandBackend(WholeTables):
-    """A ``RouteBackend`` of the network namespace that the calling thread is in; threads may share it."""
+    """A ``RouteBackend`` for the network namespace of the calling thread. Threads may share it."""
 
     def __init__(self) -> None:
         listening = NetlinkBackend()
         self.noticing_changes, self.wait_for_change = listening.noticing_changes, listening.wait_for_change
 
     def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, by index."""
+        """Return all network interfaces, sorted by index."""
         return tuple(sorted(map(_link, _show("link")), key=lambda link: link.index))
 
     def addresses(self) -> tuple[Address, ...]:
-        """Return all IPv4 addresses of this host."""
+        """Return the IPv4 addresses of this host."""
         return tuple(_address(link["ifname"], item) for link in _show("address") for item in link.get("addr_info", ()))
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order of their use; skip the four bytes before them."""
+        """Return the policy rules in the order in which the kernel uses them."""
         return tuple(_rule(message) for _, message in _cut_netlink("=I12x", _run("-4", "rule", "save").stdout[4:]))
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, in the kernel's order; of every table, if none is named."""
+        """Return the entries of a table, or of all tables, in the order of the kernel."""
         if table is not None and not 0 < table < 2**32:
             return ()
         items = _show("route", "table", "all" if table is None else f"{table:d}")
@@ -89,7 +90,7 @@ class IpCommandBackend(WholeTables):
     def lookup(
         self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return for each address the entry that wins for a packet of this host."""
+        """Return the entry that the kernel uses for a packet from this host to each address."""
         chosen = ("" if source is None else f" from {source}") + (" ipproto tcp" if is_tcp else "")
         batch = "".join(f"route get fibmatch {address}{chosen} uid 0\n" for address in addresses)
         done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
@@ -106,7 +107,7 @@ class IpCommandBackend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return for each entry the sources that its packets get; a lookup shows that of the hop that it uses."""
+        """Return the source addresses of packets that use each entry. A lookup shows only the source of its hop."""
         protocol = " ipproto tcp" if is_tcp else ""
         found: dict[Route, tuple[IPv4Address, ...]] = {}
         for entry, addresses in entries.items():
@@ -119,19 +120,19 @@ class IpCommandBackend(WholeTables):
         return found
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes; one with an existing ``key`` fails with EEXIST."""
+        """Add routes. A route fails with EEXIST if its ``key`` already exists."""
         return _each(routes, lambda route: self._put("add", route))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, or replace the first route with the same ``key``."""
+        """Add routes, and replace the first existing route that has the same ``key``."""
         return _each(routes, lambda route: self._put("replace", route))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete exactly these routes; a missing one fails with ESRCH."""
+        """Delete exactly these routes. A missing route fails with ESRCH."""
         there = list(self.routes()) if routes else []
 
         def delete(route: Route) -> None:
-            # Scope NOWHERE is any scope; of several hops the kernel compares the first.
+            # Scope NOWHERE matches any scope. If there are several hops, the kernel compares only the first.
             words = _words(attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None, mtu=None))
             entry = next((entry for entry in there if _is_meant(entry, route)), None)
             if entry is None:
@@ -150,7 +151,7 @@ class IpCommandBackend(WholeTables):
             raise
 
     def _why_invalid(self, route: Route) -> int:
-        """Return the errno of fib_check_nh_v4_gw in net/ipv4/fib_semantics.c."""
+        """Return the errno that fib_check_nh_v4_gw in net/ipv4/fib_semantics.c returns for a route."""
         if all(hop.onlink for hop in route.hops):
             return errnos.EINVAL
         for hop in route.hops:
@@ -160,13 +161,13 @@ class IpCommandBackend(WholeTables):
                 fits = {RouteType.UNICAST, RouteType.UNICAST if hop.onlink else RouteType.LOCAL}
                 if any((hop.onlink or hop.dev in (None, *entry.devs)) and entry.type not in fits for entry in near):
                     return errnos.EINVAL
-                # The kernel looks a gateway up by scope link, and so does this lookup. No packet is sent.
+                # The kernel looks up a gateway with scope link, and so does this connect, which sends no packet.
                 with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
                     if not hop.onlink and (errno := probe.connect_ex((str(hop.gateway), 0))):
                         return errno
-        return errnos.ENETUNREACH  # reachable, but not by the named device
+        return errnos.ENETUNREACH  # reachable, but via another device
 
 
 def _run(*words: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[bytes]:
@@ -243,7 +244,7 @@ def _route(item: dict[str, Any], table: int | None = None) -> Route:
         destination=IPv4Network("0.0.0.0/0" if item["dst"] == "default" else item["dst"]),
         hops=tuple(map(_hop, item.get("nexthops", [item] if "dev" in item and kind < RouteType.BLACKHOLE else []))),
         type=kind,
-        table=int(item.get("table") or table or 0),  # left out if a table was named
+        table=int(item.get("table") or table or 0),  # ip omits it if a table was named
         protocol=int(item["protocol"]),
         scope=int(item["scope"]),
         metric=item.get("metric", 0),

@@ -1,4 +1,4 @@
-"""The agent's tests: on the fakes, without root; python -m pytest examples/test_agent.py."""
+"""Tests of the agent, which use fakes and need no root: python -m pytest examples/test_agent.py."""
 
 from __future__ import annotations
 
