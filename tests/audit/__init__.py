@@ -1,1 +1,1 @@
-"""``./run audit``: many random hosts, each of whose reports is compared with the kernel, address by address."""
+"""Compare the reports on many random hosts with the kernel, address by address: ``./run audit``."""

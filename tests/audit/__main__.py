@@ -1,4 +1,4 @@
-"""``python -m audit``: see ``./run audit --help``."""
+"""The command line of the audit; see ``./run audit --help``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MILLION = 1_000_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the audit and print its results; the exit status is 1 if anything is wrong."""
+    """Run the audit, print its results, and return 1 if anything is wrong."""
     options = parse(arguments)
     try:
-        enter_namespace()  # hosts are made in other namespaces; no mistake of theirs may reach this machine's
+        enter_namespace()  # the hosts have their own namespaces, and this one protects the machine from mistakes
     except NamespaceError as error:
         complain(f"an audit needs network namespaces: {error}")
         return 1

@@ -1,4 +1,4 @@
-"""One host, and the predicted verdict of each event, compared with the kernel's after the event has really happened."""
+"""Compare the predicted verdict of each event with the verdict after the event has really happened to a host."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def hosts_for_events(draw: st.DrawFn) -> Audited:
 
 
 class EventAudit(HostAudit):
-    """A host that meets every event; the arguments are those of ``HostAudit``."""
+    """An audit of a host in which every event happens. Its arguments are those of ``HostAudit``."""
 
     def run(self) -> None:
-        """Predict each event's verdict, and then make the event happen to the host, built again."""
+        """Predict the verdict of each event, and then make the event happen to a new copy of the host."""
         self.config, now = self._checked(self._kernel)
         snapshot = self._snapshot()
         told = {each.event: each for each in anticipate(self.config, snapshot, phases.CancelScope())}
@@ -73,13 +73,13 @@ class EventAudit(HostAudit):
             self._hold(event, told.get(event), now, self._checked(self._kernel)[1])
 
     def _settle(self) -> None:
-        """Wait for the routes as ``HostAudit`` does, but with one look at all links."""
+        """Wait for the routes as ``HostAudit`` does, but read all links at once."""
         while not all(map(_is_settled, _ip("-o link").splitlines())):
             pass
 
     def _snapshot(self) -> Snapshot:
         found = take_snapshot(self._kernel)
-        # The test kernel's interfaces aren't of type InfiniBand.
+        # The interfaces of a test kernel can't be of type InfiniBand.
         links = (
             attrs.evolve(link, hardware=Hardware.INFINIBAND) if link.name.startswith("ib") else link
             for link in found.links
@@ -106,7 +106,7 @@ def _words(report: OverlapReport | EventVerdict) -> tuple[object, ...]:
 
 
 def _happens(kernel: NamespaceKernel, event: HostEvent, pod: Namespace) -> bool:
-    """Make an event happen; return whether it could."""
+    """Make an event happen, and return whether that was possible."""
     dev, (link,) = event.subject, (each for each in kernel.links() if each.name == event.subject)
     if event.kind is EventKind.FLAP:
         if link.is_up:
@@ -128,7 +128,7 @@ def _happens(kernel: NamespaceKernel, event: HostEvent, pod: Namespace) -> bool:
 
 
 def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
-    """Do what networkd does when a lease changes."""
+    """Change an address and its default route as networkd does when a lease changes."""
     lease = lease_of(take_snapshot(kernel), event.subject)
     assert event.address is not None
     assert lease is not None
@@ -143,12 +143,12 @@ def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
 
 
 def _is_settled(line: str) -> bool:
-    """Tell whether the routes know of a link's carrier: linkwatch_do_dev sets the state and tells them at once."""
+    """Return whether the routes know the carrier of a link. linkwatch_do_dev updates them along with the state."""
     return " lo: " in line or (",LOWER_UP" in line) == (" state UP " in line)
 
 
 def _ip(words: str, batch: str = "", *, is_forced: bool = False) -> str:
-    """Run ip, and return its output; a forced command may be refused."""
+    """Run ip, and return its output. A forced command may fail."""
     return subprocess.run(
         ["ip", *words.split()], input=batch, text=True, check=not is_forced, capture_output=True
     ).stdout

@@ -1,4 +1,4 @@
-"""One host: its reports, live and from snapshots, before and after its fix, compared with the kernel and sockets."""
+"""Compare the live and snapshot reports on a host with the kernel and with sockets, before and after the fix."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ Sorts = dict[IPv4Network, dict[IPv4Address, "Sort"]]
 
 
 class HostAudit:
-    """A host in a network namespace of its own, which the calling thread enters for good.
+    """An audit of a host in a new network namespace. The calling thread enters the namespace and stays there.
 
     Args:
         host: the host.
-        addresses: how many addresses of each expected CIDR are checked, besides those where a prefix begins or ends.
+        addresses: the number of random addresses to check in each expected CIDR, besides the ends of prefixes.
 
     Attributes:
-        share: the counts.
-        mistakes: the mistakes, in words.
+        share: the counts of this host.
+        mistakes: a sentence about each mistake.
     """
 
     def __init__(self, host: Audited, addresses: int) -> None:
@@ -62,7 +62,7 @@ class HostAudit:
         self._settle()
 
     def _settle(self) -> None:
-        """Wait for the routes, which learn of a carrier later than the links."""
+        """Wait until the routes know the carriers of the links, which they learn later than the links do."""
         for link in self._kernel.links():
             self._kernel.set_link(link.name)
 
@@ -99,7 +99,7 @@ class HostAudit:
                 yield way, str(error)
 
     def _release(self) -> str:
-        """Return the release of ip that its snapshots should name: ip's own, if it doesn't print all of a rule."""
+        """Return the release of ip for snapshots, which is the real one if ip can't print all of a rule."""
         return AS_IT_IS if any(" dscp " in step for step in self.host.steps) else KNOWS_ALL
 
     # --- the truth ---------------------------------------------------------------------------------------------
@@ -114,12 +114,12 @@ class HostAudit:
         )
 
     def _addresses(self) -> list[IPv4Address]:
-        """Return the addresses of the expected CIDRs where a prefix begins or ends, and random others."""
+        """Return the expected addresses next to which a prefix begins or ends, and random others."""
         cidrs = [each.cidr for each in self.host.expected]
         cut = [*cidrs, *(route.destination for route in self._kernel.routes())]
         cut += [rule.destination for rule in self._kernel.rules() if rule.destination is not None]
         ends = {end for prefix in cut for end in (int(prefix[0]), int(prefix[-1]))}
-        ends |= {1 << 24, 127 << 24, 128 << 24, 224 << 24}  # the judged ranges begin and end there
+        ends |= {1 << 24, 127 << 24, 128 << 24, 224 << 24}  # the check judges the ranges between these addresses
         numbers = {number + beside for number in ends for beside in (-1, 0, 1)}
         chance = random.Random(len(self.host.steps))
         for cidr in cidrs:
@@ -130,7 +130,7 @@ class HostAudit:
         return [address for address in map(IPv4Address, sorted(asked)) if any(address in cidr for cidr in cidrs)]
 
     def _sorts(self, config: Config) -> Sorts:
-        """Return the classification of each address of each expected CIDR."""
+        """Return how the kernel treats each checked address of each expected CIDR."""
         addresses = self._addresses()
         sorts: Sorts = {}
         for patterns in {each.devs for each in self.host.expected}:
@@ -144,7 +144,7 @@ class HostAudit:
     # --- comparisons -------------------------------------------------------------------------------------------
 
     def _compare(self, way: str, report: OverlapReport | str, sorts: Sorts) -> None:
-        """Compare a report with the kernel; a text is the reason why there is no report."""
+        """Compare a report with the kernel. If there is no report, the text is the reason."""
         verdict, reason = ("unknown", report) if isinstance(report, str) else (report.verdict, report.reason)
         if not sorts:
             if verdict != "unknown" or not str(reason).startswith("no-default-route"):
@@ -162,7 +162,7 @@ class HostAudit:
             self.share.lookups += sum(map(len, sorts.values()))
 
     def _compare_boot(self, lines: list[str], sorts: Sorts) -> None:
-        """Compare the boot script's lines with the kernel; they name only the first address of each kind of failure."""
+        """Compare the lines of the boot script with the kernel. They show only the first address of each failure."""
         if not sorts:
             self._say(
                 "boot", [] if lines == ["no-default-route"] else [f"there is no default route, and it says {lines}"]
@@ -171,7 +171,7 @@ class HostAudit:
             self._doubt("boot", lines[0])
         else:
             groups = [group for there in sorts.values() for group in by_kind(there).items()]
-            # Where several tables discard an address alike, the script may say BLACKHOLE for a CNI's own discard.
+            # If several tables discard an address, the script may report the discard of a CNI as BLACKHOLE.
             mute = {"BLACKHOLE"} if any(kind == "CNI-DISCARD" for (kind, *_), _ in groups) else set[str]()
             truth = {
                 (kind, ",".join(devs), str(some[0][0]), str(source or ""))
@@ -187,7 +187,7 @@ class HostAudit:
         question = self.host.connecting
         if question is None:
             return
-        # The ports then decide about the hop, and a few of them try all hops.
+        # The kernel then chooses the hop by the ports, so that a few ports are enough to try all hops.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         seen = seen_leaving(question)
         self.share.sockets += 3 * question.tries * len(seen)
@@ -199,7 +199,7 @@ class HostAudit:
         fix = live.fix
         if not self._is_installed(fix.routes):
             return
-        # An address that is fine by one expected CIDR may fail by another around it.
+        # An address may be fine for one expected CIDR, and fail for another one that contains it.
         failed = {address for there in before.values() for address, sort in there.items() if sort.is_failure}
         for cidr, after in self._sorts(config).items():
             there = {address: sort for address, sort in before[cidr].items() if address in after}
@@ -226,7 +226,7 @@ class HostAudit:
         return True
 
     def _doubt(self, way: str, reason: str) -> None:
-        """Count an unknown verdict, which is wrong only if a snapshot can hold everything."""
+        """Count an unknown verdict. It is a mistake only if a snapshot can represent the whole host."""
         self.share.unknown[f"{way}: {_in_general(reason)}"] = 1
         if not (self.host.is_odd or self.host.is_seen):
             self._tell(way, [f"the verdict is unknown: {reason}"])
@@ -244,11 +244,11 @@ class HostAudit:
 
 
 def booted(config: Config, steps: Sequence[str]) -> list[str]:
-    """Run the boot script; return the lines of its marker.
+    """Run the boot script, and return the lines of its marker.
 
     Args:
-        config: the config of the script.
-        steps: the host's commands; they determine which of the installed awks runs it.
+        config: the config from which the script is rendered.
+        steps: the commands of the host. They determine which of the installed awks the script uses.
     """
     awks = [found for found in map(shutil.which, AWKS) if found is not None]
     awk = awks[crc32("\n".join(steps).encode()) % len(awks)]
@@ -261,11 +261,11 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 
 
 def is_unknown(lines: list[str]) -> bool:
-    """Tell whether the boot script has given no verdict."""
+    """Return whether the boot script left the verdict open."""
     return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
 
 
 def _in_general(reason: str) -> str:
-    """Return a reason without this host's addresses and numbers."""
+    """Replace the addresses and numbers in a reason with placeholders."""
     reason = re.sub(r"\d+(\.\d+){3}(/\d+)?", "A", re.split(r" \(|;|\n", reason)[0])
     return re.sub(r"\b\d+\b", "N", reason)

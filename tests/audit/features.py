@@ -1,4 +1,4 @@
-"""Random hosts with rare features, as commands: only sockets show what the kernel makes of them."""
+"""Random hosts with rare features, as commands. Only sockets show what the kernel does with these hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Steps = Mapping[str, Sequence[str]]
 
 
 def _read(text: str) -> Iterator[tuple[str, Steps]]:
-    """Yield each feature with its commands, by their marks."""
+    """Yield the name and the commands of each feature. The marks say when the commands run."""
     name, steps = "", dict[str, list[str]]()
     for line in text.splitlines():
         if not line.startswith(" "):
@@ -36,9 +36,9 @@ def _read(text: str) -> Iterator[tuple[str, Steps]]:
 
 
 SEEN_FEATURES = dict(_read(Path(__file__).with_name("features.txt").read_text().partition("\n\n")[2]))
-"""Features of hosts that only sockets judge."""
+"""The features of hosts that only sockets can judge."""
 
-# Routes that lead where they should, so that reading the tables takes a while.
+# These routes are harmless. They make it take longer to read the tables.
 _MANY = (
     "ip rule add pref 4 to PREFIX lookup 200",
     # Some of these routes may exist already.
@@ -47,11 +47,11 @@ _MANY = (
 
 
 def with_features(question: sources.Question, chance: random.Random) -> Audited:
-    """Give a host one or two features, or make it change all the time.
+    """Return a host with one or two more features, or one that changes all the time.
 
     Args:
-        question: the host without the features; its interfaces are made again.
-        chance: the random choices.
+        question: the host without the features. It gets new interfaces.
+        chance: the source of random choices.
     """
     world = question.world if chance.random() < 0.5 else attrs.evolve(question.world, rules=())
     expected = tuple({each.cidr: each for each in question.expected}.values())
@@ -89,7 +89,7 @@ def _chosen(chance: random.Random, template: str, words: dict[str, str]) -> str:
 
 
 def _links(chance: random.Random) -> Iterator[str]:
-    """Return commands for interfaces that are registered in the order of their numbers, or in another one."""
+    """Yield commands that register interfaces in the order of their numbers, or in another order."""
     numbers = chance.choice(((21, 22, 23, 24), (50, 60, 40, 70), (70, 40, 60, 50)))
     for number, dev in zip(numbers, chance.sample(("eth0", "eth1", "ib0", "tap9"), 4), strict=True):
         yield f"ip link add {dev} index {number} type veth peer name peer-{dev}"
@@ -98,7 +98,7 @@ def _links(chance: random.Random) -> Iterator[str]:
 
 
 def _caught(chance: random.Random, steps: list[str]) -> list[str]:
-    """Return rules that redirect connections from some sources."""
+    """Return commands that add rules which redirect connections from some sources."""
     sources = sorted({*re.findall(r"^ip address add ([\d.]+)/", "\n".join(steps), re.MULTILINE)})
     some = chance.sample(sources, chance.choice([n for n in (0, 0, 1, 1, 2) if n <= len(sources)]))
     rules = [f"ip rule add pref {60 + n} from {source} lookup 104" for n, source in enumerate(some)]

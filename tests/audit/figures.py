@@ -1,4 +1,4 @@
-"""The counts and the mistakes of an audit."""
+"""The counts and mistakes of an audit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ WAYS = {
     "ip": "snapshots by ip -j",
     "boot": "the boot script",
 }
-"""The sources of a check's knowledge about the host."""
+"""The kinds of reports that an audit compares."""
 
-# At most so many mistakes are printed.
+# The largest number of mistakes to print.
 SHOWN = 5
 
 
@@ -24,22 +24,22 @@ class Share:
     """The results for one kind of hosts.
 
     Args:
-        worlds: hosts that were made.
-        without_default: hosts without a default route to compare with; their verdict must be unknown.
-        lookups: addresses whose verdict was compared with the kernel.
-        answers: the kernel's answers, for datagrams, TCP and each source of a connection.
-        wrong: by ``WAYS``, addresses whose report differs from the kernel.
-        blamed: hosts with a mistake, by the kind of report and by a feature that plain hosts don't have.
-        unknown: hosts without a verdict despite a default route, by the kind of report and the reason.
-        fixes: fixes that were applied.
-        entries: the routes of those fixes.
-        left: addresses that still fail after a fix that promised otherwise.
-        changed: addresses that a fix changed and shouldn't have.
-        sockets: connections and datagrams that were sent.
-        unseen: addresses at which sockets and the check disagree.
-        features: hosts by feature.
-        events: events that happened, by kind.
-        passed: interfaces whose events the prediction skipped, although they happened.
+        worlds: the number of hosts.
+        without_default: the number of hosts without a default route. Their verdict must be unknown.
+        lookups: the number of addresses whose verdict was compared with the kernel.
+        answers: the number of answers by the kernel, for datagrams, TCP and each source of a connection.
+        wrong: the number of addresses whose report differs from the kernel, by ``WAYS``.
+        blamed: the number of hosts with a mistake, by the kind of report and a feature that plain hosts lack.
+        unknown: the number of hosts with a default route but no verdict, by the kind of report and the reason.
+        fixes: the number of fixes that were applied.
+        entries: the number of routes in these fixes.
+        left: the number of addresses that still fail after a fix that promised to fix them.
+        changed: the number of addresses that a fix changed by mistake.
+        sockets: the number of connections and datagrams that were sent.
+        unseen: the number of addresses for which sockets and the check disagree.
+        features: the number of hosts with each feature.
+        events: the number of events that happened, by kind.
+        passed: the number of interfaces whose events the prediction skipped, although the audit made them happen.
     """
 
     worlds: int = 0
@@ -73,12 +73,12 @@ class Figures:
     """The results of an audit.
 
     Args:
-        plain: the results for hosts whose snapshots hold everything.
-        odd: the results for hosts with features that a snapshot may not hold.
+        plain: the results for hosts that a snapshot represents completely.
+        odd: the results for hosts with features that a snapshot may not represent.
         seen: the results for hosts that sockets judge.
-        events: the results for hosts that meet events.
-        mistakes: the first mistakes in words, each with its host.
-        seconds: the duration.
+        events: the results for hosts to which events happen.
+        mistakes: sentences about the first mistakes, each with its host.
+        seconds: the duration of the audit.
         made: the date, the kernel, the programs, and the command to repeat the audit.
     """
 
@@ -107,12 +107,12 @@ class Figures:
 
     @property
     def mistaken(self) -> int:
-        """Return how many mistakes there were."""
+        """Return the number of mistakes."""
         return sum(share.mistakes for share in (*self.shares, self.events))
 
     @property
     def is_right(self) -> bool:
-        """Tell whether there was no mistake, and no unknown verdict where a snapshot holds everything."""
+        """Return whether there was no mistake, and no unknown verdict for a plain host."""
         return not (self.mistaken or self.plain.unknown)
 
     def to_json(self) -> dict[str, Any]:

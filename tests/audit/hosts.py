@@ -1,4 +1,4 @@
-"""Random hosts, each as the commands that build it in an empty network namespace."""
+"""Random hosts, as the commands that build them in an empty network namespace."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Audited:
     """A host and its config.
 
     Args:
-        steps: commands; one that the kernel refuses is left out.
+        steps: the commands that build the host. Those that the kernel refuses are skipped.
         expected: the expected CIDRs with their interfaces.
-        allowed: ``allowedDevs``.
+        allowed: the value of ``allowedDevs``.
         foreseen: the prefixes of ``foreseen``.
-        connecting: the addresses that sockets try; None: none do.
-        is_odd: whether it has features that a snapshot may not hold.
-        cycle: commands that change the host again and again during the checks.
-        is_seen: whether only sockets show the truth.
-        names: features that its commands don't show.
+        connecting: the addresses to which sockets connect, or None.
+        is_odd: whether the host has features that a snapshot may not represent.
+        cycle: the commands that keep changing the host during the checks.
+        is_seen: whether only sockets can judge the host.
+        names: the features that the commands don't show.
     """
 
     steps: tuple[str, ...]
@@ -52,17 +52,17 @@ class Audited:
 
     @property
     def had_rules(self) -> bool:
-        """Tell whether the rules were ever touched: from then on tables local and main are separate."""
+        """Return whether the rules were ever touched. Tables local and main are separate from then on."""
         return any(step.startswith("ip rule ") for step in self.steps)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Return those of ``FEATURES`` that it has."""
+        """Return the names in ``FEATURES`` that apply to the host."""
         return (*self._having(FEATURES), *self.names)
 
     @property
     def odd_features(self) -> tuple[str, ...]:
-        """Return the features that plain hosts don't have."""
+        """Return the features that plain hosts never have."""
         return (*self._having(_ODD_FEATURES), *self.names)
 
     def _having(self, features: dict[str, str]) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ _ODD_FEATURES = {
     "tied default routes": r"^ip route append default",
     "a neighbour that failed": r" nud failed$",
     "rules by an unknown attribute": r"^ip rule add .* (tun_id|realms) ",
-    # Packets by it have the source of the interface that was registered first, an order that no dump shows.
+    # Its packets have the source of the interface that was registered first, and no dump shows that order.
     "rules: from, and an interface without an address": (
         r"^ip link add (\S+) (index \d+ )?type veth (?![\s\S]*^ip address add .* dev \1$)"
         r"[\s\S]*^ip rule add .*\bfrom (?!all|0\.0\.0\.0/0)"
@@ -123,14 +123,14 @@ FEATURES = {
     "expected CIDRs with interfaces of their own": r"^# devs",
     **_ODD_FEATURES,
 }
-"""Features that a host's commands show, in the docs' words."""
+"""The features that the commands of a host show, under their names in the docs."""
 
 
 # --- the worlds of the tests, as commands ------------------------------------------------------------------------
 
 
 def commands(world: World) -> Iterator[str]:
-    """Return the commands of ip(8) for what ``World.build`` does."""
+    """Yield commands that do the same with ip(8) as ``World.build``."""
     for dev in map(shlex.quote, world.devs):
         yield f"ip link add {dev} type veth peer name peer-{dev}"
         yield f"ip link set peer-{dev} up"
@@ -163,7 +163,7 @@ def _address(address: NewAddress) -> str:
 
 def _route(route: Route) -> str:
     words = str(route)
-    # ip's default scope isn't the scope of every route here.
+    # Some of these routes don't have the scope that ip would choose.
     more = ("" if " table " in words else " table main") + ("" if " scope " in words else " scope global")
     return re.sub(r"( proto \S+)", rf"\1{more}", words, count=1)
 
@@ -198,7 +198,7 @@ _BACK = ("ip link set {dev} down", "ip link set {dev} up")
 
 @st.composite
 def _more(draw: st.DrawFn, prefixes: list[str], addresses: list[str], devs: list[str]) -> tuple[list[str], list[str]]:
-    """Draw commands that run on a host before it has routes, and after."""
+    """Draw commands that run before the host gets its routes, and commands that run after that."""
     dev, prefix = draw(st.sampled_from(devs)), draw(st.sampled_from(prefixes))
     address = draw(st.sampled_from(addresses))
     return draw(
@@ -229,7 +229,7 @@ def _more(draw: st.DrawFn, prefixes: list[str], addresses: list[str], devs: list
 
 @st.composite
 def _odd(draw: st.DrawFn, prefixes: list[str], devs: list[str], default: Route | None) -> list[str]:
-    """Draw features that a snapshot may not hold."""
+    """Draw commands for features that a snapshot may not represent."""
     dev, (prefix, other) = draw(st.sampled_from(devs)), (draw(st.sampled_from(prefixes)) for _ in range(2))
     table, group = draw(st.sampled_from(("main", "100"))), draw(st.sampled_from((0, 5, 5)))
     inner = draw(st.sampled_from(("192.0.2.1", "10.0.1.1", "172.16.1.1")))
@@ -290,8 +290,8 @@ def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
     """Draw a host.
 
     Args:
-        draw: Hypothesis's draw function.
-        is_odd: whether it must have features that a snapshot may not hold.
+        draw: the draw function of Hypothesis.
+        is_odd: whether the host must have features that a snapshot may not represent.
     """
     if draw(st.booleans()):
         question = draw(sources.questions())
@@ -303,7 +303,7 @@ def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
         asked = draw(cut.questions(has_objects=True))
         wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
         world = asked.world
-        # If all short prefixes are suppressed, a fix would need millions of long routes.
+        # If a rule suppresses all short prefixes, a fix would need millions of long routes.
         is_suppressed = any(rule.suppress_prefix_length is not None for rule in world.rules)
         cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
         audited = Audited((), tuple(map(ExpectedCidr, cidrs)), asked.allowed, asked.foreseen)

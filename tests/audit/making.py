@@ -1,4 +1,4 @@
-"""Build hosts by their commands, and change them all the time."""
+"""Build hosts with commands, and change them continually."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# This pause keeps the checks from starving.
+# Without this pause, the checks would get too little processor time.
 _PAUSE_SECONDS = 0.002
 
 # linux/rtnetlink.h, linux/fib_rules.h
@@ -24,11 +24,11 @@ _FRA_PRIORITY, _FRA_TABLE, _FRA_DSCP, _FRA_DSCP_MASK = 6, 15, 25, 30
 
 
 def make(steps: Sequence[str], settle: Callable[[], None]) -> None:
-    """Run commands, and skip those that the kernel refuses.
+    """Run commands, and ignore those that the kernel refuses.
 
     Args:
         steps: the commands.
-        settle: called before each command that isn't ip's; returns when the routes know of every carrier.
+        settle: a function to call before commands other than ip. It waits until the routes know every carrier.
     """
     for program, some in groupby(steps, _program):
         if program == "ip":
@@ -48,7 +48,7 @@ def make(steps: Sequence[str], settle: Callable[[], None]) -> None:
 
 @contextmanager
 def flapping(cycle: Sequence[str]) -> Iterator[None]:
-    """Repeat commands of ip(8), some hundreds a second, while the context lasts."""
+    """Keep running commands of ip(8), a few hundred per second, until the context ends."""
     ip = subprocess.Popen(
         ["ip", "-batch", "-", "-force"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -82,7 +82,7 @@ def _as_batch(step: str) -> str:
 
 
 def _add_dscp_rule(preference: str, dscp: str, table: str) -> None:
-    """Add a rule that ip(8) can add from 6.13 on, and with a mask from 6.16 on."""
+    """Add a rule with a DSCP, which ip(8) has supported since 6.13, or since 6.16 if it has a mask."""
     value, _, mask = dscp.partition("/")
     attributes = struct.pack("=HHIHHI", 8, _FRA_PRIORITY, int(preference), 8, _FRA_TABLE, int(table))
     attributes += struct.pack("=HHB3x", 5, _FRA_DSCP, int(value, 0))

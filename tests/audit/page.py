@@ -1,4 +1,4 @@
-"""An audit as a table for a terminal, and as a page of the docs."""
+"""The results of an audit, as a table for a terminal and as a page of the docs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = ("", "plain hosts", "hosts with what a snapshot may not hold", "hosts t
 
 
 def made(lookups: int, number: int) -> dict[str, str]:
-    """Return the date of an audit, its command, its kernel and its programs."""
+    """Return the date, the command, the kernel and the programs of an audit."""
     ip = subprocess.run(["ip", "-V"], capture_output=True, text=True, check=True).stdout.strip()
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
@@ -33,7 +33,7 @@ def made(lookups: int, number: int) -> dict[str, str]:
 
 
 def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the table's rows, with a column for each kind of hosts."""
+    """Yield the rows of the table, with a column for each kind of host."""
 
     def row(words: str, name: str) -> tuple[str, tuple[int, ...]]:
         return words, tuple(getattr(share, name) for share in figures.shares)
@@ -54,7 +54,7 @@ def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def event_rows(figures: Figures) -> Iterator[tuple[str, int]]:
-    """Yield the table's rows for the hosts that met events."""
+    """Yield the rows of the table about events."""
     met = figures.events
     yield "hosts with two to ten interfaces", met.worlds
     yield "events that happened, each to the host made anew", met.events.total()
@@ -66,14 +66,14 @@ def event_rows(figures: Figures) -> Iterator[tuple[str, int]]:
 
 
 def reasons(figures: Figures) -> Iterator[tuple[str, str, int]]:
-    """Yield the reasons for unknown verdicts, with the number of hosts."""
+    """Yield each kind of report, a reason for an unknown verdict, and the number of hosts."""
     for kind, share in zip(_KINDS[1:], figures.shares, strict=True):
         for reason, hosts in sorted(share.unknown.items()):
             yield kind, reason, hosts
 
 
 def as_table(figures: Figures) -> str:
-    """Return an audit as an aligned table for a terminal."""
+    """Return the results as an aligned table for a terminal."""
     lines = [f"{mistake}\n" for mistake in figures.mistakes]
     table = [_KINDS, *((words, *(f"{count:,}" for count in counts)) for words, counts in rows(figures))]
     first, *others = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -107,10 +107,10 @@ def _verdict(figures: Figures) -> str:
 
 
 def write_docs(figures: Figures, folder: Path) -> None:
-    """Write the page, and the figures behind it.
+    """Write the page and its figures.
 
     Args:
-        figures: the audit's figures.
+        figures: the figures of the audit.
         folder: the folder for ``audit.md`` and ``audit.json``.
     """
     (folder / "audit.json").write_text(json.dumps(figures.to_json(), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Blocks of hosts, each examined by a separate process, until so many lookups are done."""
+"""Examine blocks of hosts in parallel processes until there have been enough lookups."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of five hosts, four are plain and one is odd.
+# There are four plain hosts for each odd host.
 _PLAIN_EACH = 4
-# Odd hosts in a block, hosts that sockets judge, hosts that meet events, and random addresses in each expected CIDR of
-# a host: for many blocks, and for few.
+# The size of a block in a long audit and in a short one: its odd hosts, the hosts that sockets judge, the hosts with
+# events, and the random addresses in each expected CIDR of a host.
 _MANY, _FEW = (10, 20, 48, 1024), (2, 8, 1, 64)
-# A few blocks of the small kind have so many lookups.
+# A short audit has at most this many lookups.
 _LOOK_UPS = 5_000
-# Most hosts take a tenth of it.
+# Most hosts take a tenth of this time.
 _HOST_SECONDS = 120
 
 
 def audit(lookups: int, number: int, progress: Callable[[Figures], None]) -> Figures:
-    """Examine hosts until so many lookups were compared with the kernel.
+    """Examine hosts until enough lookups have been compared with the kernel.
 
     Args:
-        lookups: the least number of lookups.
+        lookups: the smallest number of lookups.
         number: the seed of all random choices.
-        progress: called with the figures after each block.
+        progress: a function to call with the figures after each block.
     """
     figures, start = Figures(), time.monotonic()
 
@@ -66,7 +66,7 @@ def audit(lookups: int, number: int, progress: Callable[[Figures], None]) -> Fig
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         running = deque(pool.submit(examine_block, number, block, *_MANY) for block in range(workers + 1))
         for block in count(workers + 1):
-            # The blocks are taken in order, so that the same ones count each time.
+            # Results are taken in order, so that every run counts the same blocks.
             add(running.popleft().result())
             if figures.lookups >= lookups:
                 break
@@ -79,19 +79,19 @@ def examine_block(number: int, block: int, odd: int, seen: int, met: int, addres
     """Draw a block of hosts and examine them.
 
     Args:
-        number: the audit's seed.
-        block: the block's number.
-        odd: how many hosts have features that a snapshot may not hold.
-        seen: how many hosts sockets judge.
-        met: how many hosts meet events.
-        addresses: how many random addresses of each expected CIDR of a host are checked.
+        number: the seed of the audit.
+        block: the number of the block.
+        odd: the number of hosts with features that a snapshot may not represent.
+        seen: the number of hosts that sockets judge.
+        met: the number of hosts to which events happen.
+        addresses: the number of random addresses to check in each expected CIDR of a host.
     """
     figures = Figures()
     plain = drawn(f"{number} plain {block}", odd * _PLAIN_EACH, hosts(is_odd=False))
     for host in (*plain, *drawn(f"{number} odd {block}", odd, hosts(is_odd=True))):
         _examine(HostAudit(host, addresses), figures)
     for host in for_sockets(f"{number} seen {block}", seen):
-        # Sockets take longer than lookups.
+        # Sockets take longer than lookups, so fewer addresses are checked.
         _examine(SocketAudit(host, 16), figures)
     for host in drawn(f"{number} events {block}", met, hosts_for_events()):
         _examine(EventAudit(host, addresses), figures)
@@ -131,13 +131,13 @@ def _give_up(*_: object) -> None:
 
 
 def for_sockets(name: str, most: int) -> list[Audited]:
-    """Return so many random hosts that sockets judge, always the same ones for a name."""
+    """Return ``most`` random hosts that sockets judge. The same name always yields the same hosts."""
     chance = random.Random(name)
     return [with_features(question, chance) for question in drawn(name, most, sources.questions())]
 
 
 def drawn(name: str, most: int, strategy: SearchStrategy[T]) -> list[T]:
-    """Return so many random hosts, always the same ones for a name."""
+    """Return ``most`` random hosts. The same name always yields the same hosts."""
     found: list[T] = []
 
     @seed(name)

@@ -1,4 +1,4 @@
-"""One host, whose reports are compared only with what its sockets do: no lookup, and no computation of the audit's."""
+"""Compare the reports on a host only with what its sockets do, without any lookup or calculation."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     Said = OverlapReport | list[str] | str
     """A report, the lines of the boot script's marker, or the reason why there is neither."""
 
-# How often an address is tried if one of several hops is random, or default routes alternate.
+# The number of tries for each address if the hop is chosen at random, or if default routes alternate.
 _TRIES = 12
-# How often each kind of report is made while the host changes.
+# The number of reports of each kind that are made while the host changes.
 _LIVE, _RECORDED, _BOOTED = 8, 4, 2
-# So many notes about local addresses are put to the test.
+# The number of notes about local addresses that are tested.
 _NOTES = 3
 
 
 @attrs.frozen
 class Moment:
-    """A host as its sockets find it.
+    """The state of a host, as far as sockets show it.
 
     Args:
-        seen: the interfaces by which packets to each address leave; None among them: a socket fails.
-        default_devs: the default route's interfaces; empty: there is no default route.
-        more_devs: the same with the hops that the kernel shows as dead, some of which it uses.
-        devs: all interfaces.
-        own: the destinations of table local.
-        loud: the destinations of broadcast and multicast routes, for which an ordinary socket fails.
-        turns: the interfaces of default routes between which the states of their gateways' neighbours decide.
+        seen: the interfaces on which packets to each address leave. They include None if a socket fails.
+        default_devs: the interfaces of the default route, or an empty tuple if there is none.
+        more_devs: the same, with the hops that the kernel shows as dead. It uses some of these.
+        devs: the names of all interfaces.
+        own: the destinations in table local.
+        loud: the destinations of broadcast and multicast routes, to which an ordinary socket can't connect.
+        turns: sets of default route interfaces. The neighbour states of the gateways decide between those of a set.
     """
 
     seen: dict[IPv4Address, frozenset[str | None]]
@@ -60,26 +60,26 @@ class Moment:
     turns: tuple[frozenset[str | None], ...] = ()
 
     def fine(self, expected: ExpectedCidr, allowed: Sequence[str]) -> set[str]:
-        """Return the interfaces by which an expected address may leave."""
+        """Return the interfaces on which packets to an expected address may leave."""
         if expected.devs is None:
             return {*self.more_devs, *allowed}
         return {dev for dev in self.devs if any(fnmatchcase(dev, like) for like in expected.devs)}
 
     def soon(self, devs: frozenset[str | None]) -> frozenset[str | None]:
-        """Return the interfaces by which packets may leave instead of these, once neighbours change their states."""
+        """Return the interfaces on which packets may leave after neighbours have changed their states."""
         return devs.union(*(turn for turn in self.turns if turn & devs))
 
 
 @attrs.frozen
 class Claim:
-    """A reported failure.
+    """A failure that a report claims.
 
     Args:
-        kind: the finding's kind.
-        devs: the interfaces by which packets leave.
-        source: the source with which it fails, if not with every one.
-        sure: the addresses where it must fail so.
-        reach: the addresses where it may.
+        kind: the kind of the finding.
+        devs: the interfaces on which packets leave.
+        source: the source address that fails, or an empty string if every source fails.
+        sure: the addresses that must fail in this way.
+        reach: the addresses that may fail in this way.
     """
 
     kind: str
@@ -89,21 +89,21 @@ class Claim:
     reach: tuple[IPv4Network, ...]
 
     def is_seen(self, devs: frozenset[str | None], fine: set[str]) -> bool:
-        """Tell whether a socket has failed so."""
+        """Return whether a socket has failed in this way."""
         if self.kind != "OVERLAP":
             return None in devs
-        # Linux 6.15 and newer prefers the hop whose own address is the source, which is always a fine one.
+        # Since 6.15, Linux prefers the hop whose own address is the source, and such a hop is always right.
         return bool(devs & (set(self.devs) - fine)) or (self.source != "" and not fine.isdisjoint(self.devs))
 
 
 class SocketAudit(HostAudit):
-    """A host that sockets judge; the arguments are those of ``HostAudit``."""
+    """An audit of a host that sockets judge. Its arguments are those of ``HostAudit``."""
 
     def run(self) -> None:
         """Run every comparison."""
         self.config, first = self._checked(self._kernel)
         self.share.without_default = int(default_route(self._kernel.routes()) is None)
-        # The ports then decide about the hop.
+        # The kernel then chooses the hop by the ports.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         addresses = self._addresses()
         moments = [self._look(addresses)]
@@ -159,7 +159,7 @@ class SocketAudit(HostAudit):
     # --- comparisons -------------------------------------------------------------------------------------------
 
     def _hold(self, way: str, said: Said, moments: Sequence[Moment]) -> None:
-        """Compare a report with each moment of a host; one of them must justify it."""
+        """Compare a report with each moment of a host. At least one of them must justify it."""
         if isinstance(said, str) or (reason := _reason(said)) is not None:
             if any(moment.default_devs for moment in moments):
                 self._doubt(way, said if isinstance(said, str) else str(reason))
@@ -196,13 +196,13 @@ class SocketAudit(HostAudit):
                 is_refused = None in devs and _holds(moment.loud, address)
                 if _holds(claim.sure, address) and not (claim.is_seen(moment.soon(devs), fine) or is_refused):
                     yield f"{address} of {expected} leaves by {_words(devs)}, and is said to be {claim.kind} {claim.devs} {claim.source}"
-            # Where a failure is reported, a socket that fails at once confirms it.
+            # A socket that fails at once confirms a reported failure.
             left = devs - fine - told - ({None} if told else set())
             if left - {"lo", None} if _holds(own, address) else left:
                 yield f"{address} of {expected} leaves by {_words(devs)}, and that isn't said"
 
     def _compare_lines(self, lines: list[str], live: OverlapReport, moment: Moment) -> None:
-        """Compare the boot script with a live verdict that is right: a line doesn't name a failure's last address."""
+        """Compare the boot script with a correct live report. Its lines don't show the last address of a failure."""
         if is_unknown(lines) or live.verdict == "unknown" or self._wrong(live, moment):
             return
         of_cni = any(note.kind == NoteKind.CNI_DISCARD for note in live.notes)
@@ -211,9 +211,9 @@ class SocketAudit(HostAudit):
         self._say("boot", [f"it says no {line}, and check does" for line in truth - told])
 
     def _changeable(self, report: OverlapReport, before: Moment) -> Iterator[str]:
-        """Yield addresses that notes call local whatever routes there are, and that a route nevertheless takes."""
+        """Yield a sentence about each address that a route changes, although a note says that no route can."""
         if self._kernel.rules()[:1] != KERNEL_RULES[:1]:
-            return  # then the notes don't say that
+            return  # without this rule, the notes don't claim that
         for address in [ranges[0][0] for ranges in _own(report)][:_NOTES]:
             words = f"{address}/32 dev {report.default_devs[0]} table main"
             subprocess.run(["ip", "route", "add", *words.split()], capture_output=True, check=False)
@@ -233,7 +233,7 @@ class SocketAudit(HostAudit):
             for address in filter(expected.cidr.__contains__, before.seen):
                 was, is_now = before.seen[address] - fine, after.seen[address] - fine
                 is_excused = _holds(before.own, address) or is_told(address, live.fix.unfixable)
-                # A failure that the check misses is the check's mistake, not the fix's.
+                # If the check misses a failure, that is a mistake of the check, and not of the fix.
                 if not is_now or is_excused or (was and not _holds(told, address)):
                     continue
                 self.share.left += bool(was)
@@ -243,24 +243,24 @@ class SocketAudit(HostAudit):
 
 
 def _reason(said: OverlapReport | list[str]) -> str | None:
-    """Return why there is no verdict; None: there is one."""
+    """Return why the verdict is unknown, or None if there is a verdict."""
     if isinstance(said, list):
         return said[0] if is_unknown(said) else None
     return said.reason
 
 
 def _claims_at_boot(lines: list[str], cidr: IPv4Network) -> Iterator[Claim]:
-    """Yield the boot script's lines about a CIDR, which name only the first address of each kind of failure."""
+    """Yield the claims of the boot script about a CIDR. It shows only the first address of each failure."""
     for line, (kind, devs, probe, source) in zip(lines, told_by(lines), strict=True):
         if f" expected CIDR {cidr} " in line:
             first = IPv4Address(probe)
             rest = tuple(summarize_address_range(first, cidr[-1]))
-            # A name may contain a comma, which the line doesn't escape.
+            # The name of an interface may contain a comma, which isn't escaped.
             yield Claim(kind, (devs, *devs.split(",")), source, (IPv4Network(first),), rest)
 
 
 def _own(report: OverlapReport) -> list[tuple[IPv4Network, ...]]:
-    """Return the ranges of each note on addresses that no route can change."""
+    """Return the address ranges of each note about local and broadcast addresses."""
     return [note.ranges for note in report.notes if note.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)]
 
 
