@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 Curves = dict[str, list[tuple[int, float]]]
-"""Sizes and seconds, by the contender's name; hostrouting's first."""
+"""The sizes and times in seconds of each contender, by its name. The first contender is hostrouting."""
 
 
 class Growth(NamedTuple):

@@ -172,4 +172,4 @@ HOSTS: dict[str, tuple[str, Callable[[int], tuple[Snapshot, RouteOverlap]]]] = {
     "gateways": ("gateways behind another interface", _gateways),
     "addresses": ("subnets of the default route's interface", _addresses),
 }
-"""By name: an item that a host may have many of, and a maker of a snapshot with so many and its expected CIDRs."""
+"""Items of which a host may have many. A function returns a snapshot with a number of them, and its expected CIDRs."""
