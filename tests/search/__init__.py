@@ -1,1 +1,1 @@
-"""A search for moments of an update at which the gate decides wrongly about a start: ``./run search --help``."""
+"""Search for moments of an update at which the gate makes a wrong decision: ``./run search --help``."""

@@ -1,4 +1,4 @@
-"""``python -m search``: see ``./run search --help``."""
+"""The command line of the search; see ``./run search --help``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = tuple(pair.name for pair in PAIRS)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the search, and print a table; the exit status is 1 if there is a counterexample."""
+    """Run the search, print a table, and return 1 if there is a counterexample."""
     options = parse(arguments)
     pairs = [name for name in (*_NAMES, TWO_STEPS.name) if any(words in name for words in options.pair)]
     start, found = time.monotonic(), []

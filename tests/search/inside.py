@@ -1,4 +1,4 @@
-"""``python -m search.inside NAMESPACES``: searches in a world of its own; reads and writes lines of JSON."""
+"""Search in a separate world, with requests and results as lines of JSON: ``python -m search.inside NAMESPACES``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(outside: str) -> None:
-    """Make the world, and answer requests until the input ends."""
+    """Make the world, and answer requests until the end of the input."""
     make_world(outside)
     LoadedSystemd().reload()
     nothing = read_state()
@@ -31,9 +31,9 @@ def main(outside: str) -> None:
 def examine(
     nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int, awk: str | None
 ) -> dict[str, Any]:
-    """Examine moments of the update of this name, and return the findings.
+    """Examine moments of an update, and return the results.
 
-    Without an awk's name, the awks take turns.
+    If ``awk`` is None, the moments use different awks in turn.
     """
     (row,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == pair)
     search = Search.prepare(row, nothing, seed)

@@ -1,4 +1,4 @@
-"""The moments of an update, one after another: the gate's answer to a start at each, and the final state."""
+"""Check the decision of the gate at moments of an update, and the final state."""
 
 from __future__ import annotations
 
@@ -35,51 +35,51 @@ if TYPE_CHECKING:
 
 
 class Kind(str, Enum):
-    """The disturbance at a moment, besides a start."""
+    """The disturbance that happens at a moment, in addition to a start."""
 
     FREEZE = "freeze"
-    """The update stands still during the start, and then goes on to its end."""
+    """The update is paused during the start, and then continues to its end."""
 
     KILL = "kill"
-    """The update is killed, and after the start made again as a whole."""
+    """The update is killed. After the start, the whole update is made again."""
 
     BOOT = "boot"
-    """A power cut kills the update: the start is one of the next boot, and the update is made again."""
+    """A power cut ends the update. The start belongs to the next boot, and the update is made again."""
 
     REFUSE = "refuse"
-    """After the start the kernel refuses a route of B, so that the update rolls back."""
+    """After the start, the kernel refuses a route of B, so that the update rolls back."""
 
     TAKE_BACK = "take back"
-    """The kernel refuses a route, and the update is killed later, during its rollback or wherever it is then."""
+    """The kernel refuses a route, and the update is killed at a later moment, for example during its rollback."""
 
     GATE = "gate"
-    """The gate stands still before one of its calls, during the whole update."""
+    """The gate is paused before one of its calls during the whole update."""
 
     ONESHOT = "oneshot"
-    """The oneshot that installs the routes stands still before one of its calls, and there is no start."""
+    """The oneshot that installs the routes is paused before one of its calls. There is no start."""
 
     BOTH = "both"
-    """Update and gate each stand still once, at random; then one goes on, or the update is killed."""
+    """The update and the gate are each paused at a random step. Then the update continues or is killed."""
 
 
-# So many pairs of stops are drawn.
+# The number of random pairs of steps for ``Kind.BOTH``.
 _BOTH_COUNT = 20
-# How long an update during a start is waited for; it may itself wait for the start.
+# The time limit for an update during a start, as the update may wait for the start.
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
 
 @attrs.frozen
 class Counterexample:
-    """A moment at which the gate decides wrongly, or after which the final state is wrong.
+    """A moment at which the gate makes a wrong decision, or after which the final state is wrong.
 
     Args:
-        pair: the update.
-        kind: the disturbance at the moment.
-        number: the number of the step before which it happened.
-        step: that step.
-        complaint: what is wrong.
-        words: the output of update and gate.
+        pair: the name of the update.
+        kind: the disturbance.
+        number: the number of the step before which the disturbance happened.
+        step: the description of this step.
+        complaint: a description of the mistake.
+        words: the output of the update and the gate.
     """
 
     pair: str
@@ -96,15 +96,15 @@ class Counterexample:
 
 @attrs.frozen(slots=False)  # for the cached properties
 class Search:
-    """The search in one update.
+    """The search in a single update.
 
     Args:
         pair: the update.
-        before: the state under A.
-        after: the state under B, after an undisturbed update.
-        steps: the steps of that update.
-        outcome: the outcome of that update; for a passing one, of the run that undoes it.
-        seed: determines which moments are examined, and where a second stop is.
+        before: the state before the update, with config A.
+        after: the state after an undisturbed update, with config B.
+        steps: the steps of the undisturbed update.
+        outcome: the outcome of the undisturbed update. For a passing update, the outcome of the run that undoes it.
+        seed: the seed of all random choices.
     """
 
     pair: Pair
@@ -116,12 +116,12 @@ class Search:
 
     @classmethod
     def prepare(cls, pair: Pair, nothing: State, seed: int) -> Search:
-        """Install A, then B, and record the changes.
+        """Install A and then B, and return a search with the observed steps.
 
         Args:
             pair: the update.
-            nothing: the state of a world where nothing is installed.
-            seed: determines all random choices.
+            nothing: the state of a world in which nothing is installed.
+            seed: the seed of all random choices.
         """
         restore(nothing)
         outcome = "done"
@@ -140,7 +140,7 @@ class Search:
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """Return the calls of the gate at a start under A."""
+        """Return the calls that the gate makes at a start with config A."""
         restore(self.before)
         watched = Watched(stop=0)
         start(next(iter(self.pair.starts)), watched)
@@ -148,7 +148,7 @@ class Search:
 
     @cached_property
     def oneshot_calls(self) -> tuple[str, ...]:
-        """Return the calls of the oneshot that installs the routes of A."""
+        """Return the calls that the oneshot makes to install the routes of A."""
         restore(self.before)
         watched = Watched(stop=0)
         run_oneshot(LAYOUT.script(ROUTES), watched)
@@ -156,7 +156,7 @@ class Search:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the disturbances that are possible in this update."""
+        """Return the disturbances that are possible during this update."""
         before = self.pair.before
         is_possible = dict.fromkeys((Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None)
         is_possible |= dict.fromkeys((Kind.GATE, Kind.BOTH), before is not None)
@@ -164,7 +164,7 @@ class Search:
         return tuple(kind for kind in Kind if is_possible.get(kind, True))
 
     def numbers(self, kind: Kind) -> range:
-        """Return the numbers of the steps or calls before which a disturbance can happen."""
+        """Return the numbers of the steps or calls before which the disturbance can happen."""
         counts = {
             Kind.GATE: lambda: len(self.calls),
             Kind.ONESHOT: lambda: len(self.oneshot_calls),
@@ -173,16 +173,16 @@ class Search:
         return range(1, counts.get(kind, lambda: len(self.steps))() + 1)
 
     def chance(self, *words: object) -> random.Random:
-        """Return a random generator that doesn't depend on the other searches."""
+        """Return a random generator that doesn't depend on other searches."""
         return random.Random(" ".join(map(str, (self.seed, self.pair.name, *words))))
 
     def moments(self, kinds: Collection[str], most: int | None, turn: int) -> list[tuple[Kind, int]]:
-        """Return the moments to examine: a disturbance, and the step before which it happens.
+        """Return the moments to examine. Each is a disturbance and the number of the step before which it happens.
 
         Args:
             kinds: the allowed disturbances.
-            most: how many moments are drawn, with the kinds in turns; None: all.
-            turn: the number of the kind that comes first.
+            most: the number of moments to draw, with kinds that take turns, or None for all moments.
+            turn: the position of the kind that comes first.
         """
         possible = [kind for kind in self.kinds if kind.value in kinds and self.steps]
         if most is None or not possible:
@@ -192,11 +192,11 @@ class Search:
         return [(kind, chance.choice(self.numbers(kind))) for kind in drawn]
 
     def examine(self, kind: Kind, number: int) -> Counterexample | None:
-        """Go to a moment, and return what is wrong there; None if all is right.
+        """Examine a moment, and return the counterexample or None.
 
         Args:
             kind: the disturbance.
-            number: the number, from 1, of the step before which it happens.
+            number: the number of the step before which it happens. The first step is 1.
         """
         restore(self.before)
         moment = _Moment(self, kind, number)
@@ -311,7 +311,7 @@ class _Moment:
             update.go(stop)
 
     def _start_in(self, update: Update, when_waiting: Callable[[], None]) -> None:
-        """Start all units while the update stands still, unless a start waits for its lock."""
+        """Start all units while the update is paused. If a start waits for its lock, the update continues."""
         admitted: dict[str, bool] = {}
         for unit in self.search.pair.starts:
             result = start(unit, Watched(when_waiting))
@@ -319,7 +319,7 @@ class _Moment:
             if update.is_standing:
                 admitted[unit] = result.is_admitted
             elif result.is_admitted or not self.is_refusing:
-                # If the kernel refuses B, B may hold the node.
+                # If the kernel refuses a route of B, a start under B may fail.
                 self._judge_between({unit: result.is_admitted})
         self._judge_between(admitted)
 
@@ -337,7 +337,7 @@ class _Moment:
         self.complaints += self.search.pair.complaints_between(admitted)
 
     def _see_end(self, update: Update) -> None:
-        """Let the update end, as an undisturbed update does or one that the kernel refuses."""
+        """Wait for the end of the update, and check its outcome and the final state."""
         ended = update.wait()
         assert isinstance(ended, Ended)
         self.words.append(f"the update: {ended.outcome} {ended.words}")
@@ -349,7 +349,7 @@ class _Moment:
         is_refused = self.is_refusing and ended.outcome == "RouteError"
         if not is_refused:
             accept_routes()
-            # Routes that were added before meet the refusal as a shadow, for which a STRICT check raises.
+            # If the route was added before the refusal, the refusal shadows it, and a STRICT check raises an error.
             expected = {self.search.outcome, *(["RouteOverlapError"] if self.is_refusing else [])}
             if ended.outcome not in expected:
                 self.complaints.append(f"the update ended with {ended.outcome}, undisturbed with {self.search.outcome}")
@@ -357,7 +357,7 @@ class _Moment:
         self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not is_refused)
 
     def _do_again(self) -> None:
-        """Make the whole update again after a kill; for a passing one, make the run that undoes it."""
+        """Make the whole update again after a kill. If it is a passing one, make the run that undoes it."""
         ended = _run(self.search.pair.again)
         if ended.outcome != self.search.outcome:
             self.words.append(ended.words)
@@ -372,7 +372,7 @@ class _Moment:
 
 
 class _Amidst(ExitStack):
-    """An update that is made during another action, for which it may wait."""
+    """An update that happens during another action, and that may have to wait for that action."""
 
     def __init__(self, search: Search) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ class _Amidst(ExitStack):
         self._update: Update | None = None
 
     def make_update(self) -> None:
-        """Make the update, and return when it is over or waits."""
+        """Start the update, and return when it has ended or waits for a lock."""
         self._update = self.enter_context(Update(self._search.pair.task))
         end = time.monotonic() + _PATIENCE_SECONDS
         while not self._update.has_news(_POLL_SECONDS) and time.monotonic() < end:
@@ -388,7 +388,7 @@ class _Amidst(ExitStack):
                 return
 
     def made(self) -> Update:
-        """Return the update; make it now if it wasn't made yet."""
+        """Return the update, after starting it if necessary."""
         if self._update is None:
             self.make_update()
         assert self._update is not None
@@ -410,7 +410,7 @@ _HAPPENINGS: Mapping[Kind, Callable[[_Moment, Update], None]] = {
 
 
 def _run(make: Callable[[Host], Task[object]]) -> Ended:
-    """Make a whole update."""
+    """Run an update to its end."""
     with Update(make) as update:
         ended = update.wait()
     assert isinstance(ended, Ended)

@@ -1,4 +1,4 @@
-"""The updates of the search: config A is installed, B replaces it, and the gate's answers are right or wrong."""
+"""The updates of the search, which replace config A with config B, and the correct decisions of the gate."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 MACHINE, KUBELET = "systemd-nspawn@kube1.service", "kubelet.service"
 TEMPLATE = "systemd-nspawn@.service"
 
-# The connected 172.16.0.0/16 of ib0 shadows these, unless a static route covers them.
+# The connected route 172.16.0.0/16 of ib0 shadows these CIDRs, unless a static route covers them.
 X, Y, Z = "172.16.1.0/24", "172.16.2.0/24", "172.16.9.0/24"
 X_HALVES = ("172.16.1.0/25", "172.16.1.128/25")
 X_WIDER = "172.16.0.0/23"
-# Never shadowed.
+# Nothing shadows this CIDR.
 SERVICES = "10.96.0.0/12"
 
 _TRIAL_SECONDS = 600
@@ -35,17 +35,16 @@ _TRIAL_SECONDS = 600
 
 @attrs.frozen
 class Pair:
-    """An update and its oracle.
+    """An update, and the correct decisions about it.
 
     Args:
-        name: the name of its row.
-        before: the config that is installed first; None: none is.
-        after: the config that replaces it; None: everything is removed.
-        starts: by unit, the gate's answers under ``before`` and under ``after``: True admits.
-        is_one_step: whether ``Configure``, which promises one step, makes the update; otherwise its two tasks do, one
-            by one.
-        first: an action after A is installed, before the update.
-        passing: another update than from A to B, whose changes a run that installs A undoes.
+        name: the name of the update.
+        before: config A, which is installed first, or None.
+        after: config B, which replaces it, or None to remove everything.
+        starts: whether the gate admits each unit with ``before`` and with ``after``.
+        is_one_step: whether the update is a ``Configure``, which promises a single step, and not its two tasks in turn.
+        first: an action between the installation of A and the update, or None.
+        passing: a temporary update that replaces the one from A to B, or None. A run that installs A undoes it.
     """
 
     name: str
@@ -58,12 +57,12 @@ class Pair:
 
     @property
     def refused_destination(self) -> IPv4Network | None:
-        """Return a destination of B that the kernel can refuse without harm to A's routes; None: there is none."""
+        """Return a destination of B that the kernel can refuse without an effect on routes of A, or None."""
         old, new = _destinations(self.before), _destinations(self.after)
         return next((one for one in new if not any(one.overlaps(other) for other in old)), None)
 
     def task(self, host: Host) -> Task[object]:
-        """Return the update from A to B."""
+        """Return the task that makes the update."""
         if self.passing is not None:
             return self.passing(host)
         if self.is_one_step or self.after is None:
@@ -75,10 +74,10 @@ class Pair:
         return self.task(host) if self.passing is None else task_for(self.before, host)
 
     def complaints_between(self, admitted: Mapping[str, bool]) -> list[str]:
-        """Return what is wrong with the starts at one moment of the update.
+        """Return descriptions of wrong decisions at a moment of the update.
 
         Args:
-            admitted: the gate's answers, by unit, for some or all units of the pair.
+            admitted: whether the gate admitted each unit. Units may be missing.
         """
         found = []
         for unit, is_admitted in admitted.items():
@@ -93,11 +92,11 @@ class Pair:
         return found
 
     def complaints_after(self, admitted: Mapping[str, bool], *, is_updated: bool) -> list[str]:
-        """Return what is wrong with the starts after the update.
+        """Return descriptions of wrong decisions after the update.
 
         Args:
-            admitted: the gate's answers, by unit.
-            is_updated: whether B is installed; otherwise the update was rolled back, and A is.
+            admitted: whether the gate admitted each unit.
+            is_updated: whether B is installed. Otherwise the update was rolled back to A.
         """
         return [
             f"{unit} was {_word(is_admitted)} after the update; under {'B' if is_updated else 'A'} it is "
@@ -108,7 +107,7 @@ class Pair:
 
 
 def task_for(config: Config | None, host: Host) -> Task[object]:
-    """Return the task that brings a host to a config, or to nothing."""
+    """Return the task that installs a config, or that removes everything if there is no config."""
     return RemoveHostRouting(host=host) if config is None else Configure(config, host=host)
 
 
@@ -150,7 +149,7 @@ def _passing(name: str, config: Config, update: Make, *, is_healthy: bool, first
 
 
 def trying(config: Config) -> Make:
-    """Return a function that makes a trial of a config's routes."""
+    """Return a function that makes a task which tries the routes of a config."""
     return lambda host: TryRoutes(config, _TRIAL_SECONDS, host=host)
 
 
@@ -160,12 +159,12 @@ def confirming(host: Host) -> Task[object]:
 
 
 def losing(host: Host) -> Task[object]:
-    """Return a task that removes our routes, as a daemon that manages the interface does."""
+    """Return a task that removes our routes, as a daemon that manages the interface would."""
     return task("lose")(lambda _: host.routes.delete(host.routes.our_routes()))
 
 
 def looking(config: Config) -> Make:
-    """Return a function that makes one look of a config's watcher."""
+    """Return a function that makes a task for a single round of the watcher."""
 
     def make(host: Host) -> Task[object]:
         watched = WatchHostRouting(read=lambda: config, host=host, say=lambda _: None, tell=lambda _: None)
@@ -179,7 +178,7 @@ _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
 _NOTHING = Config()
 
 PAIRS = (
-    # Healthy under both configs: never held.
+    # These nodes are healthy with both configs, so the gate must never hold them.
     _healthy("healthy, first install", None, _GOOD),
     _healthy("healthy, route added", _GOOD, _config([X, Z], [X])),
     _healthy("healthy, route dropped", _config([X, Z], [X]), _GOOD),
@@ -207,7 +206,7 @@ PAIRS = (
         _config([X], [X], consumer=KUBELET),
         {MACHINE: (True, True), KUBELET: (True, True)},
     ),
-    # Shadowed under both configs: never admitted.
+    # These nodes are shadowed with both configs, so the gate must never admit them.
     _shadowed("shadowed, route added", _config([], [X]), _BAD),
     _shadowed("shadowed, route dropped", _BAD, _config([], [X])),
     _shadowed("shadowed, CIDRs changed", _BAD, _config([Z], [Y, SERVICES])),
@@ -216,14 +215,14 @@ PAIRS = (
     _shadowed("shadowed, routes begun", _config([], [Y]), _config([Y], [X])),
     _shadowed("shadowed, applied again", _BAD, _BAD),
     _shadowed("shadowed, crossed and watched", _config([Y], [X]), _config([X], [Y], watch={"enabled": True})),
-    # The consumer changes: both are never admitted at once.
+    # The consumer changes. The gate must never admit both units at the same moment.
     Pair(
         "shadowed, consumer changed",
         _BAD,
         _config([Z], [X], consumer=KUBELET),
         {MACHINE: (False, True), KUBELET: (True, False)},
     ),
-    # The answers differ before and after: either is right in between.
+    # The decisions before and after the update differ, and both of them are right during the update.
     _pair("shadowed, first install", None, _BAD, True, False),
     _pair("shadowed, WARN to STRICT", _BAD_WARN, _BAD, True, False),
     _pair("shadowed, STRICT to WARN", _BAD, _BAD_WARN, False, True),
@@ -232,7 +231,7 @@ PAIRS = (
     _pair("shadowed, check emptied", _BAD, _config([Z]), False, True),
     _pair("shadowed, all emptied", _BAD, _NOTHING, False, True),
     _pair("shadowed, removed", _BAD, None, False, True),
-    # Updates that change the kernel's routes for a while, or restore them, and install nothing else.
+    # These updates only change the routes of the kernel temporarily, or restore them.
     _passing("shadowed, fixed on trial", _config([], [X]), trying(_GOOD), is_healthy=False),
     _passing("shadowed, fixed beside a route", _BAD, trying(_GOOD), is_healthy=False),
     _passing("shadowed, tried in vain", _config([], [X]), trying(_config([X], [X, Y])), is_healthy=False),
@@ -243,5 +242,5 @@ PAIRS = (
     _passing("shadowed, route lost and watched", _BAD, looking(_BAD), is_healthy=False, first=losing),
 )
 
-# Not promised: the search must find these.
+# This update isn't promised to be safe, so the search must find counterexamples.
 TWO_STEPS = attrs.evolve(_healthy("swapped by two tasks", _GOOD, _config([Y], [Y])), is_one_step=False)

@@ -1,4 +1,4 @@
-"""Several worlds at once, and what the search finds in them."""
+"""Search in several worlds at once, and collect the results."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SHUT_SECONDS = 30
 
 
 class SearchError(Exception):
-    """A search that couldn't be made."""
+    """A search that couldn't be completed."""
 
 
 @attrs.frozen
 class Result:
-    """The results for one update.
+    """The results for an update.
 
     Args:
-        pair: the update's name.
-        states: how many moments were examined, by disturbance.
+        pair: the name of the update.
+        states: the number of moments that were examined for each disturbance.
         counterexamples: the moments that break the promise.
     """
 
@@ -50,18 +50,18 @@ def search(
     jobs: int = 1,
     awk: str | None = None,
 ) -> Iterable[Result]:
-    """Search in updates, and yield the results of each, in their order.
+    """Search in updates, and yield the results of each update in the given order.
 
     Args:
         pairs: the names of the updates.
-        kinds: the disturbances.
-        most: how many moments of each are drawn; None: all.
-        seed: determines all random choices.
-        jobs: how many worlds there are at once.
-        awk: the scripts' awk; None: the awks take turns.
+        kinds: the disturbances to try.
+        most: the number of moments to draw for each update, or None for all moments.
+        seed: the seed of all random choices.
+        jobs: the number of worlds that run at once.
+        awk: the awk that the scripts use, or None to use all of them in turn.
 
     Raises:
-        SearchError: a world can't be made, or has ended too early.
+        SearchError: a world couldn't be made, or ended too early.
     """
     worlds: SimpleQueue[_World] = SimpleQueue()
     made = [_World() for _ in range(jobs)]
@@ -89,10 +89,10 @@ def search(
 
 
 class _World:
-    """A process in its own namespaces, which ends when its input does."""
+    """A process in new namespaces that ends at the end of its input."""
 
     def __init__(self) -> None:
-        # Without root, a user namespace comes first, and this process is in it.
+        # Without root, the process also needs a user namespace.
         user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
         own = ("unshare", *user, *_OWN, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--")
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A systemd whose loaded units outlive a process, and the start of a unit as systemd makes it."""
+"""A fake systemd whose loaded units outlive the process, and which starts a unit in the same way as systemd."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 _LOADED = SYSTEMD / "loaded.json"
 _STARTING = SYSTEMD / "starting.json"
 
-# TimeoutStartSec= of a unit is 90 s, and a gate ends within 20.
+# The TimeoutStartSec= of a unit is 90 s, and a gate ends within 20 s.
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.01
-# systemd.service(5), the prefixes of a command.
+# The prefixes of a command, see systemd.service(5).
 _PREFIXES = "-+@:!|"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# The lists that come before a unit's own process, and the unit's state during each.
+# The command lists that run before the main process of a unit, and the state of the unit during each list.
 _LISTS = {"ExecCondition": "condition", "ExecStartPre": "start-pre"}
 
 
-# A gate waits for these locks, and a stopped update holds them.
+# A gate waits for these locks, and a paused update may hold them.
 LOCKS = (LAYOUT.lock, LAYOUT.run_lock)
 
 
 class _TimeOut(Exception):
-    """The time-out of the start, TimeoutStartSec=, which no "-" of a command forgives."""
+    """The start took longer than TimeoutStartSec=, which is an error even for a command with the prefix "-"."""
 
 
 class LoadedSystemd(FakeSystemd):
-    """A systemd in memory whose loaded state is a file: a start uses the loaded state, whatever has changed since.
+    """A fake systemd whose loaded state is in a file. A start uses this state, even if unit files have changed.
 
     Args:
-        before_call: called with the words of each call that changes something, before the call.
+        before_call: a function that is called with a description before each call that changes something.
     """
 
     def __init__(self, before_call: Callable[[str], None] = lambda _: None) -> None:
@@ -107,7 +107,7 @@ class LoadedSystemd(FakeSystemd):
 
 @attrs.frozen
 class Start:
-    """The end of a start, and the output of its commands."""
+    """The result of a start, and the output of its commands."""
 
     is_admitted: bool
     words: str
@@ -119,12 +119,12 @@ def _nothing() -> None:
 
 @attrs.define
 class Watched:
-    """Actions during commands, and the commands' calls.
+    """Functions to call while commands run, and the calls that the commands made.
 
     Args:
-        when_waiting: called as long as a command waits for the lock of the routes.
-        stop: the number of the call before which they stand still; 0: none; None: calls aren't counted.
-        when_stopped: called there.
+        when_waiting: a function to call repeatedly while a command waits for one of ``LOCKS``.
+        stop: the number of the call before which a command is paused, 0 for no pause, or None to count no calls.
+        when_stopped: a function to call during the pause.
         calls: the calls so far, if they are counted.
     """
 
@@ -135,11 +135,11 @@ class Watched:
 
 
 def start(unit: str, watched: Watched | None = None) -> Start:
-    """Run the loaded commands that come before a unit's own process.
+    """Run the loaded commands that come before the main process of a unit.
 
     Args:
         unit: the unit to start.
-        watched: the actions meanwhile.
+        watched: the functions to call while the commands run.
     """
     invocation, watched = uuid.uuid4().hex, watched or Watched()
     with tempfile.TemporaryFile() as said:
@@ -154,7 +154,7 @@ def start(unit: str, watched: Watched | None = None) -> Start:
 
 
 def run_oneshot(script: Path, watched: Watched) -> str:
-    """Run a script as its oneshot does, and return its output."""
+    """Run a script as its oneshot unit does, and return its output."""
     with tempfile.TemporaryFile() as said:
         _run_command(str(script), "", said, watched)
         said.seek(0)
@@ -162,7 +162,7 @@ def run_oneshot(script: Path, watched: Watched) -> str:
 
 
 def _run_list(unit: str, key: str, state: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
-    """Run one list; a line that a reload removes ends the list, as in service_deserialize_item."""
+    """Run a list of commands. If a reload removes the current line, the list ends, as in service_deserialize_item."""
     lines = _loaded_lines(unit, key)
     position = 0
     while position < len(lines):
@@ -237,12 +237,12 @@ def _run_traced(argv: Sequence[str], environment: dict[str, str], said: IO[bytes
 
 
 class _Naps(dict[str, bool]):
-    """The naps of a refusing gate between two looks, by process, with whether there was a trial at their beginning."""
+    """The sleep processes of a gate that refuses a start, with whether there was a trial when each of them began."""
 
     def are_in_vain(self, pid: int) -> bool:
-        """Tell whether the gate naps and would fail in the same way again, so that the time-out may come now.
+        """Return whether the gate sleeps and would only fail again, so that the start may time out now.
 
-        The gate's next look ends a trial.
+        After the first sleep, the gate ends a trial.
         """
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -252,8 +252,8 @@ class _Naps(dict[str, bool]):
 
 
 def is_waited_for(*locks: Path) -> bool:
-    """Tell whether a process in this world waits for one of these locks, by the kernel's table, proc_locks(5)."""
+    """Return whether a process in this world waits for one of the locks, according to proc_locks(5)."""
     inodes = {str(lock.stat().st_ino) for lock in locks if lock.exists()}
-    # A plain open(2), because the table is the kernel's and no file of an update.
+    # This isn't a file of the update, so the search doesn't have to see the call.
     with open("/proc/locks") as table:
         return any(" -> " in line and line.split()[6].rpartition(":")[2] in inodes for line in table)

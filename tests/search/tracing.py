@@ -1,6 +1,6 @@
-"""A program and its children, stopped before any of their calls that have an effect outside: ptrace(2).
+"""Pause a program and its children before system calls that have an external effect, with ptrace(2).
 
-A seccomp(2) filter selects the calls: stopping at each one would make a start ten times as long.
+A seccomp(2) filter selects the calls. A start would take ten times as long if it stopped at every call.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-# sys/ptrace.h
+# Constants of sys/ptrace.h.
 _TRACEME, _CONT, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 7, 0x4200, 0x420E
 _FORK, _VFORK, _CLONE, _SECCOMP, _EXITKILL = 0x2, 0x4, 0x8, 0x80, 0x100000
 _SECCOMP_EVENT = 7
 _WALL = 0x40000000
 
-# sys/prctl.h, linux/seccomp.h and linux/filter.h.
+# Constants of sys/prctl.h, linux/seccomp.h and linux/filter.h.
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
 _LOAD_NUMBER, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _TRACE, _ALLOW = 0x7FF00000, 0x7FFF0000
 _INSTRUCTION = struct.Struct("=HBBI")
 
-# struct ptrace_syscall_info: op, three bytes, arch, two pointers, then number and six arguments.
+# struct ptrace_syscall_info: op, three padding bytes, arch, two pointers, the number of the call and six arguments.
 _INFO = struct.Struct("=B3xIQQQ6Q")
 
-# Call numbers of asm/unistd.h, each with the position of the path among the arguments.
+# The numbers of calls in asm/unistd.h, each with the position of the path among its arguments.
 _WITH_PATH = {
     "x86_64": {
         257: 1,
@@ -71,32 +71,32 @@ CAN_TRACE = MACHINE in _WITH_PATH
 
 
 class TraceError(Exception):
-    """A program that can't be traced."""
+    """The program can't be traced."""
 
 
 @attrs.frozen
 class Stopped:
-    """A program that stands still before this call."""
+    """The program is paused before this call."""
 
     call: str
 
 
 @attrs.frozen
 class Exited:
-    """A program that has ended: its status, and all its calls."""
+    """The exit status and all calls of a program that has ended."""
 
     status: int
     calls: tuple[str, ...]
 
 
 class Traced:
-    """A program whose calls are counted, with those of its children.
+    """A program whose calls are counted, together with the calls of its children.
 
     Args:
         argv: the program and its arguments.
-        environment: the program's environment.
+        environment: the environment of the program.
         said: the file for its output.
-        stop: the number of the call before which it stands still; 0: none.
+        stop: the number of the call before which the program is paused, or 0.
     """
 
     def __init__(self, argv: Sequence[str], environment: dict[str, str], said: IO[bytes], stop: int) -> None:
@@ -114,12 +114,12 @@ class Traced:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.kill(self._pid, signal.SIGKILL)  # its tracees end with it
+        os.kill(self._pid, signal.SIGKILL)  # this also kills the processes that it traces
         os.waitpid(self._pid, 0)
         self._connection.close()
 
     def poll(self, seconds: float) -> Stopped | Exited | None:
-        """Wait a while until the program stands still or has ended; None: neither.
+        """Wait until the program is paused or has ended. Return None if it still runs after that time.
 
         Raises:
             TraceError: the program can't be traced.
@@ -137,12 +137,12 @@ class Traced:
 
     @property
     def program(self) -> int:
-        """Return the program's pid; 0 if it has ended."""
+        """Return the pid of the program, or 0 if it has ended."""
         children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
         return int(children[0]) if children else 0
 
     def end(self) -> None:
-        """Kill the program; its end still has to be awaited."""
+        """Kill the program, without waiting for its end."""
         if program := self.program:
             os.killpg(program, signal.SIGKILL)
 
@@ -150,10 +150,10 @@ class Traced:
 def _be_the_tracer(
     argv: Sequence[str], environment: dict[str, str], said: int, connection: Connection[Any, Any]
 ) -> None:
-    """Trace the program, and never return: the code after a fork is the parent's."""
+    """Trace the program in the forked child. This never returns, because the code after the fork is for the parent."""
     try:
         connection.send(_trace(argv, environment, said, connection))
-        connection.recv()  # killed here, or the parent is gone
+        connection.recv()  # the parent kills this process here, or has ended
     except EOFError:
         pass
     except OSError as error:
@@ -185,12 +185,12 @@ def _trace(argv: Sequence[str], environment: dict[str, str], said: int, connecti
             if len(calls) == stop:
                 connection.send(Stopped(call))
                 stop = connection.recv()
-        # A child begins with SIGSTOP; SIGTRAP stands for a call, a fork, or an exec.
+        # A child begins with SIGSTOP. SIGTRAP means a call, a fork or an exec.
         is_ours = caught in (signal.SIGSTOP, signal.SIGTRAP)
         try:
             _ptrace(_CONT, pid, 0, 0 if is_ours else caught)
         except ProcessLookupError:
-            continue  # killed meanwhile
+            continue  # another process has killed it
 
 
 def _be_the_program(argv: Sequence[str], environment: dict[str, str], said: int) -> None:
@@ -205,7 +205,7 @@ def _be_the_program(argv: Sequence[str], environment: dict[str, str], said: int)
         os.kill(os.getpid(), signal.SIGSTOP)
         os.execve(argv[0], [*argv], environment)
     finally:
-        os._exit(203)  # EXIT_EXEC, as in systemd
+        os._exit(203)  # EXIT_EXEC of systemd
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -214,15 +214,15 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 class _Program(ctypes.Structure):
-    """``struct sock_fprog``."""
+    """The C structure ``sock_fprog``."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 def _have_calls_looked_into() -> None:
-    """Make the kernel report to the tracer the relevant calls of this process and its children."""
+    """Make the kernel report the relevant calls of this process and its children to the tracer."""
     numbers = sorted({*_NAMED[MACHINE], *_WITH_PATH[MACHINE]})
-    # Each comparison jumps over those behind it and over the return that allows the call.
+    # Each comparison jumps over the remaining ones and over the return that allows the call.
     rows = [(_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
     rows = [(_LOAD_NUMBER, 0, 0, 0), *rows, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _TRACE)]
     program = _Program(len(rows), b"".join(_INSTRUCTION.pack(*row) for row in rows))
@@ -243,7 +243,7 @@ def _ptrace(request: int, pid: int, address: int, data: Any) -> None:
 
 
 def _call(pid: int) -> str | None:
-    """Return the name of the call that a process is about to make, if it has an effect outside; otherwise None."""
+    """Return the name of the call that a process is about to make, or None if it has no external effect."""
     info = ctypes.create_string_buffer(_INFO.size)
     try:
         _ptrace(_GET_SYSCALL_INFO, pid, _INFO.size, ctypes.addressof(info))

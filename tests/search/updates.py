@@ -1,4 +1,4 @@
-"""An update in a separate process, stopped before any of its steps that have an effect outside."""
+"""Run an update in a separate process that can be paused before each step that has an external effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from types import TracebackType
 
-# Like a task's Timeout: far more than any update takes.
+# The time limit for a pause or the end of an update. No update takes nearly as long.
 _SECONDS = 60.0
 CRASHED = "no HostRoutingError"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -34,19 +34,19 @@ _FILE_EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", 
 
 
 class UpdateError(Exception):
-    """An update that neither stops nor ends."""
+    """The update neither pauses nor ends."""
 
 
 @attrs.frozen
 class Stopped:
-    """An update that stands still before this step."""
+    """The update is paused before this step."""
 
     step: str
 
 
 @attrs.frozen
 class Ended:
-    """An update that is over: ``done`` or the name of its error, the error's text, and all its steps."""
+    """The outcome of an update, which is ``done`` or the name of an error, the text of the error, and all steps."""
 
     outcome: str
     words: str
@@ -54,11 +54,11 @@ class Ended:
 
 
 class Update:
-    """An update in a forked child.
+    """An update in a forked child process.
 
     Args:
-        make: makes the task, for the host that it works on.
-        stop: the number of the step before which it stands still; 0: none.
+        make: a function that returns the task for a host.
+        stop: the number of the step before which the update is paused, or 0.
     """
 
     def __init__(self, make: Callable[[Host], phases.Task[object]], stop: int = 0) -> None:
@@ -69,7 +69,7 @@ class Update:
             self._connection.close()
             _be_the_update(make, there)
         there.close()
-        self._state: Stopped | Ended | None = None  # None: it runs
+        self._state: Stopped | Ended | None = None  # None while it runs
         self._connection.send(stop)
 
     def __enter__(self) -> Update:
@@ -82,21 +82,21 @@ class Update:
         self._connection.close()
 
     def go(self, stop: int = 0) -> None:
-        """Let the update continue, to another step or to its end; a running or ended one is left alone."""
+        """Let a paused update continue to another step or to its end."""
         if self.is_standing:
             self._state = None
             self._connection.send(stop)
 
     @property
     def is_standing(self) -> bool:
-        """Tell whether the update stands still."""
+        """Return whether the update is paused."""
         return isinstance(self._state, Stopped)
 
     def wait(self) -> Stopped | Ended:
-        """Wait until the update stands still or is over.
+        """Wait until the update is paused or has ended.
 
         Raises:
-            UpdateError: it does neither.
+            UpdateError: the update does neither within a minute.
         """
         if self._state is None:
             if not self._connection.poll(_SECONDS):
@@ -107,11 +107,11 @@ class Update:
         return self._state
 
     def has_news(self, seconds: float) -> bool:
-        """Wait a while, and tell whether the update stands still or is over."""
+        """Wait for at most this time, and return whether the update is paused or has ended."""
         return self._state is not None or self._connection.poll(seconds)
 
     def kill(self) -> None:
-        """Kill the update with SIGKILL, wherever it is, and await its end."""
+        """Kill the update with SIGKILL, and wait for its end."""
         if not self.is_killed:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -119,12 +119,12 @@ class Update:
 
     @property
     def is_killed(self) -> bool:
-        """Tell whether the update was killed."""
+        """Return whether the update was killed."""
         return self._pid == 0
 
 
 class _Steps:
-    """A counter of this process's steps that stops at a given one."""
+    """A counter of the steps of this process, which pauses before a given step."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -132,7 +132,7 @@ class _Steps:
         self.names: list[str] = []
 
     def take(self, name: str) -> None:
-        """Count a step that is about to happen."""
+        """Count a step that is about to happen, and pause if it is the given one."""
         self.names.append(name)
         if len(self.names) == self._stop:
             self._connection.send(Stopped(name))
@@ -140,7 +140,7 @@ class _Steps:
 
 
 def _be_the_update(make: Callable[[Host], phases.Task[object]], connection: Connection[Any, Any]) -> None:
-    """Make the update, and never return: the code after a fork is the parent's."""
+    """Make the update in the forked child. This never returns, because the code after the fork is for the parent."""
     try:
         logging.disable()
         steps = _Steps(connection)
@@ -150,7 +150,7 @@ def _be_the_update(make: Callable[[Host], phases.Task[object]], connection: Conn
         )
         sys.addaudithook(lambda event, arguments: _see(steps, event, arguments))
         connection.send(_end(make(host), steps))
-        connection.recv()  # killed here, or the parent is gone
+        connection.recv()  # the parent kills this process here, or has ended
     except EOFError:
         pass
     finally:
@@ -180,7 +180,7 @@ def _watch_netlink(steps: _Steps) -> None:
 
 
 def _see(steps: _Steps, event: str, arguments: tuple[Any, ...]) -> None:
-    """Count the step of one of Python's audit events, if it has an effect outside."""
+    """Count the step of a Python audit event if it has an external effect."""
     if event == "fcntl.flock":
         path = os.readlink(f"/proc/self/fd/{arguments[0]}")  # noqa: PTH115 - no path
         steps.take(f"flock {path} {arguments[1]}")
@@ -195,7 +195,7 @@ def _see(steps: _Steps, event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _does_nothing(event: str, path: Path) -> bool:
-    """Tell whether the file system refuses an attempt anyway: the folder exists, or isn't empty."""
+    """Return whether the file system refuses the operation anyway, for example because a folder isn't empty."""
     if event == "os.mkdir":
         return path.exists()
     if event == "os.remove":

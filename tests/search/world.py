@@ -1,7 +1,7 @@
-"""A throw-away host: its own mounts, processes and network, the real kernel, the real scripts.
+"""A disposable host with separate mounts, processes and network, but with the real kernel and the real scripts.
 
-/etc and /run are file systems in memory, which end with the last process. Nothing is written unless both are the ones
-mounted here, and the network is one made here.
+/etc and /run are file systems in memory that disappear with the last process. Nothing is written unless this module
+has mounted both of them, and has made the network.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
 LAYOUT = Layout()
-# The file of systemd's loaded state.
+# The folder for the loaded state of the fake systemd.
 SYSTEMD = Path("/run/search")
 
 _ETC, _RUN = Path("/etc"), Path("/run")
 _SOURCE = "hostrouting-search"
-# The programs' needs of this machine's /etc: awk is a link into alternatives.
+# The parts of the real /etc that programs need. For example, awk is a link into alternatives.
 _COPIED = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "passwd")
 
 _NETWORK = """\
@@ -54,37 +54,37 @@ AWKS = ("gawk", "mawk", "busybox")
 
 _WAITS = {"HOLD_SECONDS": 0, "GATE_SECONDS": 5}
 
-# Type, permission bits, and the content or the link's target.
+# The type, the permission bits, and the content of a file or the target of a link.
 _Entry = tuple[str, int, bytes]
 
 
 class WorldError(Exception):
-    """A world that can't be made, or isn't one."""
+    """The world can't be made, or this process isn't in a world."""
 
 
 @attrs.frozen
 class State:
-    """Everything that an update changes, so that it can be restored."""
+    """Everything that an update can change, so that it can be restored."""
 
     etc: Mapping[str, _Entry]
     run: Mapping[str, _Entry]
     routes: frozenset[Route]
 
     def differences(self, other: State) -> list[str]:
-        """Return the files and routes that differ from another state's, except for files in /run."""
+        """Return the routes and the files in /etc that differ from another state."""
         names = [name for name in sorted({*self.etc, *other.etc}) if self.etc.get(name) != other.etc.get(name)]
         routes = sorted(f"{route.destination} metric {route.metric}" for route in self.routes ^ other.routes)
         return [*(f"/etc/{name}" for name in names), *routes]
 
 
 def make_world(outside: str) -> None:
-    """Turn the namespaces of this process, which were made for it, into a host.
+    """Turn the new namespaces of this process into a host.
 
     Args:
-        outside: the return value of ``namespaces`` before these were made.
+        outside: the return value of ``namespaces`` outside these namespaces.
 
     Raises:
-        WorldError: they are the same, or aren't empty.
+        WorldError: the namespaces are the same as outside, or the network isn't empty.
     """
     if set(outside.split()) & set(namespaces().split()):
         raise WorldError(f"not in namespaces of its own: {namespaces()}")
@@ -111,24 +111,24 @@ def make_world(outside: str) -> None:
         (LAYOUT.units / unit).write_text("[Service]\nExecStart=/bin/true\nRestart=on-failure\n")
     subprocess.run(["ip", "-batch", "-"], input=_NETWORK, text=True, check=True)
     _shorten_waits()
-    # The check at the gate would make this Python explain each verdict, which takes longer than all else. The stand-in
-    # finds every module, and explains nothing.
+    # The check at the gate runs this program to explain each verdict, which would take most of the time. The substitute
+    # succeeds without an explanation.
     sys.executable = "/bin/true"
 
 
 def namespaces() -> str:
-    """Return the names of this process's mount, PID and network namespaces."""
+    """Return the names of the mount, PID and network namespaces of this process."""
     return " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "pid", "net"))  # noqa: PTH115 - no path
 
 
 def require_world() -> None:
-    """Refuse to continue unless /etc and /run are the ones mounted here.
+    """Refuse to continue unless this module has mounted /etc and /run.
 
     Raises:
-        WorldError: one of them isn't.
+        WorldError: one of them is another file system.
     """
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    # The last mount is on top, proc_pid_mountinfo(5).
+    # The last mount is on top, see proc_pid_mountinfo(5).
     sources = {words[4]: words[words.index("-") + 2] for words in mounts}
     for folder in (_ETC, _RUN):
         if sources.get(str(folder)) != _SOURCE:
@@ -140,7 +140,7 @@ def _mount(folder: Path) -> None:
 
 
 def _shorten_waits() -> None:
-    """Render the scripts with short waits: a failing gate needs no second look here."""
+    """Render the scripts with short waits, because it is pointless here that a failing gate checks again."""
     read = render._read
 
     def shortened(room: str, asset: str) -> str:
@@ -153,10 +153,10 @@ def _shorten_waits() -> None:
 
 
 def require_short_waits() -> None:
-    """Refuse to search with a gate that holds as long as a real one.
+    """Refuse to search with a gate that waits as long as a real one.
 
     Raises:
-        WorldError: the scripts have other waits, as ``_shorten_waits`` no longer fits their rendering.
+        WorldError: the gate has other waits, so ``_shorten_waits`` no longer works.
     """
     text = LAYOUT.gate_script.read_text()
     for name, seconds in _WAITS.items():
@@ -168,7 +168,7 @@ def require_short_waits() -> None:
 
 
 def use_awk(name: str) -> None:
-    """Make the scripts find this awk."""
+    """Make this program the awk of the scripts."""
     require_world()
     program, link = shutil.which(name), _ETC / "alternatives/awk"
     if program is None:
@@ -178,12 +178,12 @@ def use_awk(name: str) -> None:
 
 
 def read_state() -> State:
-    """Read everything that an update changes."""
+    """Return everything that an update can change."""
     return State(dict(_read_tree(_ETC)), dict(_read_tree(_RUN)), frozenset(_our_routes()))
 
 
 def restore(state: State) -> None:
-    """Restore files and routes."""
+    """Restore the files and routes of a state."""
     require_world()
     _restore_tree(_ETC, state.etc)
     _restore_tree(_RUN, state.run)
@@ -195,7 +195,7 @@ def restore(state: State) -> None:
 
 
 def forget_boot() -> None:
-    """Lose what a reboot loses: the routes, and /run except for systemd's loaded state."""
+    """Remove what a reboot removes: the routes and /run, except for the loaded state of systemd."""
     require_world()
     _restore_tree(_RUN, {name: entry for name, entry in _read_tree(_RUN) if Path("/run", name).is_relative_to(SYSTEMD)})
     if failures := NetlinkBackend().delete(_our_routes()):
@@ -203,16 +203,16 @@ def forget_boot() -> None:
 
 
 def refuse_route(destination: IPv4Network) -> None:
-    """Add a rule that beats any route to a destination in table main, so that an update to one fails.
+    """Make the verification of routes to a destination fail, with a rule that takes precedence over table main.
 
-    Packets to the destination still go as without that update.
+    Packets to the destination still leave on ib0.
     """
     ip("route", "replace", str(destination), "dev", "ib0", "table", str(_REFUSING_TABLE))
     ip("rule", "add", "to", str(destination), "lookup", str(_REFUSING_TABLE), "pref", str(_REFUSING_TABLE))
 
 
 def accept_routes() -> None:
-    """Remove the rule of ``refuse_route``, if there is one."""
+    """Remove the rule that ``refuse_route`` adds, if it exists."""
     if any(rule.table == _REFUSING_TABLE for rule in NetlinkBackend().rules()):
         ip("rule", "delete", "pref", str(_REFUSING_TABLE))
         ip("route", "flush", "table", str(_REFUSING_TABLE))
@@ -228,7 +228,7 @@ def _our_routes() -> list[Route]:
 
 
 def _read_tree(root: Path) -> Iterator[tuple[str, _Entry]]:
-    """Yield what is below a folder, each folder before its contents."""
+    """Yield the entries below a folder, with each folder before its contents."""
     for folder, folders, names in os.walk(root):
         if Path(folder) == _ETC:
             folders[:] = [name for name in folders if name not in _COPIED]
