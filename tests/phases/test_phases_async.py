@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 async def ending(run: Awaitable[object]) -> BaseException:
-    """Return the exception of a run."""
+    """Return the exception that a run raises."""
     try:
         await run
     except BaseException as error:  # noqa: BLE001 - the test looks at it
@@ -37,7 +37,7 @@ async def ending(run: Awaitable[object]) -> BaseException:
 
 
 def cancelled(work: Task[object], started: threading.Event, scope: CancelScope | None = None) -> BaseException:
-    """Run a task, cancel the asyncio task once it has started, and return the exception."""
+    """Run a task, cancel the asyncio task after the start, and return the exception."""
 
     async def main() -> BaseException:
         running = asyncio.create_task(ending(run_async(work, scope=scope)))
@@ -49,7 +49,7 @@ def cancelled(work: Task[object], started: threading.Event, scope: CancelScope |
 
 
 def rolling_back(put_back: Callable[[], None]) -> tuple[Task[object], threading.Event]:
-    """Make a task that waits for a cancel and then rolls back, and an event for its start."""
+    """Return a task that rolls back when it is cancelled, and an event that is set when it starts."""
     started = threading.Event()
 
     @task("change")
@@ -87,7 +87,7 @@ def test_a_failure_arrives_unchanged() -> None:
 
 
 def test_stop_iteration_ends_the_run() -> None:
-    """No coroutine can raise it, and no asyncio future can hold it; the run still ends."""
+    """Neither a coroutine nor a future of asyncio can raise StopIteration."""
     error = StopIteration(3)
     caught = asyncio.run(ending(run_async(Raising("a", error))))
     assert isinstance(caught, RuntimeError)
@@ -110,7 +110,7 @@ def test_a_cancelled_scope_cancels_the_run() -> None:
 
 
 def test_a_deadline_of_the_scope_raises_timed_out() -> None:
-    """Caller and observer see the same as with run."""
+    """The caller and the observer see the same as with ``run``."""
     observer = RecordingObserver()
     scope = CancelScope(timeout=5, clock=FakeClock())
     caught = asyncio.run(ending(run_async(Blocking("b"), scope=scope, observer=observer)))
@@ -129,7 +129,7 @@ def test_a_cancelled_coroutine_rolls_back_first() -> None:
 
 
 def test_a_second_cancel_waits_too() -> None:
-    """A coroutine that is cancelled again during the rollback still ends after it."""
+    """If a coroutine is cancelled again during the rollback, it still waits for the rollback."""
     putting, go = threading.Event(), threading.Event()
     put_back: list[str] = []
 

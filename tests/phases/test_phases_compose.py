@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class After:
-    """A task that waits for an event, even if its scope ends, and then runs another task."""
+    """A task that waits for an event and then runs another task, even if its scope has ended."""
 
     event: threading.Event
     task: Task[object]
@@ -85,7 +85,7 @@ def test_serial_looks_at_the_scope_between_tasks() -> None:
 
 
 def test_a_late_cancel_ends_a_serial() -> None:
-    """A cancel during the last task, which doesn't look at its scope, is raised with that task's path."""
+    """The last task doesn't check its scope, but ``Serial`` raises the exception with the path of that task."""
     scope = CancelScope()
     with pytest.raises(Cancelled, match="late") as caught:
         run(Serial(cancelling("a", lambda: scope.cancel("late"))), scope=scope)
@@ -137,7 +137,7 @@ def test_parallel_runs_all_tasks_at_once() -> None:
 
 
 def test_the_first_failure_cancels_the_others_without_failing_them() -> None:
-    """Their nested tasks don't fail either."""
+    """Tasks that are nested in the others don't fail either."""
     blocking = [Blocking(f"b{number}") for number in range(3)]
     failing: Task[object] = Raising("fail", ValueError("no"))
     for each in blocking:
@@ -183,7 +183,7 @@ def test_failures_during_an_outer_cancel_become_notes() -> None:
 
     with pytest.raises(Cancelled, match="SIGTERM") as caught:
         run(Parallel(stumble, After(started, cancelling("c", lambda: scope.cancel("SIGTERM")))), scope=scope)
-    # The cancelling task may or may not have returned when the cancel is seen, which decides about a separate note.
+    # If the cancelling task has already returned when the other task is cancelled, there is an additional note.
     notes = caught.value.__notes__
     assert "besides: OSError: rollback failed (in task parallel/stumble)" in notes, notes
     assert "in task parallel" in notes, notes
@@ -254,7 +254,7 @@ def test_a_raising_signal_handler_leaves_no_task_running(at: str, _round: int) -
 
 
 def test_a_late_cancel_ends_a_parallel() -> None:
-    """It is raised although every task has returned; so is the cancel by a task of the scope that it shares."""
+    """``Parallel`` raises the exception although every task has returned. A task can also cancel the shared scope."""
     scope = CancelScope()
     with pytest.raises(Cancelled, match="late"):
         run(Parallel(Returning("a", 1), cancelling("b", lambda: scope.cancel("late"))), scope=scope)
@@ -268,7 +268,7 @@ def test_a_late_cancel_ends_a_parallel() -> None:
 
 
 def test_a_sibling_that_returns_late_is_not_a_failure() -> None:
-    """The observer sees the late task as cancelled, and only its sibling's failure is raised."""
+    """The observer sees that the late task was cancelled, and only the failure of its sibling is raised."""
     observer = RecordingObserver()
 
     @task("late")
@@ -318,7 +318,7 @@ def advancing(seconds: float, clock: FakeClock) -> Task[None]:
 
 
 def test_a_task_that_returns_too_late_raises_timed_out() -> None:
-    """The deadline also counts for a task that never looks at its scope; the task itself counts as cancelled."""
+    """The deadline also applies to a task that never checks its scope. The task itself counts as cancelled."""
     clock, observer = FakeClock(), RecordingObserver()
     with pytest.raises(TimedOut) as caught:
         run(Timeout(3, Serial(advancing(4, clock))), scope=CancelScope(clock=clock), observer=observer)
@@ -335,7 +335,7 @@ def test_a_late_timeout_is_a_failure_of_its_parallel() -> None:
 
 
 def test_a_task_in_a_shield_succeeds() -> None:
-    """A cancel doesn't end a task in a shield, as for rollback; it ends the task around it."""
+    """Cancelling a scope ends the outer task, but not a task in a shield, such as a rollback."""
     scope, results = CancelScope(), []
 
     @task("outer")

@@ -68,7 +68,7 @@ def test_each_failure_of_a_group_has_its_path() -> None:
 
 
 def test_a_run_without_the_scope_keeps_its_path() -> None:
-    """A run within a task has that task's path, even if it wasn't given the task's scope."""
+    """A run within a task has the path of that task, even without the scope of the task."""
 
     @task("outer")
     def outer(_scope: CancelScope) -> object:
@@ -134,5 +134,5 @@ def test_an_odd_exception_arrives_unchanged(error: Exception) -> None:
 def test_notes_name_the_program_that_was_cancelled() -> None:
     scope = CancelScope()
     with pytest.raises(TimedOut) as caught:
-        scope.child(timeout=0.2).run(["sleep", "1000"])  # long enough to start
+        scope.child(timeout=0.2).run(["sleep", "1000"])  # long enough for the program to start
     assert caught.value.__notes__ == ["while it ran sleep 1000"]

@@ -30,7 +30,7 @@ def scope() -> CancelScope:
 
 
 class Hotline:
-    """A fifo by which a program reports its pids; then a function is called."""
+    """A fifo on which a program reports its pids before a function is called."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +57,7 @@ def hotline(tmp_path: Path) -> Hotline:
 
 
 def is_gone(pid: int) -> bool:
-    """Wait for a process to exit: it was killed, but may not have been scheduled since."""
+    """Wait for a killed process to exit, which may take a while on a busy machine."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -67,7 +67,7 @@ def is_gone(pid: int) -> bool:
 
 
 def children() -> set[int]:
-    """Return this process's children, including those that have exited and aren't reaped."""
+    """Return the pids of the child processes, including those that have exited but aren't reaped."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def test_run_moves_large_input_and_output_at_once(scope: CancelScope) -> None:
 def test_no_output_is_lost_on_a_slow_machine(
     scope: CancelScope, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """Each look at the program's output may take longer than its time limit."""
+    """Each poll of the output may take longer than its time limit."""
     monkeypatch.setattr("phases._process.POLL_SECONDS", seconds)
     text = "x" * 60_000
     done = scope.run(["sh", "-c", f"printf {text}; printf {text} >&2; sleep 0.05; printf !"])
@@ -148,7 +148,7 @@ def test_a_cancel_ends_the_program_and_its_children(scope: CancelScope, hotline:
 
 
 def test_a_program_gets_sigterm_and_time_to_clean_up(tmp_path: Path) -> None:
-    # The grace period is short: on a busy machine it may be over before the program gets a turn.
+    # The grace period is short, and may be over before the program runs on a busy machine.
     for number in range(20):
         scope, hotline = CancelScope(), Hotline(tmp_path / f"fifo{number}")
         script = f"trap 'echo tidy > {tmp_path}/done; exit' TERM; echo $$ > {hotline.path}; sleep 1000 & wait"
@@ -226,7 +226,7 @@ def test_a_signal_handler_ends_the_program(scope: CancelScope, hotline: Hotline,
 
 
 def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
-    """Python's own SIGINT comes at each line of subprocess until the program is known."""
+    """A SIGINT arrives at each line of ``Popen`` until the program is known."""
     before, moment, is_reached = signal.signal(signal.SIGINT, signal.default_int_handler), 0, True
     known = children()
     try:
@@ -260,7 +260,7 @@ def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
 
 
 def test_output_is_joined_once(scope: CancelScope, hotline: Hotline) -> None:
-    """Joining it at each look would take twice the memory, and would delay a cancel."""
+    """If the output were joined at each poll, it would take twice the memory, and a cancellation would be delayed."""
     size = 32 << 20
     tracemalloc.start()
     try:
@@ -290,7 +290,7 @@ def test_no_process_is_left_when_files_run_out(scope: CancelScope) -> None:
     lowest = os.dup(0)
     os.close(lowest)
     try:
-        # The lowest limit last: Python 3.10's failing Popen leaves its files open.
+        # The lowest limit comes last, because a Popen that fails in Python 3.10 leaves its files open.
         for limit in reversed(range(lowest, lowest + 16)):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             try:

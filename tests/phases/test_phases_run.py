@@ -117,7 +117,7 @@ def test_a_run_in_a_cancelled_scope_starts_no_task() -> None:
 def test_a_late_end_is_reported_as_late(
     records: list[logging.LogRecord], late: type[BaseException], status: str
 ) -> None:
-    """A task that returns after its scope's end hasn't succeeded: not for the caller, and not in log and observer."""
+    """A task that returns after the end of its scope has failed for the caller, the log and the observer."""
     clock, observer = FakeClock(), RecordingObserver()
     scope = CancelScope(clock=clock, timeout=5)
 
@@ -228,7 +228,7 @@ class Broken(RecordingObserver):
 
 
 def test_an_observer_that_blocks_delays_no_other_task() -> None:
-    """A cancel ends a task during a blocked call of the observer, which sees the end later."""
+    """A task can be cancelled and end while a call of the observer blocks. The observer sees the end later."""
     is_blocking, has_ended = threading.Event(), threading.Event()
 
     class Slow(RecordingObserver):

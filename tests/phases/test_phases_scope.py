@@ -287,7 +287,7 @@ def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
         scope.cancel("now")
 
     with left, right:
-        # The best of several: a busy machine may stop any thread for longer.
+        # Only the best of several tries counts, because a busy machine may delay any thread.
         for _ in range(4):
             scope = CancelScope()
             timer = threading.Timer(0.05, cancel, [scope])
@@ -325,7 +325,7 @@ def test_a_signal_handler_may_cancel_at_any_line_of_the_scope() -> None:
             scope.cancel("alarm")
             scope.child().cancel("alarm")
 
-    # By CPU time: by the wall clock a busy machine might do nothing but handle signals.
+    # With the wall clock instead of the CPU time, a busy machine might only handle signals.
     with handler(signal.SIGVTALRM, cancel):
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005, 0.0005)
         try:

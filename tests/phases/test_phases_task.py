@@ -23,7 +23,7 @@ def test_a_function_becomes_a_task_that_takes_the_scope() -> None:
 
 
 def test_a_function_task_is_a_value() -> None:
-    """It is frozen, hashable, equal to an equal task, not a tuple, and described by its name."""
+    """The task is frozen, hashable, equal to an equal task, not a tuple, and described by its name."""
 
     def function(scope: CancelScope) -> int:
         return 1

@@ -58,16 +58,16 @@ class Interrupt(BaseException):
 
 
 def is_pythons_own(frame: FrameType) -> bool:
-    """Tell whether an interrupt would leave a lock of threading's locked for ever, or a thread half started."""
+    """Return whether an interrupt here could leave a lock of ``threading`` held forever, or a thread half started."""
     return frame.f_code.co_filename == threading.__file__ and frame.f_code is not threading.Condition.wait.__code__
 
 
-# An exception in a weak reference's callback (threading has some) is lost, and reported as a warning.
+# An exception in the callback of a weak reference, as in threading, is lost and only reported as a warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-# Method thread: the interrupt here is SIGALRM, which pytest's timeout would use.
+# pytest-timeout must use a thread, because this test needs SIGALRM.
 @pytest.mark.timeout(120, method="thread")
 def test_an_interrupt_at_any_moment_leaves_no_task_running() -> None:
-    # An interrupt at the start of a thread may crash Python 3.11 itself: by day a few, by night many.
+    # An interrupt at the start of a thread may crash Python 3.11, so there are only a few of them by day.
     moments = range(10, 4000, 40 if IS_NIGHTLY else 200)
     running: list[str] = []
     interrupts = 0
@@ -95,7 +95,7 @@ def test_an_interrupt_at_any_moment_leaves_no_task_running() -> None:
             except Interrupt:
                 interrupts += 1
             except ExceptionGroup as group:
-                # An interrupt while threading.Condition has released its lock ends in an error of that lock.
+                # If the interrupt comes while threading.Condition has released its lock, that lock raises an error.
                 (error,) = group.exceptions
                 assert isinstance(error.__context__, Interrupt)
                 interrupts += 1
@@ -103,4 +103,4 @@ def test_an_interrupt_at_any_moment_leaves_no_task_running() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-    assert interrupts >= 0.9 * len(moments)  # one in a weak reference's callback is lost
+    assert interrupts >= 0.9 * len(moments)  # those in the callback of a weak reference are lost

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def change(*steps: Callable[[], None], error: BaseException | None = None) -> None:
-    """Push some steps, and then fail or succeed."""
+    """Push some steps, and then raise the error, if there is one."""
     with all_or_nothing() as undo:
         for step in steps:
             undo.push(step)
@@ -68,11 +68,11 @@ def test_an_interrupted_step_runs_once_more() -> None:
 
 
 class Interrupt(BaseException):
-    """An interrupt like KeyboardInterrupt, which would end pytest."""
+    """A substitute for KeyboardInterrupt, which would end pytest."""
 
 
 def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
-    """Roll back, raise at one line of Undo after the first step has begun, and return whether that line was reached."""
+    """Roll back, with an interrupt at a line of Undo after the first step has begun. Return whether it was reached."""
     lines = 0
     codes = {Undo.roll_back.__code__, Undo._take_last.__code__}
 
@@ -94,7 +94,7 @@ def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
 
 
 def test_an_interrupt_between_steps_skips_none() -> None:
-    """A signal handler may raise at any line once a step has begun: every step still runs."""
+    """Every step runs, even if a signal handler raises an exception at any line after the first step has begun."""
     moment, is_reached = 0, True
     while is_reached:
         moment += 1
@@ -111,7 +111,7 @@ def test_an_interrupt_between_steps_skips_none() -> None:
 
 
 class Interrupted:
-    """A tracer that raises Python's own SIGINT at one line of some functions."""
+    """A tracer that sends SIGINT to this process at a line of some functions."""
 
     def __init__(self, moment: int, *functions: Callable[..., object]) -> None:
         self.codes = {function.__code__ for function in functions}
@@ -147,7 +147,7 @@ BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back, Undo._take_last)
 @pytest.mark.usefixtures("pythons_own")
 @pytest.mark.parametrize("is_inner", [False, True])
 def test_an_interrupt_waits_for_the_end_of_the_rollback(is_inner: bool) -> None:
-    """The interrupt may come at any line once the block has failed."""
+    """The interrupt may come at any line after the block has failed."""
     moment, is_reached = 0, True
     while is_reached:
         moment += 1
