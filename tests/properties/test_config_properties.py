@@ -1,4 +1,4 @@
-"""Any output of a JSON parser is a config or one ConfigError, and every problem has its line."""
+"""Any output of a JSON parser is either a config or a single ConfigError with a line for every problem."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_any_section_is_a_config_or_one_config_error(section: Any) -> None:
 
 @given(st.text())
 def test_only_canonical_prefixes_and_plain_names_pass(text: str) -> None:
-    """A parser accepts exactly what it prints, so that no other text can reach a script or a netlink message."""
+    """A parser accepts only the text that it prints, so that no other text can reach a script or a netlink message."""
     for parse in (parse_prefix, parse_device):
         try:
             value = parse(text)
@@ -66,7 +66,7 @@ def test_an_expected_cidr_is_masked_or_lies_in_a_special_block(number: int, leng
         assert overlap.expected_cidrs == (ExpectedCidr(network),)
 
 
-# Each field has few values, so that entries have much in common; some that compare equal are wrong (True, 1.0).
+# Each field has few values, so that entries have much in common. Some wrong values (True, 1.0) equal correct ones.
 entries = st.fixed_dictionaries(
     {},
     optional={

@@ -1,4 +1,4 @@
-"""The config's JSON Schema accepts what ``Config.from_mapping`` accepts, and refuses the rest as far as it can."""
+"""The JSON Schema of the config accepts what ``Config.from_mapping`` accepts, and refuses the rest if possible."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").r
 
 
 def _pattern(_validator: Any, pattern: str, value: object, _schema: object) -> Iterator[ValidationError]:
-    """Match a pattern as ECMA-262 does, where ``$`` doesn't match before a final newline."""
+    """Match a pattern as in ECMA-262, where ``$`` doesn't match before a final newline."""
     if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
 VALIDATOR = extend(Draft202012Validator, {"pattern": _pattern})(SCHEMA)
 
-# Rules that a schema can't express.
+# Problems that a schema can't express.
 UNSAYABLE = (
     "has host bits set",
     "is already routes[",
-    "is not an integer",  # 1.0 is an integer to a schema
-    "did you mean hostRouting?",  # one edit from it
+    "is not an integer",  # 1.0 is an integer in a schema
+    "did you mean hostRouting?",  # for a key that is one edit away
     "did you mean hostNetworking?",
-    "isn't one interface",  # the same one twice counts as one
+    "isn't one interface",  # naming the same interface twice is allowed
 )
-# Addresses of both families, and their relations.
+# These keys have addresses of both families that depend on each other.
 UNSAYABLE_PLACES = tuple(f"hostNetworking.staleAzureVnet.{key}" for key in ("cidrs[", "keep[", "uplink"))
 
 
@@ -97,7 +97,7 @@ textfiles = mostly(
 
 
 def objects(cls: type, **values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    # hostNetworking's consumer is hostRouting's.
+    # hostNetworking uses the consumer of hostRouting.
     undrawn = {field.name for field in attrs.fields(cls)} - values.keys() - {"consumer"}
     assert not undrawn, f"draw {cls.__name__}'s {undrawn} too"
     return st.fixed_dictionaries({}, optional={json_key(name): value for name, value in values.items()})
@@ -155,7 +155,7 @@ networking = objects(
 
 @st.composite
 def documents(draw: st.DrawFn) -> Any:
-    """Draw a mostly valid config; half of them have one value replaced, or a key added."""
+    """Draw a config that is mostly valid. In half of the configs, a value is replaced or a key is added."""
     keys = ["hostRouting"] * 8 + ["staticRoutes", "host_routing", "HOST-ROUTING", "hostRoutng", "agent"]
     document = {draw(st.sampled_from(keys)): draw(sections)}
     if draw(st.booleans()):
@@ -170,7 +170,7 @@ def documents(draw: st.DrawFn) -> Any:
 
 
 def places(value: object) -> list[Any]:
-    """Return every non-empty object and list of a document."""
+    """Return all objects and lists of a document that aren't empty."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [*([value] if inner else []), *(place for each in inner for place in places(each))]
 

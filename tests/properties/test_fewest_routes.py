@@ -1,4 +1,4 @@
-"""The fix has the fewest routes: compared with an exhaustive search, address by address, on hosts around one /27."""
+"""The fix has no more routes than an exhaustive search finds, on hosts with routes around a /27."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _SETTINGS = settings(
 
 
 def smallest_cover(fixed: list[frozenset[IPv4Address]], wanted: frozenset[IPv4Address]) -> int:
-    """Return how many of some sets cover all addresses, breadth first: one of them covers the first address."""
+    """Return the smallest number of sets that cover all addresses, by a breadth-first search.
+
+    Each step tries the sets that contain the first uncovered address.
+    """
     count, left = 0, {wanted}
     while frozenset() not in left:
         left = {rest - some for rest in left for some in fixed if min(rest) in some}
@@ -47,11 +50,11 @@ def smallest_cover(fixed: list[frozenset[IPv4Address]], wanted: frozenset[IPv4Ad
 
 @attrs.frozen
 class Puzzle:
-    """The constraints of each address of the space, and unusable prefixes.
+    """The constraints of each address in the space, and the prefixes that can't be used.
 
     Args:
-        asks: by address, the fields of a ``Segment``: is_target, above, most; None: it must not be covered.
-        taken: the unusable prefixes.
+        asks: is_target, above and most of a ``Segment`` for each address, or None if no prefix may cover the address.
+        taken: the prefixes that can't be used.
     """
 
     asks: tuple[tuple[bool, int, int] | None, ...]
@@ -59,7 +62,7 @@ class Puzzle:
 
     @property
     def pieces(self) -> list[Segment]:
-        """Return the segments of equal addresses."""
+        """Return the segments of adjacent addresses with equal constraints."""
         pieces: list[Segment] = []
         for number, ask in zip(map(int, ADDRESSES), self.asks, strict=True):
             if ask is None:
@@ -75,7 +78,7 @@ class Puzzle:
         return prefix not in self.taken and all(ask is not None and prefix.prefixlen <= ask[2] for ask in asks)
 
     def covered_by(self, prefix: IPv4Network) -> frozenset[IPv4Address]:
-        """Return the targets for which a prefix is long enough."""
+        """Return the targets inside a prefix for which it is long enough."""
         return frozenset(
             address
             for address, ask in zip(ADDRESSES, self.asks, strict=True)
@@ -85,7 +88,7 @@ class Puzzle:
 
 @st.composite
 def puzzles(draw: st.DrawFn) -> Puzzle:
-    """Draw prefixes painted over each other, as routes are: the longer ones last."""
+    """Draw prefixes that override each other as routes do, so that the longest one counts."""
     target = st.tuples(st.just(True), st.integers(25, 32), st.just(32))
     kept = st.tuples(st.just(False), st.just(-1), st.sampled_from((-1, 26, 27, 28, 29, 30, 31, 32)))
     strokes = draw(st.lists(st.tuples(st.sampled_from(PREFIXES), st.one_of(st.none(), target, target, kept, kept))))
@@ -143,7 +146,7 @@ def questions(draw: st.DrawFn) -> Question:
 def host_of(
     addresses: tuple[tuple[str, str], ...], routes: tuple[Route, ...], cidrs: tuple[IPv4Network, ...] = (SPACE,)
 ) -> Question:
-    """Return a host whose default route is by eth0, and which may use eth1 too."""
+    """Return a host with the default route on eth0 that may also use eth1."""
     all_addresses = (("eth0", "192.0.2.4/24"), *addresses)
     world = World(
         tuple((dev, NewAddress(address)) for dev, address in all_addresses),
@@ -160,12 +163,12 @@ def kernel_of(question: Question) -> FakeKernel:
 
 
 class Judge:
-    """Longest-prefix match over one trie, for hosts with the default rules only; it uses no code of the product."""
+    """A longest-prefix match for hosts with the default rules. It shares no code with the product."""
 
     def __init__(self, kernel: FakeKernel, cidrs: tuple[IPv4Network, ...]) -> None:
         routes = kernel.routes()
         self._own = [a.network for a in kernel.addresses() if a.dev == "eth0" and a.network.prefixlen < 32]
-        # An entry has no metric; a second route with a connected route's destination is refused, whatever its metric.
+        # An entry of the fix has no metric. It must not have the destination of a connected route, whatever its metric.
         main = [route for route in routes if route.table == Table.MAIN]
         self._there = {route.destination for route in main if route.metric == 0 or route.is_connected}
         self._around = {address: [route for route in routes if address in route.destination] for address in ADDRESSES}
@@ -180,19 +183,19 @@ class Judge:
         )
 
     def reach(self, prefix: IPv4Network, wanted: frozenset[IPv4Address]) -> frozenset[IPv4Address] | None:
-        """Return the addresses that a route would fix; None if it would change any other address."""
+        """Return the addresses that a route would fix, or None if it would change other addresses."""
         if prefix in self._there or not all(address in self.before for address in prefix):
             return None
         route = entry(prefix)
         changed = frozenset(a for a in prefix if self.winner(a, (route,)) != self.before[a])
         if not changed <= wanted:
             return None
-        # On eth0's link the entry is a link route, so it has to be inside the subnet.
+        # In a subnet of eth0, the entry becomes a link route, so it has to be inside that subnet.
         subnets = {a: [own for own in self._own if a in own] for a in changed}
         return frozenset(a for a in changed if all(prefix.subnet_of(own) for own in subnets[a]))
 
     def optimum(self, wanted: frozenset[IPv4Address]) -> tuple[frozenset[IPv4Address], int]:
-        """Return the fixable ones of some failing addresses, and the smallest number of routes for them."""
+        """Return those of the failing addresses that routes can fix, and the smallest number of such routes."""
         reach = [found for prefix in PREFIXES if (found := self.reach(prefix, wanted)) is not None]
         fixable: frozenset[IPv4Address] = frozenset().union(*reach)
         return fixable, smallest_cover(reach, fixable)
@@ -209,7 +212,7 @@ def is_fine(route: Route) -> bool:
 
 
 def hold(judge: Judge, wanted: frozenset[IPv4Address], entries: tuple[StaticRoute, ...]) -> frozenset[IPv4Address]:
-    """Check that entries fix all fixable addresses, are the fewest, and change no others; return the unfixable ones."""
+    """Check that the entries are the fewest that fix all fixable addresses, and return the unfixable addresses."""
     more = tuple(entry(static.destination) for static in entries)
     after = {address: judge.winner(address, more) for address in judge.before}
     fixable, fewest = judge.optimum(wanted)

@@ -1,4 +1,4 @@
-"""Lookups in dumped tables and rules give the answers of the kernel that they were read from."""
+"""Lookups in a dump of tables and rules give the same answers as the kernel."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def kernel(addresses: list[tuple[str, NewAddress]], entries: list[Route], rules:
 
 
 def substance(answer: Lookup) -> object:
-    """Return the relevant parts of a lookup; the table may differ while local and main are one trie."""
+    """Return the relevant parts of a lookup. The table isn't, because local and main may share a trie."""
     route = answer.route
     return answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
 
 
 def test_a_snapshots_rule_that_points_back_makes_no_loop() -> None:
-    """The kernel refuses such a rule, so only documents have one."""
+    """The kernel refuses such a rule, so it can only come from a document."""
     default = Route(IPv4Network("0.0.0.0/0"), (NextHop("eth0"),))
     rules = (Rule(5, action=RuleAction.NOP), Rule(10, action=RuleAction.GOTO, goto=5), Rule(20))
     assert Fib(rules, (default,)).lookup(IPv4Address("10.0.0.1")).route == default
@@ -67,7 +67,7 @@ worlds = st.builds(
 @given(worlds)
 def test_a_dump_is_enough_for_the_kernels_answers(made: FakeKernel) -> None:
     fib = Fib(made.rules(), made.routes(), made.addresses())
-    # With so many rules, only some are tried.
+    # With this many rules, a lookup tries only some of them.
     with_more = attrs.evolve(fib, rules=(*EMPTY, *fib.rules))
     for answer in made.lookup(DESTINATIONS):
         assert fib.lookup(answer.address) == with_more.lookup(answer.address) == answer

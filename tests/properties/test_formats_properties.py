@@ -1,4 +1,4 @@
-"""A shell, a YAML parser and a parser of .network files read back the routes that were written, whatever they are."""
+"""A shell, a YAML parser and a parser of .network files read back any routes that were written."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_netplan_file_reads_back_as_the_routes(wanted: list[Route]) -> None:
 
 
 def drop_ins(text: str) -> dict[str, list[dict[str, list[str]]]]:
-    """Return the sections of each interface's file, each with the values of each key."""
+    """Return the sections of the file of each interface, with the values of each key."""
     files: dict[str, list[dict[str, list[str]]]] = {}
     for line in text.splitlines():
         if name := re.match(r"# (\S+): ", line):
@@ -200,7 +200,7 @@ hostile = st.one_of(
 @given(hostile)
 @pytest.mark.parametrize("write", [as_ip, as_netplan, as_networkd])
 def test_a_hostile_interface_name_never_reaches_a_text(write: Callable[[Sequence[Route]], str], name: str) -> None:
-    """The kernel refuses only ``/``, ``:`` and white space in a name, and the default route's name is inherited."""
+    """The kernel refuses only ``/``, ``:`` and white space in a name. Routes may inherit the name from the default."""
     fine = NextHop("eth0", IPv4Address("10.1.0.1"))
     for ways in ((NextHop(name),), (fine, NextHop(name, IPv4Address("10.2.0.1")))):
         with pytest.raises(RouteError, match="is not an interface name"):

@@ -1,4 +1,4 @@
-"""Any table and any config: all or nothing, only our routes, and a second run changes nothing."""
+"""For any table and config, a run installs all or nothing, only touches our routes, and is idempotent."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_refusal_anywhere_is_rolled_back_or_reported(
         try:
             phases.run(ConfigureStaticRoutes(config, host=host))
         except HostRoutingError as error:
-            # The refusal may hit the rollback itself, of a route that doesn't win; the error then says so.
+            # The refusal may also affect the rollback of a route that doesn't win. The error then says so.
             if not any("while putting things back" in note for note in error.__notes__):
                 assert sorted(map(str, kernel.routes())) == sorted(map(str, before))
 
@@ -145,7 +145,7 @@ def test_a_config_reads_back_as_itself(config: Config) -> None:
 
 @attrs.frozen
 class Probe:
-    """A request for the load balancer's probe; no device: remove it."""
+    """A request to install the load balancer probe, or to remove it if there is no device."""
 
     device: str | None
     consumer: str
@@ -224,7 +224,7 @@ def test_plan_report_and_actual_changes_agree(story: list[Config | Probe]) -> No
             became = fates(before, contents(layout), {*layout.markers})
             assert {layout.of(str(path)): action for path, action, *_ in planned.files} == became
             of_files = {layout.of(str(path)): action for path, action, *_ in told.files}
-            # Removed by one task, and made again unchanged by the next.
+            # A task may remove a file that the next task creates again, unchanged.
             assert {action for path, action in of_files.items() if path not in became} <= {"replaced"}
             assert {path: action for path, action in of_files.items() if path in became} == became
             assert sorted(told.units) == sorted(planned.units)
@@ -236,18 +236,18 @@ def test_plan_report_and_actual_changes_agree(story: list[Config | Probe]) -> No
             }
             if isinstance(asked, Config) and is_watched(asked) and asked.watch.textfile is not None:
                 layout.of(asked.watch.textfile).parent.mkdir(parents=True, exist_ok=True)
-                layout.of(asked.watch.textfile).touch()  # as the watcher does
+                layout.of(asked.watch.textfile).touch()  # the watcher creates this file
 
 
 def contents(layout: Layout) -> dict[Path, object]:
-    """Return every file with its mode, except locks and what systemd enables."""
+    """Return the content and mode of every file, except for locks and the links of enabled units."""
     paths = (path for path in layout.root.rglob("*") if path.is_file() and not path.is_symlink())
     locks = (layout.lock, layout.run_lock)
     return {path: (path.read_bytes(), path.stat().st_mode) for path in paths if path not in locks}
 
 
 def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path]) -> dict[Path, str]:
-    """Return the change of each file; for a check's files only whether they are removed."""
+    """Return how each file changed. For the markers of a check, return only removals."""
     became = dict.fromkeys(before.keys() - after.keys(), "removed")
     became |= dict.fromkeys(after.keys() - before.keys() - found, "added")
     return became | {path: "replaced" for path in before.keys() & after.keys() - found if before[path] != after[path]}
@@ -266,7 +266,7 @@ def carry_out(host: Host, asked: Config | Probe) -> Changes:
 
 
 def ask(host: Host, asked: Config | Probe, parts: dict[str, bool]) -> str:
-    """Carry a request out, note the installed parts, and return the consumer, if it is named again."""
+    """Carry out a request, update the installed parts, and return the consumer, or an empty string."""
     carry_out(host, asked)
     if isinstance(asked, Config):
         wanted = {

@@ -1,4 +1,4 @@
-"""The kernel confirms every route that the tables show to win."""
+"""The kernel confirms every route that wins according to the tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_kernel_confirms_the_winning_routes(
     event(f"{len(main) - len(asked)} proven")
     if own_rules:
         assert asked == set(main)
-    # Without the rules, every route of the same tables would need a lookup: at the address that its proof covers.
+    # Without the rules, every route needs a lookup. The address to look up is the one that the proof covers.
     addresses = dict(unproven(main, rules=(), main=by_way, local=local))
     for route in main:
         if route not in asked:

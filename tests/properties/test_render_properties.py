@@ -1,4 +1,4 @@
-"""For any config bash can parse the script, its rows read back as the config, and no other text is in it."""
+"""For any config, bash can parse the script, the rows read back as the config, and there is no other text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ unicast = st.one_of(st.integers(1 << 24, (127 << 24) - 1), st.integers(128 << 24
 
 
 def networks_of(lengths: st.SearchStrategy[int]) -> st.SearchStrategy[IPv4Network]:
-    """Draw networks that contain a unicast address, so that none is in a reserved block."""
+    """Draw networks that contain a unicast address, so that no network is inside a reserved block."""
     return st.builds(lambda number, length: IPv4Network((number, length), strict=False), unicast, lengths)
 
 
@@ -67,7 +67,7 @@ def asset(name: str) -> str:
 
 
 def whole_asset(name: str) -> str:
-    """Return an asset together with the code that the scripts share."""
+    """Return an asset with the code that all scripts share."""
     text = asset(name)
     for line, shared in (("@COMMON@", "common.sh"), ("@ROUTES_AWK@", "routes.awk")):
         text = text.replace(f"{line}\n", asset(shared))
@@ -75,7 +75,7 @@ def whole_asset(name: str) -> str:
 
 
 def rows(script: str, name: str) -> list[str]:
-    """Return the lines at the asset's only placeholder for data."""
+    """Return the lines that a script has in place of the data placeholder of its asset."""
     before, _, after = asset(name).partition("@ROUTES@" if name == "static-routes.sh" else "@CONFIG@")
     head, tail = before.splitlines()[-1], after.splitlines()[1]
     lines = script.splitlines()
@@ -148,7 +148,7 @@ def test_any_check_renders_to_rows_that_read_back(overlap: RouteOverlap, wait_se
 
 
 def _judged(network: IPv4Network) -> int:
-    """Return how many addresses of a network are judged."""
+    """Return the number of addresses in a network that the check judges."""
     return network.num_addresses - sum(block.num_addresses for block in RESERVED if block.subnet_of(network))
 
 
@@ -228,7 +228,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_a_script_differs_from_its_asset_by_the_golden_diff(name: str) -> None:
-    """The golden file is the difference between the asset and a typical script."""
+    """The golden file contains the difference between the asset and a typical script."""
     lines = difflib.unified_diff(
         whole_asset(name).splitlines(), SAMPLES[name].splitlines(), "asset", "script", n=0, lineterm=""
     )
@@ -245,7 +245,7 @@ def test_a_filled_script_is_shellcheck_clean(name: str) -> None:
         for file in bundle(Config(route_overlap={"expectedCidrs": ["10.0.0.0/8"]}), Layout("/out"))
     }
     text = SAMPLES.get(name) or others.get(name) or render_trial([], "2026-11-21T12:00:00Z")
-    shared = "--exclude=SC2034,SC2329"  # not every script uses all the shared code
+    shared = "--exclude=SC2034,SC2329"  # a script doesn't use all of the shared code
     done = subprocess.run([program, shared, "-"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -284,12 +284,12 @@ def test_a_rendered_config_reads_back_from_the_manifest(
         assert read == manifest
         if manifest.parts:
             assert wanted_parts(read.config, layout) == parts
-            # It is itself a config, which is what the watcher reads.
+            # The watcher reads the manifest as a config.
             assert Config.load(layout.manifest) == read.config
 
 
 class Disguised(str):
-    """A name that passes the rules, and prints as another."""
+    """A valid name that is printed as another name."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Any state of a kernel is unchanged after it was written to a document and read back."""
+"""Any state of a kernel survives being written to a document and read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ bytes_ = st.integers(0, 255)
 ipv4 = st.integers(0, 2**32 - 1).map(IPv4Address)
 ipv6 = st.integers(0, 2**128 - 1).map(IPv6Address)
 networks = st.builds(lambda address, length: IPv4Network((address, length), strict=False), ipv4, st.integers(0, 32))
-# To the kernel any bytes except NUL, /, : and white space are a name; os.fsdecode shows them so.
+# The kernel accepts any bytes except NUL, /, : and white space in a name. os.fsdecode decodes them like this.
 names = (
     st.binary(min_size=1, max_size=15)
     .filter(lambda raw: raw.split() == [raw] and not {*b"\0/:"} & {*raw} and raw not in (b".", b".."))
@@ -140,7 +140,7 @@ anything = st.recursive(
 
 @st.composite
 def broken(draw: st.DrawFn) -> object:
-    """Draw a valid document with one value replaced by anything."""
+    """Draw a valid document in which an arbitrary value replaces one of the values."""
     document = draw(snapshots).to_document()
     place: Any = document
     while True:

@@ -1,4 +1,4 @@
-"""Any events: a watcher ends with the right table and verdict, reports each problem once, and its metrics read back."""
+"""After any events, a watcher has the right table and verdict, has reported each problem once, and writes metrics."""
 
 from __future__ import annotations
 
