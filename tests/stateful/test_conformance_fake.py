@@ -1,4 +1,4 @@
-"""The fake kernel against an oracle that knows neither tries nor rules' tables nor events: it reads the dump."""
+"""Compare the fake kernel with a simple oracle that only reads the dump, without tries, rules or events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Lookup, Route
     from hostrouting.model.rules import Rule
 
-# The kernel shows these entries with another type, or no entry.
+# For these addresses, the kernel shows an entry with another type, or no entry.
 _ODD = {IPv4Address(0), IPv4Address("224.0.0.1"), IPv4Address("255.255.255.255")}
 
 
@@ -31,7 +31,7 @@ def _fake() -> Iterator[FakeKernel]:
 
 
 class Machine(ConformanceMachine):
-    """Two fakes that get the same calls, and the invariants of each."""
+    """A machine that makes the same calls on two fakes, and checks invariants."""
 
     make_kernel = staticmethod(_fake)
     make_reference: ClassVar[Callable[[], FakeKernel]] = FakeKernel
@@ -39,7 +39,7 @@ class Machine(ConformanceMachine):
     @invariant()
     def a_look_up_is_the_longest_match_of_the_dump(self) -> None:
         rules = self.reference.rules()
-        # The oracle knows only the rules of a fresh namespace, and only until they are changed.
+        # The oracle only knows the initial rules, and only if they never changed.
         if not _are_initial(rules) or getattr(self, "_were_touched", False):
             self._were_touched = True
             return
@@ -85,7 +85,7 @@ def _are_initial(rules: tuple[Rule, ...]) -> bool:
 
 
 def _naive(address: IPv4Address, entries: tuple[Route, ...], tables: tuple[int, ...]) -> Route | None:
-    """Return the best entry: the longest prefix, then the first table, then the lowest metric."""
+    """Return the entry with the longest prefix, and among those the first table and the lowest metric."""
     fitting = [
         entry
         for entry in entries
@@ -104,12 +104,12 @@ def _check(answer: Lookup, entries: tuple[Route, ...]) -> None:
     elif best.type.is_discard:
         assert answer.discarded_by is best.type, answer
     elif answer.errno is not None:
-        # A source in 127/8 can't leave the host.
+        # Packets with a source in 127/8 can't leave the host.
         assert answer.errno == 22, answer
         assert best.source in (None, IPv4Address("127.0.0.1")), answer
     else:
         assert answer.route is not None
-        # local and main are one trie: an entry of local is found in main.
+        # Tables local and main share a trie, so an entry of local may be found in main.
         assert (answer.route.key[1:], answer.route.hops) == (best.key[1:], best.hops), answer
 
 

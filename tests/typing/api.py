@@ -1,4 +1,4 @@
-"""Type-checked only: users' code is accepted, and results have the documented types."""
+"""Code of users that type checkers must accept, with the documented types of results. It never runs."""
 
 from __future__ import annotations
 
