@@ -1,10 +1,10 @@
-"""The foundation of all tests: a network namespace of their own, a guard around the host, Hypothesis profiles.
+"""The network namespaces of the tests, guards that protect the host, and Hypothesis profiles.
 
 The whole test process moves into a private network namespace before any test is collected, and each test with the
-``kernel`` fixture into a new one. So no test can reach the host's routes by mistake, not even one without the
-``kernel`` mark. The move has to be that early: without root a user namespace comes first, which only a single-threaded
-process can enter, and pytest-xdist starts its threads later (its workers start inside, and make their namespaces as
-root of that user namespace).
+``kernel`` fixture moves into a new one. So no test can reach the routes of the host by mistake, even without the
+``kernel`` mark. The process has to move early, because without root it needs a user namespace, which only a
+single-threaded process can enter, and pytest-xdist starts threads later. The workers of pytest-xdist start inside, and
+create their own namespaces as root of that user namespace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hostrouting.testing import FakeKernel
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-# The host's network namespace, as the first process saw it; workers inherit the variable.
+# The variable contains the network namespace of the host. Workers inherit it from the first process.
 ROOT = Path(__file__).parents[1]
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
 
@@ -62,7 +62,7 @@ settings.register_profile(
 )
 settings.load_profile("nightly" if IS_NIGHTLY else "default")
 
-# Workers and hundreds of programs load the same modules: they are compiled once, outside the source folders.
+# Workers and hundreds of programs load the same modules, so these are compiled once, outside the source folders.
 sys.pycache_prefix = os.environ.setdefault(
     "PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache/pycache")
 )
@@ -74,9 +74,9 @@ _MEMORY, _MEMORY_BYTES = "/dev/shm", 1 << 30
 _refused: str | None = None
 
 
-# --- a limit that nothing outlasts ------------------------------------------------------------------------------
-# pytest-timeout raises an exception in the main thread. If that doesn't stop the test, its process ends after another
-# quarter of the time; pytest-xdist then names the test that its worker ran, and starts another worker.
+# --- a hard time limit ------------------------------------------------------------------------------------------
+# pytest-timeout raises an exception in the main thread. If that doesn't stop the test, its process is killed after
+# another quarter of the time. pytest-xdist then reports the test that the worker ran, and starts another worker.
 
 _LATER = 1.25
 _EXIT_SECONDS = 120.0
@@ -89,7 +89,7 @@ def _set_limit(seconds: float | None) -> None:
 
 
 def _limit_of(item: pytest.Item) -> tuple[float, bool]:
-    """Return seconds, and whether they are for the test's function alone, as pytest-timeout does."""
+    """Return the limit in seconds, and whether it applies only to the test function, as pytest-timeout does."""
     marker = item.get_closest_marker("timeout")
     if marker is not None and marker.args:
         return float(marker.args[0]) * _LATER, bool(marker.kwargs.get("func_only"))
@@ -107,12 +107,12 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 class _Limits:
-    """The plug-in that limits each phase of a test."""
+    """A pytest plug-in that limits the time of each phase of a test."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         seconds, is_for_function = _limit_of(item)
-        # The first worker makes a tree, and the others wait for it.
+        # The first worker may have to build a tree while the others wait.
         with _limited(seconds + (2 * trees.BUILD_SECONDS if is_for_function else 0)):
             return (yield)
 
@@ -139,7 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
     program = Path(__file__).parent / "support/limit.py"
     read_end, _limit = os.pipe()
     argv = [sys.executable, "-I", str(program), str(os.getpid())]
-    # Not Popen, which would complain that it is never waited for: the process outlives this one by a moment.
+    # Popen would warn that the program still runs at exit, because the program ends shortly after this process.
     os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True)
     os.close(read_end)
     config.pluginmanager.register(_Limits())
@@ -148,7 +148,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # The tests sync thousands of files, which takes long on a disk.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell's background job ignores SIGINT; programs that tests start and interrupt would ignore it too.
+        # A background job of a shell ignores SIGINT. Programs that tests start and interrupt would then ignore it too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         enter_namespace()
@@ -165,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Collected tests live to the end: scanned in each garbage collection, they would cost as much as many tests.
+    # Collected tests live to the end. If every garbage collection scanned them, that would take as long as many tests.
     gc.collect()
     gc.freeze()
 
@@ -187,7 +187,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a skipped test if nothing may be skipped."""
+    """Make a skipped test fail if no test may be skipped."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and "ci" in REQUIRED:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -197,7 +197,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def kernel() -> NamespaceKernel:
-    """Return a real kernel in a new network namespace: only ``lo`` is there."""
+    """Return a real kernel in a new network namespace with only ``lo``."""
     return on_linux()
 
 
@@ -209,20 +209,20 @@ def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
 
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    """Return a real kernel with the node of ``build_node``."""
+    """Return a real kernel in which ``build_node`` has built a node."""
     build_node(kernel)
     return kernel
 
 
 @pytest.fixture(params=range(by_day(1, by_night=len(AWKS))))
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Return a sandbox for boot scripts: with every awk by night, by day with one that the test's name determines."""
+    """Return a sandbox for boot scripts, with every awk in nightly runs, or else with one that depends on the test."""
     return Sandbox(tmp_path, awk_or_skip(awks_for(request.function.__name__)[request.param]))
 
 
 @pytest.fixture
 def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command on the test's ``host``, and returns exit code, output and errors."""
+    """Return a function that runs a command on ``host`` and returns its exit code, output and errors."""
 
     def call(*words: object) -> tuple[int, str, str]:
         code = cli.main([str(word) for word in words], host=host)
@@ -239,7 +239,7 @@ def nft() -> None:
 
 @pytest.fixture
 def ebtables() -> None:
-    """Require the ebtables that keeps its rules in nftables."""
+    """Require the variant of ebtables that uses nftables."""
     _need("ebtables-nft", "ebtables-nft-save", "ebtables-nft-restore")
 
 
@@ -253,7 +253,7 @@ def _need(*programs: str) -> None:
 
 @pytest.fixture(scope="session")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return wheel, sdist, SBOM and Debian package of this checkout, made once for all workers."""
+    """Return the folder with the release files of this checkout, which are built once for all workers."""
     missing = [f"{tool} isn't installed" for tool in ("dpkg-deb", "git", "lintian") if shutil.which(tool) is None]
     obstacle = missing[0] if missing else keeper.obstacle()
     if obstacle:
@@ -265,7 +265,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             unfinished = tmp_path_factory.mktemp("release")
-            # The package's dependencies are fetched once: the tests have no network.
+            # The tests have no network, so the dependencies are downloaded from the outer namespace.
             build(ROOT, unfinished, "nsenter", f"--net={trees.outer_network()}")
             unfinished.rename(folder)
     return folder
@@ -273,7 +273,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
-    """Return a context without root's rights, in which the kernel refuses files and netlink writes."""
+    """Return a context without root privileges, in which the kernel refuses to open files and to change routes."""
 
     @contextmanager
     def give_up() -> Iterator[None]:
@@ -297,7 +297,7 @@ def pytest_runtest_teardown() -> None:
 
 
 # --- the host stays unchanged -----------------------------------------------------------------------------------
-# Each access to the host has one guard; a new one needs only its own wrapper here.
+# There is a guard for each kind of access to the host.
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -310,7 +310,7 @@ def _host_is_untouched() -> Iterator[None]:
 
 
 def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to send a netlink change in the host's network namespace."""
+    """Refuse to send a netlink message that changes anything in the network namespace of the host."""
     send = Conversation._send
 
     def guarded_send(self: Conversation, messages: bytes) -> None:
@@ -322,7 +322,7 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to change rules with nft and ebtables, or anything with ip, in the host's network namespace."""
+    """Refuse to change rules or neighbours with nft, ebtables or ip in the network namespace of the host."""
 
     def guarded(change: Callable[..., None]) -> Callable[..., None]:
         def checked(self: Any, *what: Any) -> None:
@@ -341,7 +341,7 @@ def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse a ``Host`` with this machine's files; a network namespace protects only routes."""
+    """Refuse a ``Host`` with the files of this machine, because a network namespace protects only routes."""
     build = Host.__init__
 
     def guarded(self: Host, *args: Any, **kwargs: Any) -> None:

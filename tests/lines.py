@@ -1,7 +1,4 @@
-"""Print the lines of each package, and how many of its Python lines are code, not blank, comment or docstring.
-
-``./run lines`` runs it.
-"""
+"""Print how many lines and how many lines of code each package has:  ./run lines."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _EMPTY = {
 
 
 def code_lines(source: str) -> int:
-    """Return how many lines of a module are neither blank, comment nor docstring."""
+    """Return the number of lines that aren't blank, a comment or part of a docstring."""
     words = set[int]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -38,7 +35,7 @@ def code_lines(source: str) -> int:
 
 
 def _room(path: Path) -> str:
-    """Return a file's row: ``hostrouting/boot`` for one in that package, the top package for others."""
+    """Return the name of the row for a file, which is ``hostrouting/boot`` for a file in that package."""
     package, *inner = path.relative_to(_ROOT).parts[:-1]
     return "/".join((package, *inner[:1]))
 

@@ -1,6 +1,6 @@
-"""The layers: a package imports only those below it, none of their private modules, and there are no cycles.
+"""A package imports only public modules of the packages below it, and there are no import cycles.
 
-Every import counts, also one inside a function or for type checkers only.
+These tests also check imports inside functions and imports for type checkers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hostrouting.boot.bundle import rendered_files
 
 ROOT = Path(__file__).parent.parent
 
-# From the bottom up. Packages of one layer don't import each other.
+# The layers from the bottom to the top. Packages in the same layer don't import each other.
 LAYERS = (
     ("phases", "model", "_lazy"),
     ("config",),
@@ -34,14 +34,14 @@ LAYERS = (
     ("cli", "testing"),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-# hostrouting itself, and modules outside the packages, are for users.
+# The top layer contains hostrouting itself and the modules outside of its packages, which are for users.
 TOP = len(LAYERS)
-# A package may import only the version from there.
+# The version is the only name in the top layer that a package may import.
 VERSION = ("hostrouting", "hostrouting.__version__")
-# Within the command line, only its own commands import the plug-in.
+# In the command line, only the commands of the plug-in import it.
 KNOWS_AZURE = "hostrouting.cli.azure."
 
-# Behind the port for routes, in one package.
+# The two implementations of the routes port, which share a package.
 SIDES = {
     "fake": ("hostrouting.kernel.memory.", "hostrouting.kernel._memory."),
     "adapter": ("hostrouting.kernel.netlink.", "hostrouting.kernel.rtnetlink."),
@@ -96,7 +96,7 @@ def names_in(source: str) -> set[str]:
 
 
 def package_of(name: str) -> str | None:
-    """Return our package that contains a module; empty: a module outside of them; None: it isn't ours."""
+    """Return the package of a module, an empty string if it is in none of them, or None if it isn't ours."""
     first, _, rest = name.partition(".")
     if first != "hostrouting":
         return first if first == "phases" else None
@@ -111,7 +111,7 @@ def nodes_of(source: str) -> list[ast.AST]:
 
 @cache
 def imports(source: str, *, for_types: bool = True) -> set[str]:
-    """Return every name that a module imports anywhere, as ``package.module`` and ``package.module.name``."""
+    """Return all names that a module imports, as ``package.module`` and ``package.module.name``."""
     names: set[str] = set()
     nodes = nodes_of(source)
     if not for_types:
@@ -130,7 +130,7 @@ def imports(source: str, *, for_types: bool = True) -> set[str]:
 
 @cache
 def sources() -> dict[str, str]:
-    """Return the text of each of our modules, by its name."""
+    """Return the source of each of our modules, by its name."""
     paths = [path for package in ("hostrouting", "phases") for path in (ROOT / package).rglob("*.py")]
     return {module_name(path): path.read_text() for path in paths}
 
@@ -140,7 +140,7 @@ def module_name(path: Path) -> str:
 
 
 def objections(module: str, source: str) -> list[str]:
-    """Return what is wrong with the imports of a module."""
+    """Return descriptions of wrong imports in a module."""
     found = [why for name in sorted(imports(source)) if (why := objection(module, name))]
     if module != "hostrouting._lazy" and (called := BY_STRING & names_in(source)):
         found.append(f"{' '.join(called)}: an import that no reader sees")
@@ -148,7 +148,7 @@ def objections(module: str, source: str) -> list[str]:
 
 
 def objection(module: str, name: str) -> str:
-    """Return what is wrong with a module's import of a name; empty: nothing."""
+    """Return why a module may not import a name, or an empty string if it may."""
     here, there = package_of(module), package_of(name)
     if {side_of(module), side_of(name)} == {"fake", "adapter"}:
         return f"{name}: fake and adapter are siblings"
@@ -164,7 +164,7 @@ def objection(module: str, name: str) -> str:
 
 
 def side_of(name: str) -> str:
-    """Return the side of the port for routes on which a module is, if any."""
+    """Return which implementation of the routes port a module belongs to, or an empty string."""
     return next((side for side, homes in SIDES.items() if f"{name}.".startswith(homes)), "")
 
 
@@ -179,7 +179,7 @@ def test_a_module_imports_only_public_modules_below_it() -> None:
     ids=["at the top", "in a function", "for types"],
 )
 def test_an_upward_import_is_found(package: str, plant: str) -> None:
-    """The import may be planted anywhere, and of anything."""
+    """The import is found wherever it is planted."""
     for other in LEVEL.keys() - {package}:
         statement = f"from {home(other)} import x"
         is_fine = LEVEL[other] < LEVEL[package] and other != "azure"
@@ -197,7 +197,7 @@ def home(package: str) -> str:
         ("hostrouting.tasks.planted", "from phases._scope import CancelScope"),
         ("phases.planted", "import hostrouting"),
         ("hostrouting._lazy", "from hostrouting.cli.entry import main"),
-        # A public name may come from any package, so it would be a hidden upward import.
+        # A public name may come from any package, so this would hide an upward import.
         ("hostrouting.model.planted", "def later():\n    from hostrouting import Configure"),
         ("hostrouting.model.planted", "import hostrouting"),
         ("hostrouting.model.planted", "from hostrouting import *"),
@@ -208,7 +208,7 @@ def home(package: str) -> str:
         # Only its own commands may import the plug-in.
         ("hostrouting.cli.azure_like", "from hostrouting.azure.probe import plan"),
         ("hostrouting.cli.commands", "from hostrouting.azure import nodes"),
-        # A bug in an adapter that the fake imports is on both sides, where no comparison finds it.
+        # If the fake imported an adapter, both would have the same bugs, and no comparison would find them.
         ("hostrouting.kernel._memory.net", "from hostrouting.kernel.rtnetlink.wire import x"),
         ("hostrouting.kernel.memory", "from hostrouting.kernel.netlink import x"),
         ("hostrouting.kernel.netlink", "from hostrouting.kernel.memory import x"),
@@ -230,7 +230,7 @@ def test_a_plug_in_named_in_a_rendered_file_is_found(name: str, monkeypatch: pyt
 
 
 def test_the_core_names_no_unit_of_the_plug_in() -> None:
-    """Neither code nor assets do: the plug-in's units come with its own part."""
+    """The plug-in has its own part with its units, so neither code nor assets of the core name them."""
     for package in {name for name in LEVEL if LEVEL[name] < LEVEL["azure"]} - {"phases", "_lazy"}:
         for path in (ROOT / "hostrouting" / package).rglob("*.*"):
             if "__pycache__" not in path.parts and path.is_file():
@@ -238,7 +238,7 @@ def test_the_core_names_no_unit_of_the_plug_in() -> None:
 
 
 def rendered() -> str:
-    """Return all files that the core renders, each after its path."""
+    """Return the paths and texts of all files that the core renders."""
     files = rendered_files(Config.from_mapping(EVERYTHING), Layout())
     return "".join(f"{file.path}\n{file.text}\n" for file in files)
 
@@ -251,12 +251,12 @@ def test_modules_have_no_import_cycles() -> None:
     modules: dict[str, set[str]] = {}
     for module, source in sources().items():
         found = imports(source)
-        # "from package import module" imports the module, and the package only for a name that it defines.
+        # "from package import module" imports the module. It uses the package only for names that the package defines.
         inner = {name for name in found if name in sources()}
         modules[module] = {
             name for name in inner - {module} if not any(other.startswith(f"{name}.") for other in inner)
         }
-    modules.pop("hostrouting")  # its names are looked up at their first use
+    modules.pop("hostrouting")  # it imports its names when they are first used
     try:
         TopologicalSorter(modules).prepare()
     except CycleError as error:
@@ -308,9 +308,9 @@ def test_a_name_loads_only_what_it_needs(statement: str, unloaded: str) -> None:
 
 
 def tricks(module: str, source: str) -> list[str]:
-    """Return tricks for speed that break privacy, identity, or the garbage collection of the whole process."""
+    """Return the tricks for speed in a module that circumvent constructors, rely on identity, or change the gc."""
     made = [node for node in nodes_of(source) if isinstance(node, ast.Call)]
-    # attrs documents this call for fields that a frozen class sets after its construction.
+    # attrs documents this call as the way to set a field of a frozen instance.
     is_own = "object.__setattr__(self, "
     calls = [ast.unparse(node.func) for node in made if not ast.unparse(node).startswith(is_own)]
     found = [call for call in calls if call in ("id", "object.__setattr__")]
@@ -320,7 +320,7 @@ def tricks(module: str, source: str) -> list[str]:
 
 
 def test_no_module_uses_tricks_for_speed() -> None:
-    """The garbage collector belongs to the process, and only a value's constructor makes it."""
+    """The garbage collector belongs to the process, and values are only made by their constructors."""
     assert [trick for module, source in sources().items() for trick in tricks(module, source)] == []
     planted = "import gc\nid(x)\nobject.__setattr__(x, 'y', 1)\nIPv4Network.__new__(IPv4Network)"
     assert len(tricks("hostrouting.model.planted", planted)) == 4

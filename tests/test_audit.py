@@ -1,4 +1,4 @@
-"""The audit counts its comparisons and finds mistakes, and its page has the figures."""
+"""The audit counts its comparisons and finds mistakes, and its page shows the figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs/explanation"
 
 
-# Odd hosts (with five plain ones for each), hosts that sockets judge, hosts that meet events, and addresses of each.
+# The size of a block: its odd hosts, the hosts that sockets judge, the hosts with events, and the addresses of a host.
 FEW = (1, 2, 1, 64)
 
 
@@ -44,8 +44,8 @@ def test_a_few_hundred_lookups_are_right_and_counted(figures: Figures) -> None:
     plain = figures.plain
     assert figures.lookups >= 100
     assert plain.answers >= 2 * plain.lookups > 0
-    # A plain host may draw a feature that a snapshot can't hold, and then counts as odd; how often depends on
-    # Hypothesis.
+    # A plain host may get a feature that a snapshot can't represent, and then it counts as odd. Hypothesis decides how
+    # often that happens.
     assert plain.worlds > 0 < figures.odd.worlds
     assert (plain.worlds + figures.odd.worlds) % (5 * FEW[0]) == 0
     assert figures.seen.features.total() > figures.seen.worlds > 0
@@ -64,7 +64,7 @@ def test_the_same_name_draws_the_same_hosts() -> None:
     assert for_sockets("one", 3) == for_sockets("one", 3) != for_sockets("two", 3)
 
 
-# The unpatched functions.
+# The original functions, which some tests replace.
 _checked, _seen_leaving = asking.checked, connecting.seen_leaving
 
 

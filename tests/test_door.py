@@ -1,4 +1,4 @@
-"""Programs can do whatever the shell can: an agent with the public names alone, compared with the command line."""
+"""A program that only uses the public names can do everything that the command line can do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ADDRESS = "172.16.1.9"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Return a node like an H200: the connected route of ib0 shadows the cluster's addresses."""
+    """Return a node like an H200, where the connected route of ib0 shadows the addresses of the cluster."""
     layout = Layout(tmp_path / "root")
     layout.units.mkdir(parents=True)
     (layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\n")
@@ -79,7 +79,7 @@ def files_of(folder: Path) -> dict[str, bytes | None]:
 
 
 def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
-    """The agent checks, plans, applies, explains, takes and judges snapshots, examines and removes."""
+    """The agent uses every operation of the library, from check and plan to remove."""
     (finding,) = check(CONFIG, host=host).findings
     assert finding.devs == ("ib0",)
     wanted = plan(CONFIG, host=host)
@@ -122,7 +122,7 @@ def test_functions_return_what_commands_print(
 
 
 def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
-    """They leave no marker, no lock, and no route."""
+    """They add no marker, lock or route."""
     before = files_of(tmp_path), host.routes.routes(), host.routes.rules()
     check(CONFIG, host=host)
     plan(CONFIG, host=host)
@@ -146,7 +146,7 @@ def test_a_check_waits_until_its_scope_ends(tmp_path: Path) -> None:
 
 @pytest.fixture
 def recorded(host: Host, tmp_path: Path) -> Host:
-    """Return a file with the sick host's snapshot."""
+    """Return a file with a snapshot of the unhealthy host."""
     path = tmp_path / "node-7.json"
     snapshot(host=host).save(path)
     document = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Every example runs, and prints what it promises."""
+"""Every example runs and prints what it should."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
-# The arguments of each example, a line of its output, and the beginning of each line of its stderr.
+# The arguments of each example, a line of its output, and the prefix of each line of its standard error.
 RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0", None),
     "agent.py": (["--try"], "1 routes added; verdict: ok; started kube1", "INFO "),
 }
-# Files that aren't programs: the agent's tests, and backends that tests/kernel/test_example_backend.py runs.
+# These files aren't programs. tests/kernel/test_example_backend.py tests the backends.
 RUN_ELSEWHERE = {"test_agent.py", "ip_command_backend.py", "pyroute2_backend.py"}
 
 

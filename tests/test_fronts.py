@@ -1,8 +1,10 @@
-"""The files of deploy/kubernetes keep the documented contracts of the tools that they are for.
+"""The files in deploy/kubernetes fulfil the documented contracts of the tools that use them.
 
-node-problem-detector: docs/custom_plugin_monitor.md of its repository (0 OK, 1 a problem, anything else unknown; output
-is cut at ``max_output_length`` bytes; a rule's time-out is at most the global one, and its path must exist; a permanent
-rule's condition must be listed). Node Health Check: its README (a check returns 0, or calls ``die`` and returns 1).
+The contract of node-problem-detector is in docs/custom_plugin_monitor.md of its repository. The exit code 0 means OK, 1
+means a problem, and anything else means unknown. The output is truncated to ``max_output_length`` bytes. The time-out
+of a rule must not exceed the global one, its path must exist, and the condition of a permanent rule must be listed.
+
+The contract of Node Health Check is in its README. A check either returns 0, or calls ``die`` and returns 1.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ FOLDER = Path(__file__).parent.parent / "deploy/kubernetes"
 PLUGIN = FOLDER / "check_route_overlap.sh"
 PLUGIN_CONFIG = FOLDER / "route-overlap.json"
 
-# A PATH without programs: the plugin needs only its shell, so no program can hang.
+# There are no programs on this PATH. The plugin needs only its shell, so no program can hang.
 NOTHING_ON_THE_PATH = {"PATH": "/nonexistent"}
 
 
 def checked(*cidrs: str, default: bool = True) -> Callable[[Path], str]:
-    """Make the library leave its own markers, and return their folder."""
+    """Return a function that makes the library write its markers and returns their folder."""
 
     def leave(root: Path) -> str:
         kernel = shadowed_kernel()
@@ -115,7 +117,7 @@ def test_a_marker_that_is_no_file_gets_no_verdict(tmp_path: Path, shell: str, le
 
 
 def test_under_another_name_it_prints_the_same(tmp_path: Path) -> None:
-    """It doesn't report a healthy node by default."""
+    """The plugin doesn't report a healthy node if it has another name."""
     copy = shutil.copy(PLUGIN, tmp_path / "plugin")
     done = subprocess.run([copy, overlap(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "OVERLAP: 172.16.0.0/16 routes via ib0, expected eth0\n")
@@ -126,11 +128,11 @@ def seconds(span: str) -> int:
 
 
 class Detector:
-    """A node-problem-detector's custom plugin monitor, by its rules: it lists what it reports of a condition, in order.
+    """A model of the custom plugin monitor of node-problem-detector, which lists the reported conditions in order.
 
     Args:
-        config: the detector's config.
-        folder: the folder that replaces the rule's first argument.
+        config: the config of the detector.
+        folder: the folder that replaces the first argument of the rule.
     """
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
@@ -147,7 +149,7 @@ class Detector:
         self.look()
 
     def look(self) -> None:
-        """Do what the detector does at its start, and after each ``invoke_interval``."""
+        """Do what the detector does when it starts, and after each ``invoke_interval``."""
         argv = ["sh", str(PLUGIN), str(self.folder)]
         done = subprocess.run(
             argv, env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=False, executable="/bin/sh"
@@ -185,7 +187,7 @@ def test_the_detector_sees_a_change_within_a_minute(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("leave", "status"), [(overlap, "True"), (no_default_route, "Unknown"), (str, "Unknown")])
 def test_a_restarted_detector_never_reports_a_sick_node_as_healthy(tmp_path: Path, leave: Any, status: str) -> None:
-    """A controller that watches the condition would lift a taint, or close an incident, at once."""
+    """Otherwise a controller that watches the condition would immediately remove a taint or close an incident."""
     folder = Path(leave(tmp_path))
     assert [told for told, _, _ in Detector(CONFIG, folder).reported] == [status]
     without = CONFIG | {"pluginConfig": CONFIG["pluginConfig"] | {"skip_initial_status": False}}
@@ -229,7 +231,7 @@ def test_the_detectors_pod_sees_plugin_config_and_markers() -> None:
 
 
 def test_the_rule_taints_a_node_until_its_condition_is_false() -> None:
-    """By the node-readiness-controller's CRD a missing condition isn't good without a ``defaultStatus``."""
+    """According to the CRD, a missing condition counts as good only if the rule has a ``defaultStatus``."""
     (rule,) = documents("node-readiness-rule.yaml")
     assert (rule["apiVersion"], rule["kind"]) == ("readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
     spec = rule["spec"]
@@ -257,7 +259,7 @@ def test_the_object_monitors_policy_fits_nvsentinel() -> None:
 
 # --- Node Health Check ---------------------------------------------------------------------------------------------
 
-# NHC's part: it reads the file and runs the line of nhc.conf; `die` records the message and goes on.
+# This script does the part of NHC: it sources the file and runs the line of nhc.conf. Here, `die` prints its message.
 DRIVER = """
 function die() { local CODE="$1"; shift; printf 'die %s %s\\n' "$CODE" "$*"; }
 source "$1" || exit 70
@@ -294,7 +296,7 @@ def test_the_health_check_dies_or_is_silent(tmp_path: Path, leave: Any, said: st
 
 
 def test_the_health_check_defines_only_its_own_names() -> None:
-    """NHC reads every file of its folder into one shell."""
+    """NHC sources all files in its folder into the same shell."""
     bash = shutil.which("bash")
     assert bash is not None
     names = "compgen -v; compgen -A function"
@@ -308,7 +310,7 @@ def test_the_health_check_defines_only_its_own_names() -> None:
 
 
 def test_azures_health_check_reads_the_markers_in_its_container(tmp_path: Path) -> None:
-    """NHC runs the part behind ``||`` of each line."""
+    """NHC runs the part of each line that follows ``||``."""
     lines = [line for line in (FOLDER / "azurehpc-health-checks.conf").read_text().splitlines() if line[:1] != "#"]
     commands = [line.strip().removeprefix("* || ") for line in lines]
     assert commands == ["export HOSTROUTING_RUN_DIR=/mnt/run/aks-flex-node", "check_routes_overlap"]

@@ -1,4 +1,4 @@
-"""A test that hangs anywhere fails within its limit, and shows where; nothing that it has started continues."""
+"""A test that hangs fails within its time limit, shows where it hangs, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from nightly import IS_NIGHTLY
 
 HERE = Path(__file__).parent
-# pytest-timeout uses SIGALRM; without it only the limit of the process is left.
+# pytest-timeout uses SIGALRM. If a test blocks it, only the limit of the process remains.
 DEAF = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
 HANGS = {
     "lock": "lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()",
@@ -23,7 +23,7 @@ HANGS = {
 
 def is_running(words: bytes) -> bool:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process may have ended
             if words in path.read_bytes():
                 return True
     return False
@@ -44,7 +44,7 @@ def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
         text += (
             f"def {name}():\n    {DEAF if is_deaf else 'pass'}\n    {HANGS[kind].replace('planted', str(tmp_path))}\n\n"
         )
-        lines[name] = text.count("\n") - 1  # the line in which it hangs
+        lines[name] = text.count("\n") - 1  # the line where the test hangs
     planted.write_text(f"{text}def test_other():\n    pass\n")
     done = subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""A release: its page in an index, its contents, and its reproducibility from its own sdist."""
+"""A release has a valid description and the right contents, and can be reproduced from its sdist."""
 
 from __future__ import annotations
 

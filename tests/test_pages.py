@@ -1,4 +1,4 @@
-"""README and site are true: their blocks run, and their links lead somewhere."""
+"""The code blocks in the README and the docs run, and their links work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Programs write these pages, and the programs' tests check them.
+# Programs generate these pages, and tests of the programs check them.
 MADE = {"docs/howto/h200.md", "docs/explanation/performance.md", "docs/explanation/audit.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -36,7 +36,7 @@ def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """Return the anchors of the headings, as GitHub and MyST make them."""
+    """Return the anchors that GitHub and MyST generate for the headings."""
     without_blocks = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)", without_blocks, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

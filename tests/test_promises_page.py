@@ -1,4 +1,4 @@
-"""docs/promises.md names existing tests."""
+"""Every test that docs/promises.md names exists."""
 
 from __future__ import annotations
 

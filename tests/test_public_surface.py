@@ -1,4 +1,4 @@
-"""The public names exist, and docs/reference/api.md lists them: a change of that page changes the contract."""
+"""The public names exist, and docs/reference/api.md lists them. A change of that page is a change of the API."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_missing_name_is_an_attribute_error() -> None:
 
 
 def imported_beside(folder: Path) -> str:
-    """Return the last line of an import's errors, with some modules before ours on the path."""
+    """Import hostrouting with the modules in a folder first on the path, and return the last line of stderr."""
     done = subprocess.run(
         [sys.executable, "-c", "from hostrouting import Config"],
         env=os.environ | {"PYTHONPATH": f"{folder}:{Path(__file__).parent.parent}"},

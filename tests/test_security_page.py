@@ -1,4 +1,4 @@
-"""The installation has the modes of files, and the watcher the rights, of docs/explanation/security.md."""
+"""File modes and the privileges of the watcher are as described in docs/explanation/security.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOCUMENT = {
 
 @pytest.fixture
 def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Layout]:
-    """Return what apply has written, under the umask that a test asks for."""
+    """Return the layout after ``apply``, which ran with the umask of the test."""
     layout = Layout(tmp_path)
     layout.config.parent.mkdir(parents=True)
     layout.config.write_text(json.dumps(DOCUMENT))

@@ -1,4 +1,4 @@
-"""Four type checkers accept users' code; ./run lint checks the rest with mypy and pyright."""
+"""Four type checkers accept the code of users. ./run lint checks all other code with mypy and pyright."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parent.parent
 
-# Names that the README's blocks presuppose.
+# Definitions of names that the code blocks of the README use.
 BEFORE = """\
 # pyright: strict, reportUnusedImport=false, reportDuplicateImport=false
 from dataclasses import dataclass
