@@ -1,4 +1,4 @@
-"""The ``hostNetworking`` section is read as strictly as ``hostRouting``, next to it."""
+"""The ``hostNetworking`` section is parsed as strictly as ``hostRouting``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load balancer's probes on a node in memory: plan, installation and removal."""
+"""The plan, installation and removal of the load balancer probe on a node in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = {
     "etc/systemd/system/nftables.service.d/hostrouting-load-balancer-probe.conf",
     "etc/systemd/system/nftables-flush.service.d/hostrouting-load-balancer-probe.conf",
 }
-# As nft 1.0.6 prints it; other versions word the flags and the priority differently, and omit the table's comment.
+# The output of nft 1.0.6. Other versions print the flags and the priority differently, and omit the table comment.
 LISTING = f"""\
 table ip6 {TABLE} {{
 	comment "hostrouting: IPv6 health probes of Azure's load balancer"
@@ -154,7 +154,7 @@ def test_another_device_replaces_the_first(host: Host, node: FakeProbeNode) -> N
 
 
 class Refusing(FakeProbeNode):
-    """An nft that refuses the rules for azure0."""
+    """A node whose nft refuses the rules for azure0."""
 
     def load(self, text: str) -> None:
         if "azure0" in text:
@@ -163,7 +163,7 @@ class Refusing(FakeProbeNode):
 
 
 class Led(FakeProbeNode):
-    """A node on which a policy rule bypasses the route by azure0."""
+    """A node on which a policy rule bypasses the route via azure0."""
 
     def route(self) -> str | None:
         return "default via fe80::9 dev eth9" if "azure0" in (self.pinned or "") else self.pinned

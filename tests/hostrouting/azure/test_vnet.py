@@ -1,4 +1,4 @@
-"""The clean-up after azure-vnet on a node in memory: what is removed, what stays, and why; locks and state file."""
+"""Cleaning up after azure-vnet on a node in memory: what is removed, what stays and why, and the locks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ OUTSIDE = "it is outside of the given CIDRs"
 
 
 def at(mac: str | None, name: str = "azvnew", master: str | None = "azure0", **more: Any) -> Interface:
-    """Return the host's end of a pod's veth pair."""
+    """Return the host end of the veth pair of a pod."""
     return Interface(name, "aa:aa:aa:aa:aa:08", master=master, far_mac=mac, **more)
 
 
@@ -90,7 +90,7 @@ def of(items: tuple[Item, ...]) -> set[str | Neighbour]:
 
 
 def why(items: tuple[Item, ...], what: str | Neighbour) -> tuple[str, str | None]:
-    """Return the reason for an item, which has to be among these, and its interface."""
+    """Return the reason and the interface of an item, which must be among the given ones."""
     (reason,) = {(item.reason, item.interface) for item in items if item.what == what}
     return reason
 
@@ -99,7 +99,7 @@ def why(items: tuple[Item, ...], what: str | Neighbour) -> tuple[str, str | None
 
 
 def test_only_leftovers_of_a_gone_pod_are_removed() -> None:
-    for found in (plan(node_state()), plan(node_state(), DEAD)):  # a listed pod may be dead
+    for found in (plan(node_state()), plan(node_state(), DEAD)):  # the state file may list a pod that is gone
         assert of(found.removed) == {*GONE_RULES, neighbour(GONE)}
         assert of(found.kept) == {*LIVE_RULES, NODE_RULES[2], neighbour(LIVE, LIVE_MAC)}
         assert found.other_rules == 2
@@ -198,7 +198,7 @@ UNKNOWN_MAKER = "nothing shows that azure-vnet made it"
         ((dnat(GONE),), neighbour(GONE), (), None),
         ((SNAT,), neighbour(GONE), (DEAD,), None),
         *(
-            # After a flush of the rules nothing explains it, and an administrator may have made it.
+            # After the rules were flushed, there is no evidence, and an administrator may have added the neighbour.
             ((rule,), neighbour(GONE), (), UNKNOWN_MAKER)
             for rule in (SNAT, dnat(GONE, "a2:06:00:20:0b:01"), dnat("10.1.0.35"), LONE, dnat(GONE, uplink="eth1"))
         ),
@@ -227,7 +227,7 @@ def test_a_neighbour_needs_a_reason_to_be_removed(
 
 @attrs.frozen
 class Pod:
-    """A pod that azure-vnet made, and its remains; its number makes its names, so that no two pods share one."""
+    """A pod that azure-vnet made, and its leftovers. Its MAC and its interface depend on its unique number."""
 
     number: int
     at: int
@@ -249,7 +249,7 @@ pods = st.builds(Pod, st.integers(1, 99), st.integers(100, 103), st.booleans(), 
 
 @given(st.lists(pods, max_size=6, unique_by=lambda pod: pod.number), st.randoms())
 def test_only_leftovers_of_gone_pods_are_removed(them: list[Pod], shuffle: random.Random) -> None:
-    """The order doesn't matter, even if several pods had one address; and the rest is planned in the same way again."""
+    """The order doesn't matter, even if pods shared an address. A second plan for the remaining rules is the same."""
     names = {pod: f"azv{pod.number}" for pod in them}
     ends = [at(f"a2:00:00:00:00:{pod.number:02x}", names[pod]) for pod in them if pod.is_alive]
     made = [what for pod in them for what in pod.made.values()]
@@ -438,14 +438,14 @@ def test_neighbours_are_removed_before_rules_and_both_verified(host: Host, node:
 
 
 class Lying(FakeBridgeNode):
-    """A restore that reports success, and has done nothing."""
+    """A node whose restore command does nothing, but reports success."""
 
     def remove_rules(self, rules: Sequence[str]) -> None:
         pass
 
 
 class Failing(FakeBridgeNode):
-    """A batch that finds a changed rule."""
+    """A node whose batch fails because a rule has changed."""
 
     def remove_rules(self, rules: Sequence[str]) -> None:
         raise AzureVnetError("can't delete 3 rules", errno=1)
@@ -478,7 +478,7 @@ def test_nothing_is_done_without_a_config_or_in_an_image(tmp_path: Path, host: H
 
 @pytest.mark.parametrize(("lock", "seconds"), [(LOCK_FILE, 5), (LOCK_FILE, 0), ("/run/aks-flex-node/lock", 60)])
 def test_a_held_lock_is_an_error(host: Host, node: FakeBridgeNode, lock: str, seconds: int) -> None:
-    """Any other path would be a lock that no program holds."""
+    """The paths must be exact, because no program would hold a lock with another path."""
     assert (STATE_FILE, LOCK_FILE) == ("/var/run/azure-vnet.json", "/var/run/azure-vnet/azure-vnet.lock")
     path = host.layout.of(lock)
     path.parent.mkdir(parents=True)

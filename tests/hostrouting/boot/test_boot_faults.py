@@ -1,4 +1,4 @@
-"""A run that is killed or refused at any step leaves the old or the new state, and the next run heals it."""
+"""A run that is killed or refused at any step leaves the old or the new state, and the next run repairs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Ignition document holds the files of an installation, in the format of specification 3.4.0."""
+"""An Ignition document has the files of an installation and conforms to specification 3.4.0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONSUMERS = ("systemd-nspawn@.service", "kubelet.service")
 
 
 def closed(**properties: Any) -> dict[str, Any]:
-    """Return the schema of an object with exactly these keys; those that end with a question mark are optional."""
+    """Return the schema of an object with exactly these keys. Keys that end with a question mark are optional."""
     named = {name.removesuffix("?"): told for name, told in properties.items()}
     required = [name for name in properties if not name.endswith("?")]
     return {"type": "object", "properties": named, "required": required, "additionalProperties": False}
@@ -100,7 +100,7 @@ def test_the_reference_validator_accepts_it(tmp_path: Path) -> None:
     if program is None:
         pytest.skip("no ignition-validate on this machine")
     path, text = tmp_path / "routing.ign", json.dumps(ignition(config()))
-    # Ignition 2.14, Debian's, knows the version by its experimental name.
+    # Ignition 2.14 of Debian only knows the experimental name of the version.
     for version in ("3.4.0", "3.4.0-experimental"):
         path.write_text(text.replace('"3.4.0"', f'"{version}"'))
         done = subprocess.run([program, str(path)], capture_output=True, text=True, check=False)

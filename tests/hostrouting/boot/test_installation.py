@@ -1,4 +1,4 @@
-"""The installation for the next boot: in the right order, all or nothing, and removable without a trace."""
+"""The installation for the next boot has the right order, is all or nothing, and can be removed without a trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOTHING = config(cidrs=())
 
 
 def tree(layout: Layout) -> dict[str, object]:
-    """Return everything except /run: content and mode of files, targets of links, folders."""
+    """Return everything outside of /run, with the content and mode of files and the targets of links."""
 
     def one(path: Path) -> object:
         if path.is_symlink():
@@ -62,7 +62,7 @@ def tree(layout: Layout) -> dict[str, object]:
 
 
 def steps(layout: Layout) -> list[str]:
-    """Return the gate's list, without folders and checksums."""
+    """Return the lines of the gate list without folders and checksums."""
     *rows, end = layout.gate_list.read_text().splitlines()
     assert end == "end"
     return [" ".join(row.split()[:2]).removeprefix("/etc/aks-flex-node/") for row in rows]
@@ -108,7 +108,7 @@ def test_the_manifest_names_every_written_file(host: Host, layout: Layout) -> No
 
 @pytest.mark.parametrize("is_by_config", [False, True])
 def test_remove_restores_the_tree(host: Host, layout: Layout, kernel: FakeKernel, is_by_config: bool) -> None:
-    """The reference leaves script and unit, which install the old routes at every boot."""
+    """The reference leaves its script and unit behind, which then install the old routes at every boot."""
     before, routes = tree(layout), kernel.routes()
     apply(host)
     apply(host, config(SHADOWED, consumer="kubelet.service", mode="WARN"))
@@ -132,7 +132,7 @@ def test_a_second_run_touches_no_file_and_reloads_nothing(host: Host, layout: La
 
 
 def test_many_routes_wait_as_long_as_one(layout: Layout) -> None:
-    """The reference sets its "cached" device in a subshell, so each route waits again."""
+    """The reference sets its "cached" device in a subshell, so it waits again for each route."""
     clock, bare = FakeClock(), Host(routes=FakeKernel(), units=FakeSystemd(layout), layout=layout)
     many = config(*(f"172.16.{number}.0/24" for number in range(1, 50)), waitSeconds=30)
     with pytest.raises(HostRoutingError, match="waited 30 s in vain for the default route"):
@@ -191,7 +191,7 @@ def test_units_do_not_depend_on_the_config(host: Host, layout: Layout, wait_seco
 
 def test_the_next_run_heals_one_killed_before_the_reload(host: Host, layout: Layout) -> None:
     behind = FakeSystemd(layout, running=[MACHINE])
-    apply(host)  # systemd `behind` has read none of it
+    apply(host)  # the systemd of `behind` hasn't loaded any of this
     apply(Host(routes=host.routes, units=behind, layout=layout))
     assert behind.reloads == 1
     assert "gate.sh again" in behind.show(MACHINE, "ExecStartPreEx")["ExecStartPreEx"]
@@ -201,7 +201,7 @@ def test_the_next_run_heals_one_killed_before_the_reload(host: Host, layout: Lay
     ("setting", "name", "mode", "told"),
     [
         ("ExecStartPre=", "zzz-override", "STRICT", ".*systemctl cat"),
-        ("ExecStartPre=", "override", "STRICT", None),  # it sorts before ours
+        ("ExecStartPre=", "override", "STRICT", None),  # this drop-in comes before ours
         ("SuccessExitStatus=255", "override", "WARN", ": SuccessExitStatus="),
         ("SuccessExitStatus=133 SIGKILL", "override", "STRICT", ": SuccessExitStatus="),
         ("SuccessExitStatus=133", "override", "STRICT", None),
@@ -249,7 +249,7 @@ def test_the_oneshot_of_a_failing_strict_check_runs_too(host: Host, layout: Layo
 
 
 def test_a_reload_holds_only_the_lock_of_runs(kernel: FakeKernel, layout: Layout) -> None:
-    """No script waits for a reload or a verification, and no second run comes between."""
+    """No script waits for a reload or a verification, and no other run can start between them."""
     seen: set[tuple[bool, bool]] = set()
 
     def is_free(path: Path) -> bool:
@@ -323,7 +323,7 @@ def test_removal_waits_for_starts_in_the_gate(host: Host, layout: Layout, units:
 
 @pytest.fixture(params=["a unit", "nothing"])
 def reference(request: pytest.FixtureRequest, layout: Layout) -> list[Path]:
-    """Make what the Go package leaves: links to units of the same names, which may be missing, as in an image."""
+    """Create the links of the Go package to units with the same names. The units may be missing, as in an image."""
     links = []
     for name in (ROUTES, CHECK):
         if request.param == "a unit":
@@ -339,7 +339,7 @@ def reference(request: pytest.FixtureRequest, layout: Layout) -> list[Path]:
 
 
 def test_the_references_links_are_removed_first(host: Host, layout: Layout, reference: list[Path]) -> None:
-    """With such a link, a restart of the oneshot restarts the running machine."""
+    """With such a link, restarting the oneshot would also restart the running machine."""
     order: list[tuple[int, bool]] = []
     unit = layout.unit(ROUTES)
     old = unit.read_text() if unit.exists() else None
@@ -368,7 +368,7 @@ def test_a_failure_restores_the_references_links(host: Host, layout: Layout, ref
 
 
 class Refusing(FakeSystemd):
-    """A systemd that fails at the Nth call that changes anything."""
+    """A systemd that fails at the nth call that changes anything."""
 
     def __init__(self, layout: Layout, at: int) -> None:
         super().__init__(layout, running=[MACHINE])
@@ -399,7 +399,7 @@ def test_a_failing_systemd_leaves_nothing(host: Host, layout: Layout, kernel: Fa
 
 
 def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layout: Layout) -> None:
-    """While systemd has the drop-in of a first installation in memory, the drop-in's programs exist."""
+    """The programs of a new drop-in exist as long as systemd has it in memory."""
     seen: list[tuple[bool, ...]] = []
 
     class Reading(FakeSystemd):
@@ -417,7 +417,7 @@ def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layo
 
 
 def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None:
-    """If the first routes are rolled back, a check must not expect them."""
+    """If the first routes are rolled back, the check must not expect them."""
     apply(host, config(cidrs=["10.96.0.0/12"]))
     script = layout.script(CHECK)
     plan = plan_next_boot(host, Wanted.of(WANTED, host.layout))
@@ -426,7 +426,7 @@ def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None
 
 
 def test_litter_in_the_staging_folder_ends_no_run(host: Host, layout: Layout, tmp_path: Path) -> None:
-    """Files and links are removed, but not the targets of links."""
+    """The run removes files and links, but not the targets of links."""
     apply(host)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -474,7 +474,7 @@ def image_root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("rest", ["", "etc/systemd/system"])
 def test_a_folder_without_a_system_is_not_an_image(tmp_path: Path, rest: str) -> None:
-    """The folder may be a mount point without its mount, or one without its /usr."""
+    """The folder may be a mount point on which nothing is mounted, or where /usr is missing."""
     (tmp_path / rest).mkdir(parents=True, exist_ok=True)
     with pytest.raises(HostRoutingError, match=r"has no system: it lacks usr/lib/systemd/system"):
         Host.image(tmp_path)

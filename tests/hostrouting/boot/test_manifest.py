@@ -1,4 +1,4 @@
-"""The manifest: a removal deletes what it names, so it must name only what hostrouting installs."""
+"""The manifest names only what hostrouting installs, because a removal deletes everything that it names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = config(SHADOWED, consumer="kubelet.service", watch={"enabled": True})
 
 @pytest.fixture
 def units(layout: Layout) -> FakeSystemd:
-    """Return a systemd without a running machine."""
+    """Return a fake systemd in which no machine runs."""
     return FakeSystemd(layout)
 
 
@@ -144,7 +144,7 @@ def test_an_edited_config_is_an_error(host: Host, layout: Layout, change: Callab
 
 
 def test_a_rediscovered_probe_holds_no_start_back(host: Host, layout: Layout) -> None:
-    """It isn't part of the gate, and all of its files are found."""
+    """The probe isn't part of the gate, and all of its files are found."""
     phases.run(Configure(CONFIG, host=host))
     install_for_boot(host, wanted_probe("eth0", CONFIG.consumer, layout))
     before = Manifest.load(layout).parts

@@ -1,4 +1,4 @@
-"""Texts are rendered from files in the package; tests on the kernel cover their contents."""
+"""Texts are rendered from files in the package. The tests in tests/kernel cover their contents."""
 
 from __future__ import annotations
 

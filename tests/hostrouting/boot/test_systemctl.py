@@ -1,4 +1,4 @@
-"""A systemctl that hangs, fails or is missing is a clear error; an image is changed without a running systemd."""
+"""A systemctl that hangs, fails or is missing causes a clear error, and an image needs no running systemd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phases import Cancelled, CancelScope
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of the only systemctl on the PATH; the test writes its text."""
+    """Return the path of the only systemctl on the PATH. The test writes its script."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path / "systemctl"
 
@@ -29,7 +29,7 @@ def be(program: Path, text: str) -> None:
 
 
 def test_a_hanging_systemctl_is_waited_for_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failing run rolls several steps back, and holds its lock meanwhile."""
+    """A failing run rolls back several steps while it holds its lock, so each wait would delay other runs."""
     assert running_systemd() is running_systemd()
     be(program, f"echo >>{program}.ran; exec /bin/sleep 1000")
     monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 0.1)
@@ -46,7 +46,7 @@ def test_a_hanging_systemctl_is_waited_for_once(program: Path, monkeypatch: pyte
 
 
 def test_the_end_of_a_run_ends_the_wait_for_systemctl(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rollback, which no cancel ends, doesn't wait for long either."""
+    """The rollback can't be cancelled, but it doesn't wait long either."""
     monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", 1.0)
     be(program, "exec /bin/sleep 1000")
     scope, units = CancelScope(), Systemctl()
