@@ -1,4 +1,4 @@
-"""Bars show each failure, and omit what is fine."""
+"""Bars show every failure and omit what is fine."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_failures_come_before_notes_and_failing_rows_first() -> None:
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance (WCAG 2.2)."""
+    """Return the relative luminance of a colour as defined in WCAG 2.2."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,4 +1,4 @@
-"""For any report, every failure is visible, and the legend explains exactly the symbols that are drawn."""
+"""For any report, every failure is visible, and the legend explains exactly those symbols that are drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 COUNTS = st.sampled_from([1, 7, 8, 64, 100, 256])
-# All other kinds are about a whole CIDR, or about none.
+# All other kinds of notes are about a whole CIDR or about no CIDR.
 OF_SEGMENTS = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
 DEVS = st.lists(st.sampled_from(["ib0", "ib1", "docker0", "<&\"'>", "]]>", "\x1b[31m", "é\udcff\ufffe"]), max_size=3)
 
@@ -31,7 +31,7 @@ CODE = re.compile(r"\x1b\[[\d;]+m")
 def bars(draw: st.DrawFn) -> Cut:
     length = draw(st.integers(0, 32))
     cidr = IPv4Network((draw(st.integers(1 << 24, (224 << 24) - 1)) >> (32 - length) << (32 - length), length))
-    assume(reserved_block(cidr) is None)  # such a block can't be expected
+    assume(reserved_block(cidr) is None)  # a reserved block can't be expected
     begin, end = int(cidr.network_address), int(cidr.broadcast_address) + 1
     cuts = draw(st.lists(st.integers(begin, end - 1), max_size=12, unique=True))
     edges = sorted({begin, *cuts, end})
@@ -79,14 +79,14 @@ def test_a_bar_of_one_answer_is_uniform(bar: Cut, count: int) -> None:
     assert len({*cells(bar.cidr, uniform, count)} - {None}) <= 1
 
 
-# Failing ones come first.
+# Failing bars come first.
 STRIPS = st.lists(bars(), max_size=4, unique_by=lambda bar: bar.cidr).map(
     lambda found: sorted(found, key=lambda bar: not bar.fails)
 )
 
 
 def answers(bar: Cut, lines: int) -> list[tuple[CellKind | None, ...]]:
-    """Return the lines of a bar; a bar that would show nothing has none."""
+    """Return the lines of a bar. An empty bar has no lines."""
     if not bar.parts:
         return []
     drawn = cells(*bar, 64 * lines)

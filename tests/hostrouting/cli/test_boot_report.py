@@ -1,4 +1,4 @@
-"""``check --report``: it explains the boot check's verdict, and never another one."""
+"""``check --report`` explains the verdict of the boot check, and never another one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHADOWED = ("172.16.1.0/24",)
 
 
 def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
-    """Return a shadowed node where a check of these CIDRs is installed, and has left a marker."""
+    """Return a shadowed node on which a check of these CIDRs is installed and has written a marker."""
     kernel, layout = FakeKernel(), Layout(tmp_path)
     build_node(kernel)
     config = Config(route_overlap={"expectedCidrs": cidrs})

@@ -1,4 +1,4 @@
-"""The command line: exit codes, words, and no change that wasn't asked for."""
+"""Commands have the right exit codes and output, and change nothing else."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_without_a_command_all_commands_are_listed(run: Any) -> None:
     ],
 )
 def test_help_fits_narrow_terminals(run: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
-    """Words aren't broken."""
+    """Lines are only broken between words."""
     words: list[str] = []
     for columns in (120, 80, 60):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -168,7 +168,7 @@ def test_the_layouts_config_is_the_default(run: Any, host: Host) -> None:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """Return a temporary folder that every user may read; pytest's own are root's alone."""
+    """Yield a temporary folder that every user may read, unlike the folders of pytest."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -270,7 +270,7 @@ def test_render_writes_the_installation_and_two_scripts(run: Any, config: Path, 
     assert set(out.splitlines()) == set(map(str, rendered.values()))
     scripts = [rendered.pop(Path(name)) for name in ("install.sh", "remove.sh")]
     assert all(path.stat().st_mode & 0o777 == 0o755 for path in scripts)
-    # The document names the folders that this host lacked.
+    # The document also names the folders that apply created on this host.
     rendered.pop(Path("etc/hostrouting/installed.json"))
     for name, path in rendered.items():
         installed = host.layout.root / name
@@ -295,7 +295,7 @@ def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
 
 @pytest.mark.parametrize("words", [("--out", "none"), ("--format", "ignition")])
 def test_render_reports_an_empty_config(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
-    """It writes no script, and leaves one of an earlier config in its folder."""
+    """The command writes no script, and doesn't remove the script of an earlier config."""
     config = tmp_path / "config.json"
     config.write_text('{"hostRouting": {}}')
     code, _, err = run("render", config, words[0], tmp_path / words[1] if words[1] == "none" else words[1])
@@ -316,7 +316,7 @@ def test_plan_names_what_apply_would_wait_for(run: Any, config: Path, kernel: Fa
 def test_plan_names_the_address_that_apply_would_wait_for(
     run: Any, config: Path, kernel: FakeKernel, settle_seconds: int | None, words: str
 ) -> None:
-    """A pending address alone is no change; it is reported for a snapshot too."""
+    """A pending address is reported for a snapshot too, but it isn't a change."""
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     run("apply", "--routes-only", config)
     document = json.loads(json.dumps(CONFIG))
@@ -332,7 +332,7 @@ def test_plan_names_the_address_that_apply_would_wait_for(
 
 
 def test_a_check_of_planned_routes_waits_for_no_address(host: Host, kernel: FakeKernel) -> None:
-    """The kernel of that check is in memory, and never gets an address."""
+    """That check uses a kernel in memory that never gets an address."""
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     wanted, clock = Config.from_mapping(CONFIG), FakeClock()
     backend = as_installed(wanted, host.routes)
@@ -388,7 +388,7 @@ def test_remove_names_the_units_that_require_removed_ones(run: Any, config: Path
 
 
 class Killing:
-    """A kernel that ends the process that waits for it."""
+    """A kernel that sends SIGTERM to this process when it waits for a change."""
 
     def __init__(self, kernel: FakeKernel) -> None:
         self._kernel = kernel
@@ -414,7 +414,7 @@ def test_sigterm_ends_a_wait_with_1_and_leaves_no_change(
 
 
 def test_notes_are_printed_without_the_tasks_path(config: Path, kernel: FakeKernel, host: Host, capsys: Any) -> None:
-    """A backend's note is printed, however it begins; the task's path goes to the log."""
+    """A note of the backend is printed, whatever its first words are. The path of the task is only logged."""
 
     class Noting:
         def __getattr__(self, name: str) -> object:
@@ -650,7 +650,7 @@ def test_only_terminals_that_want_colours_get_them(
 
 
 def test_a_pipe_gets_the_words_without_drawings(config: Path, recorded: Path) -> None:
-    """A picture is drawn wherever it is written to."""
+    """Only a picture is drawn, even if the output is a pipe."""
     program = (
         "import sys; from hostrouting import cli\n"
         "for output in ('text', 'json', 'svg'):\n"
@@ -671,7 +671,7 @@ def test_an_old_encoding_is_not_fatal(host: Host, config: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("redirection", [">&-", "| true"])
 def test_the_exit_code_does_not_depend_on_the_reader(tmp_path: Path, redirection: str) -> None:
-    """A closed pipe causes no traceback."""
+    """A closed pipe doesn't cause a traceback."""
     bad, said = tmp_path / "bad.json", tmp_path / "said"
     bad.write_text("{")
     command = f"{sys.executable} -m hostrouting"
@@ -704,13 +704,13 @@ def test_an_unwritable_standard_error_changes_no_exit_code(config: Path) -> None
 
 
 def test_an_interrupted_read_shows_no_traceback(config: Path) -> None:
-    # A shell makes its background processes ignore SIGINT.
+    # A shell makes its background processes ignore SIGINT, so this restores the default.
     words = [sys.executable, "-m", "hostrouting", "plan", str(config), "--snapshot", "-"]
     with subprocess.Popen(
         ["env", "--default-signal=INT", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdin is not None
-        process.stdin.write(b" " * 1_000_000)  # more than a pipe holds, so the command is reading
+        process.stdin.write(b" " * 1_000_000)  # this doesn't fit into a pipe, so the command has begun to read
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=30)
     assert (process.returncode, complaint) == (-signal.SIGINT, b"")

@@ -1,4 +1,4 @@
-"""``hostrouting lb-probe`` and ``azure-vnet``, and how the doctor, ``plan`` and ``remove`` report them."""
+"""``hostrouting lb-probe`` and ``azure-vnet``, and what ``doctor``, ``plan`` and ``remove`` report about them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterat
 
 @pytest.fixture
 def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command over a config, and returns exit code, output and errors."""
+    """Return a function that runs a command with a config and returns its exit code, output and errors."""
 
     def call(words: str, section: dict[str, Any] | None = None) -> tuple[int, str, str]:
         path = tmp_path / "config.json"
@@ -142,7 +142,7 @@ OF_TABLE, MEDDLED = (
     f"nftables table ip6 {TABLE}",
     render_ruleset("eth0").replace("\t\tiifname", "\t\tdrop\n\t\tiifname"),
 )
-# Changes of the node behind the installation's back, and the findings.
+# Changes of the node that other programs make after the installation, and the findings about them.
 PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "nothing": (lambda *_: None, []),
     "flush": (lambda probe, _: probe.tables.clear(), [("probes-differ", OF_TABLE, "broken")]),

@@ -1,4 +1,4 @@
-"""``hostrouting config set``: our keys in another component's file, whose other bytes, mode and owner stay."""
+"""``hostrouting config set`` edits our keys in the file of another component, and keeps the rest of the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
-    """Return the file in which an agent keeps its token."""
+    """Return a config file with a token of an agent."""
     path = tmp_path / "config.json"
     path.write_text(AGENT)
     path.chmod(0o600)
@@ -80,7 +80,7 @@ def test_a_key_missing_from_config_stays(run: Run, agents: Path, config: Path) -
 
 
 def test_a_new_file_is_readable_by_its_owner_alone(run: Run, config: Path, tmp_path: Path) -> None:
-    """Other components may add their secrets to it."""
+    """Other components may add their secrets to the file."""
     path = tmp_path / "new/config.json"
     assert run("config", "set", path, "--from", config)[:2] == (0, f"added     {path}\n")
     assert json.loads(path.read_text()) == OURS

@@ -1,4 +1,4 @@
-"""``hostrouting fix``, and the hints of ``check`` that lead to it: documents, exit codes and words."""
+"""The documents, exit codes and messages of ``hostrouting fix``, and the hints of ``check`` that refer to it."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ DNS_CHANGES = "mind: the node then reaches the DNS server 172.16.1.53 of resolv.
             [DNS_CHANGES],
         ),
         ("172.16.2.0/24", "nameserver 172.16.1.53\n", []),
-        (EXPECTED, "nameserver 172.16.0.10\n", []),  # this host's own
+        (EXPECTED, "nameserver 172.16.0.10\n", []),  # an address of this host
     ],
 )
 def test_a_nameserver_whose_route_changes_is_reported(

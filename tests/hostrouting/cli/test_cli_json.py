@@ -1,4 +1,4 @@
-"""``--output json``: one document on standard output, with any exit code."""
+"""``--output json`` prints a single document on standard output, whatever the exit code is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SICK = section(SHADOWED, cidrs=["172.16.2.0/24"])
 
 @pytest.fixture
 def config(host: Host) -> Callable[[object], Path]:
-    """Return a function that writes a section where the commands look for it."""
+    """Return a function that writes a config to the default path."""
     (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
 
     def write(section: object) -> Path:
@@ -131,7 +131,7 @@ def test_the_text_has_the_same_facts(config: Any, host: Host, capsys: pytest.Cap
 
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_only_one_form_is_rendered(output: str, config: Any, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thousands of routes the other form would take as long as installing them."""
+    """With thousands of routes, rendering the other form would take as long as installing the routes."""
     config(SECTION)
     made: list[str] = []
 

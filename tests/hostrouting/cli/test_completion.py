@@ -1,4 +1,4 @@
-"""``hostrouting completion``: each shell completes our words with the printed script."""
+"""Each shell completes our commands with the script that ``hostrouting completion`` prints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 def complete(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Complete:
-    """Return a function that returns a shell's proposals at the end of a line."""
+    """Return a function that returns the completions that a shell offers for a line."""
     script = printed(request.param, tmp_path, capsys)
     monkeypatch.chdir(tmp_path)
     commands = {

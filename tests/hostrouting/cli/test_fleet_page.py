@@ -1,4 +1,4 @@
-"""The page of many hosts in a real browser: it is self-contained, filters and copies, and executes no names."""
+"""In a real browser, the page of many hosts is self-contained, filters, copies, and never executes a host name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def browser() -> Iterator[Chrome]:
 
 @pytest.fixture
 def page(browser: Chrome, tmp_path: Path) -> Chrome:
-    """Return a page of ten thousand hosts, with a sixth of them in each group."""
+    """Return a browser that shows a page of ten thousand hosts, with a sixth of them in each group."""
     browser.get(write_page(tmp_path, 10_000).as_uri())
     return browser
 
@@ -56,7 +56,7 @@ def run(page: Chrome, expression: str) -> Any:
 
 
 def shown(page: Chrome, selector: str) -> list[str]:
-    """Return the texts of the elements that scrolling shows."""
+    """Return the texts of the matching elements that aren't hidden."""
     every = f"[...document.querySelectorAll({json.dumps(selector)})]"
     texts: list[str] = run(page, f"{every}.filter(each => each.checkVisibility()).map(each => each.textContent.trim())")
     return texts
@@ -113,7 +113,7 @@ def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
 
 
 def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> None:
-    dev, fine = "<svg>{{7*7}}", node(0)  # the kernel allows no longer name
+    dev, fine = "<svg>{{7*7}}", node(0)  # a longer name isn't allowed
     shadow = Route(IPv4Network("10.96.0.0/16"), (NextHop(dev),), protocol=Protocol.STATIC)
     document = attrs.evolve(fine, host=EVIL, routes=(*fine.routes, shadow)).to_document()
     missing = tmp_path / f"{EVIL.replace('/', '')}.json"

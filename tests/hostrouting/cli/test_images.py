@@ -1,4 +1,4 @@
-"""An image is planned, examined and cleaned with ``--root``; nothing outside it is read."""
+"""With ``--root``, commands plan, examine and clean an image without reading anything outside of it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TEMPLATE = "systemd-nspawn@.service"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Return this machine, of which nothing may be read or changed."""
+    """Return the machine that builds the image. It must not be read or changed."""
     return Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path / "builder"))
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """Return the folder of an image with its config and everything that the gate needs."""
+    """Return the folder of an image with a config and everything that the gate needs."""
     if shutil.which("systemctl") is None:
         pytest.skip("no systemctl on this machine")
     root = tmp_path / "image"
@@ -140,7 +140,7 @@ def test_a_fix_names_the_image(run: Any, image: Path) -> None:
 
 
 def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) -> None:
-    """Links of the image lead to files of the image, as they will when it runs."""
+    """Links in the image lead to files in the image, as they do when it runs."""
     (image / "etc/alternatives/awk").unlink()
     link(image, "etc/alternatives/awk", shutil.which("sh") or "")
     link(image, "etc/alternatives/loop", "loop")
@@ -162,7 +162,7 @@ def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path
 
 
 def test_metrics_belong_to_the_image(run: Any, image: Path, tmp_path: Path) -> None:
-    """Their folder may be anywhere, also behind a link that is right in the running image."""
+    """The folder of the metrics may be anywhere, even behind a link that is only valid in the running image."""
     metrics = {"watch": {"enabled": True, "textfile": "/var/lib/metrics/hosts.prom"}}
     document = {"hostRouting": CONFIG["hostRouting"] | metrics}
     write(image, "etc/aks-flex-node/config.json", json.dumps(document))

@@ -1,4 +1,4 @@
-"""``hostrouting judge``: many snapshots in one page or document; test_fleet_page.py tests the page for a browser."""
+"""``hostrouting judge`` reports on many snapshots at once. test_fleet_page.py tests its page in a browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def judge(folder: Path, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that judges snapshots of some kinds, and returns exit code, output and errors."""
+    """Return a function that judges snapshots of some kinds and returns the exit code, output and errors."""
 
     def run(kinds: list[str], *words: object) -> tuple[int, str, str]:
         host = Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))

@@ -1,4 +1,4 @@
-"""A check as a plugin: exit codes and one line, as the Monitoring Plugins' guidelines want them."""
+"""As a plugin, a check follows the guidelines of Monitoring Plugins for exit codes and output."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# 'label'=value[UOM];[warn];[crit];[min];[max], of which we have one, a count.
+# The performance data has the form 'label'=value[UOM];[warn];[crit];[min];[max]. Our only value is a count.
 LINE = re.compile(r"HOSTROUTING (OK|WARNING|CRITICAL|UNKNOWN) - ([^|\n]+?)( \| failing=(\d+);(0?);(0?);0;(\d+))?\n")
 
 
 @pytest.fixture
 def plugin(run: Any) -> Callable[..., tuple[int, tuple[str | None, ...]]]:
-    """Return a function that runs the plugin, and returns the exit code and the parts of its only line."""
+    """Return a function that runs the plugin and returns its exit code and the parts of its output line."""
 
     def call(*words: object) -> tuple[int, tuple[str | None, ...]]:
         code, out, _ = run("check", "--output", "nagios", *words)

@@ -1,4 +1,4 @@
-"""Without an expected CIDR no node is held, nothing is installed for the check, and no command says ok."""
+"""Without expected CIDRs, the gate holds no node, no check is installed, and no command reports success."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(request: Any, host: Host) -> Path:
     return path
 
 
-# A command's words, its exit code, and whether it was asked for a verdict.
+# The arguments of a command, its exit code, and whether the command gives a verdict.
 COMMANDS = [
     (("check",), 2, True),
     (("check", "--output", "nagios"), 3, True),

@@ -1,4 +1,4 @@
-"""The picture of a check is self-contained."""
+"""The picture of a check shows failures and their fix, and is self-contained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHADOWED = bar(
 
 
 def words(picture: str) -> list[str]:
-    """Return the lines of a picture; words, and parts of other colours, are one space apart."""
+    """Return the lines of text in a picture, with a single space between words and parts."""
     lines: dict[str, list[str]] = {}
     for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
         lines.setdefault(text.attrib["y"], []).append(text.text or "")

@@ -1,7 +1,7 @@
-"""``doctor --output preflight`` keeps the contract of AKSFlexNode's and unbounded's preflight.
+"""``doctor --output preflight`` fulfils the contract of the preflight of AKSFlexNode and unbounded.
 
-The contract is pkg/agent/preflight/preflight.go of unbounded: an ignored error is a warning, names are compared without
-case and may be separated by commas in one word, and no message or target includes a configured value.
+The contract is pkg/agent/preflight/preflight.go of unbounded. An ignored error becomes a warning. Names are compared
+without case, and an argument may contain several names with commas. No message or target contains a configured value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SCHEMA = {
 }
 
 MACHINE = "systemd-nspawn@kube1.service"
-# Each value of this config is unique.
+# Each value of this config is unique, so that the test can search for it.
 CANARIES = {
     "hostRouting": {
         "staticRoutes": {
@@ -86,7 +86,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def report(*severities: Severity | None) -> DoctorReport:
-    """Return a report of checks named a, b, …, each with one finding."""
+    """Return a report of checks named a, b, and so on, each with one finding."""
     found: dict[DoctorCheck, tuple[DoctorFinding, ...]] = {}
     for name, severity in zip("abcdef", severities, strict=False):
         fault = () if severity is None else (DoctorFinding("kind", "subject", "message", "fix", severity),)

@@ -1,4 +1,4 @@
-"""``apply --try`` and ``confirm`` on the command line: output for people, programs and terminals, and exit codes."""
+"""The output and exit codes of ``apply --try`` and ``confirm``."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_on_a_terminal_enter_decides(
     controller, terminal = pty.openpty()
 
     def watch() -> None:
-        """Act once the question is shown; read on until the terminal is closed."""
+        """Act when the question appears, and read until the terminal is closed."""
         shown, is_done = b"", False
         with suppress(OSError):
             while True:
@@ -141,7 +141,7 @@ def test_on_a_terminal_enter_decides(
 
 # --- a separate process on a terminal that no program reads --------------------------------------------------------
 
-# An argument spoils a part: with "hanging", systemd never ends the trial.
+# If the second argument is "hanging", systemd never ends the trial.
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
@@ -172,7 +172,7 @@ def terminal() -> Iterator[Terminal]:
 
 @contextmanager
 def trying(terminal: Terminal, config: Path, spoiled: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Run apply --try on a terminal."""
+    """Run ``apply --try`` on a terminal."""
     with open(terminal.path, "r+b", buffering=0) as end:
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, config.parent, spoiled],
@@ -210,7 +210,7 @@ def test_a_signal_rolls_the_trial_back(
 
 
 def test_a_signal_sent_twice_counts_once(terminal: Terminal, config: Path) -> None:
-    """timeout(1) does so."""
+    """timeout(1) sends a signal twice."""
     with trying(terminal, config) as process:
         terminal.read_until(b"Enter keeps the routes")
         process.send_signal(signal.SIGTERM)
@@ -227,7 +227,7 @@ def test_a_second_signal_ends_a_hanging_rollback_at_once(
         terminal.read_until(b"Enter keeps the routes")
         process.send_signal(signal.SIGTERM)
         await_file(config.with_name("hangs"), process)
-        for _ in range(100):  # a second signal within half a second counts as the same
+        for _ in range(100):  # a second signal within half a second doesn't count
             process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
                 assert process.wait(0.2) == -number
