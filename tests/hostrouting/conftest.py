@@ -1,4 +1,4 @@
-"""A node in memory whose ib0 shadows the cluster's addresses, and functions that run commands on it and elsewhere."""
+"""A node in memory whose ib0 shadows the addresses of the cluster, and fixtures that run commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def host(kernel: FakeKernel, units: FakeSystemd, layout: Layout) -> Host:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[object], Path]:
-    """Return a function that writes a config, from text or from a value for JSON."""
+    """Return a function that writes a text or a JSON document to a config file."""
 
     def call(document: object) -> Path:
         path = tmp_path / "given.json"
@@ -52,7 +52,7 @@ def write(tmp_path: Path) -> Callable[[object], Path]:
 
 
 class Unasked:
-    """A backend that must not be used."""
+    """A backend that no command may use."""
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"the host itself was asked for its {name}")
@@ -75,7 +75,7 @@ def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
 
 @pytest.fixture
 def recorded(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Path:
-    """Return the node's snapshot, taken by the command."""
+    """Return a file with the output of ``hostrouting snapshot`` on the node."""
     code, out, err = run("snapshot")
     assert (code, err) == (0, "")
     path = tmp_path / "node.json"

@@ -130,14 +130,14 @@ def test_a_kept_rule_has_its_reason(line: str, fields: dict[str, Any], reason: s
     ("interface", "endpoints", "stays"),
     [
         (at(None, "veth9", None), [("veth9", GONE_MAC, str(GONE))], True),
-        (at(None, "veth9", None), [("veth9", None, str(GONE))], True),  # its MAC is unknown
+        (at(None, "veth9", None), [("veth9", None, str(GONE))], True),  # the MAC is unknown
         (at(None, "veth9", None), [("veth9", LIVE_MAC, str(GONE))], False),
         (at(None, "veth9", None), [("veth9", GONE_MAC, str(LIVE))], False),
-        (at(GONE_MAC), [], True),  # a half-done ADD
-        (at(GONE_MAC, "pod8"), [DEAD], True),  # renamed, and still a port of the bridge
-        (at(GONE_MAC, "pod8", None), [DEAD], False),  # another CNI's routed pod
-        (at("a2:06:00:20:0b:99", seen_macs=(GONE_MAC,)), [], True),  # KubeVirt gives the pod's end another MAC
-        (at(None), [], True),  # unreadable, so it may be the pod's
+        (at(GONE_MAC), [], True),  # an ADD that isn't finished
+        (at(GONE_MAC, "pod8"), [DEAD], True),  # renamed, but still a port of the bridge
+        (at(GONE_MAC, "pod8", None), [DEAD], False),  # a routed pod of another CNI
+        (at("a2:06:00:20:0b:99", seen_macs=(GONE_MAC,)), [], True),  # KubeVirt changes the MAC of the pod end
+        (at(None), [], True),  # the MAC can't be read, so it may be the same
         (at(None), [DEAD], False),
         (at(None), [("azvgone", "a2:06:00:20:0b:01", str(GONE))], True),
     ],

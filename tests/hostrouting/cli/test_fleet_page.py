@@ -113,7 +113,7 @@ def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
 
 
 def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> None:
-    dev, fine = "<svg>{{7*7}}", node(0)  # a longer name isn't allowed
+    dev, fine = "<svg>{{7*7}}", node(0)  # the kernel limits a name to 15 bytes
     shadow = Route(IPv4Network("10.96.0.0/16"), (NextHop(dev),), protocol=Protocol.STATIC)
     document = attrs.evolve(fine, host=EVIL, routes=(*fine.routes, shadow)).to_document()
     missing = tmp_path / f"{EVIL.replace('/', '')}.json"

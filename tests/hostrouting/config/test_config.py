@@ -1,4 +1,4 @@
-"""The config: all problems at once, each with its path; the constructors apply the same rules."""
+"""A bad config raises an error with all problems and their paths, and the constructors apply the same rules."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ROUTE = {"destination": "172.16.1.0/24"}
 
 
 def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
-    """Return a config with a value at a place, and its path; ``routes[0]`` and ``expectedCidrs[0]`` are in lists."""
+    """Return a config with a value at a place, and the path of the value in error messages."""
     section, _, key = place.rpartition(".")
     path = f"hostRouting.{place}"
     if section == "staticRoutes.routes[0]":
@@ -139,7 +139,7 @@ def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
     return {"hostRouting": {section: opted_in | {key: value}} if section else {key: value}}, path
 
 
-# Places of values, and refused values of each with a part of the message.
+# The values that are refused at each place, by a part of the error message.
 REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticRoutes.routes[0].destination": {
         "host bits set; did you mean 172.16.1.0/24?": ["172.16.1.5/24"],
@@ -208,7 +208,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     [(place, value, words) for place, rows in REFUSED.items() for words, row in rows.items() for value in row],
 )
 def test_a_bad_value_is_refused_with_path_and_reason(place: str, value: Any, words: str) -> None:
-    """The reference accepts host bits, and the kernel then refuses the route at boot."""
+    """The reference accepts host bits, for example, and the kernel then refuses the route at boot."""
     document, path = at(place, value)
     where, message = only_problem(document)
     assert where == path
@@ -218,7 +218,7 @@ def test_a_bad_value_is_refused_with_path_and_reason(place: str, value: Any, wor
 @pytest.mark.parametrize("unit", ["x", "-", "x.service", "@", "x@"])
 @pytest.mark.parametrize("key", ["consumer", "watch.textfile"])
 def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
-    """The work must not grow faster than the name: it would take a quarter of an hour."""
+    """The work must be proportional to the length of the name. Otherwise it would take a quarter of an hour."""
     unit = f"/{unit}" if key == "watch.textfile" else unit
     document, path = at(key, unit * (1_000_000 // len(unit)))
     assert only_problem(document)[0] == path
@@ -349,7 +349,7 @@ def test_device_patterns_replace_the_default_and_are_globs() -> None:
 
 
 def test_a_wait_of_zero_is_not_the_default() -> None:
-    """In STRICT mode the check waits for InfiniBand unless it is told not to."""
+    """In STRICT mode, the check waits for InfiniBand unless the config disables that."""
     default, never = (Config.from_mapping(overlap(mode="STRICT", **more)) for more in ({}, {"settleSeconds": 0}))
     assert default != never
     assert Config.from_mapping(never.to_mapping()) == never
@@ -436,7 +436,7 @@ def test_hostile_text_stays_on_one_line_of_a_config_error(hostile: str) -> None:
         waitSeconds=hostile,
     )
     found = problems_of(document)
-    assert len(found) == (9 if hostile.isalnum() else 11)  # a word is a valid pattern
+    assert len(found) == (9 if hostile.isalnum() else 11)  # an alphanumeric string is a valid pattern
     assert all(message.isprintable() and len(message) < 250 for _, message in found)
 
 

@@ -1,4 +1,4 @@
-"""The doctor finds each planted fault, names its hint, changes nothing, and is silent on a healthy host."""
+"""The doctor finds each planted fault, prints a hint, changes nothing, and reports nothing on a healthy host."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Node:
-    """Return a host with everything installed, of which each test gets a copy."""
+    """Return a host on which everything is installed. Each test gets a copy of it."""
     kernel = shadowed_kernel()
     layout = Layout(tmp_path_factory.mktemp("healthy"))
     layout.units.mkdir(parents=True)
@@ -157,7 +157,7 @@ def forget_to_reload(node: Node) -> None:
 
 
 def has(setting: str, section: str = "Service", *, name: str = "x", reload: bool = True) -> Callable[[Node], None]:
-    """Return a function that plants a setting in a drop-in of the machine."""
+    """Return a function that writes a setting to a drop-in of the machine."""
 
     def plant(node: Node) -> None:
         node.write(f"{UNITS}/{MACHINE}.d/{name}.conf", f"[{section}]\n{setting}\n")
@@ -232,7 +232,7 @@ def add_a_default(node: Node) -> None:
 
 
 def put_the_scripts_behind_a_link(node: Node) -> None:
-    """Any user who may write /srv/open can replace the folder that the link names."""
+    """Any user who may write to /srv/open can replace the target of the link."""
     folder = node.layout.of("/srv/open")
     folder.mkdir(parents=True)
     folder.chmod(0o777)
@@ -240,7 +240,7 @@ def put_the_scripts_behind_a_link(node: Node) -> None:
     node.link(CONFIG_DIR, "../srv/open/config")
 
 
-# For each: the function that plants it, the finding's kind, a part of its subject, and of its hint.
+# The function that plants each fault, and the kind, part of the subject and part of the hint of the finding.
 FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "edited script": (edit_a_script, "file-differs", ROUTES, "hostrouting apply"),
     "script that always admits": (writes(CHECK, "exit 0\n", 0o755), "file-differs", CHECK, "hostrouting apply"),
@@ -359,7 +359,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     ),
 }
 
-# Severities by kind or by finding; all others are broken now.
+# The kinds and the faults that are only a risk. All others have the severity "broken".
 RISKS = {
     *("another-agent", "cloud-init-hotplug", "contested", "masked", "network-manager-flushes", "networkd-flushes"),
     *("no-restart", "not-enabled", "not-held", "not-ordered", "ordering-cycle", "overridden", "stale-gate", "tied"),
@@ -396,7 +396,7 @@ def test_another_config_is_not_reported_as_an_edited_script(node: Node, other: C
 def test_without_an_installation_only_that_is_found(node: Node) -> None:
     manifest = f"{STATE_DIR}/installed.json"
     text = node.read(manifest)
-    node.remove(manifest)  # the reference leaves such files
+    node.remove(manifest)  # the reference leaves such files behind
     assert {"stale-file", "stale-gate"} <= set(kinds(examine(host=node.host)))
     node.write(manifest, text)
     phases.run(RemoveHostRouting(host=node.host))
@@ -418,7 +418,7 @@ def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
 
 
 def test_an_event_that_redirects_packets_permanently_is_a_risk(node: Node) -> None:
-    flush_by_networkd(node)  # after a flap it restores its own routes, and not ours
+    flush_by_networkd(node)  # after a flap, networkd restores its own routes, but not ours
     found = [each for each in examine(host=node.host).findings if each.kind == "one-event"]
     assert [(each.subject, each.severity) for each in found] == [("eth0", Severity.RISK)]
 
@@ -475,7 +475,7 @@ def test_only_a_held_lock_is_found(node: Node) -> None:
 
 
 def test_a_requirement_is_found_with_its_cost_and_file(node: Node) -> None:
-    """Apply doesn't fail because of it."""
+    """The doctor finds it, but apply doesn't fail."""
     phases.run(Configure(config(mode="WARN"), host=node.host))
     node.units.properties[MACHINE] = {"Requires": "static-routes.service"}
     (finding,) = examine(host=node.host).findings
@@ -487,7 +487,7 @@ def test_a_requirement_is_found_with_its_cost_and_file(node: Node) -> None:
 
 
 def mask_another_drop_in(node: Node) -> None:
-    """Neither a masked drop-in nor one that is itself masked needs a reload."""
+    """Neither a drop-in that masks another one nor a drop-in that is masked needs a reload."""
     node.link(f"{UNITS}/{MACHINE}.d/50-nothing.conf", "/dev/null")
     node.write(f"/usr/lib/systemd/system/{TEMPLATE}.d/{GATE}", OVERRIDE)
 
@@ -605,7 +605,7 @@ def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) 
     ],
 )
 def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node], None], told: str) -> None:
-    """The verdict comes first, and agrees with the gate's check."""
+    """The verdict is the first line, and agrees with the check at the gate."""
     node.delete_ours()
     plant(node)
     (finding,) = (each for each in examine(host=node.host).findings if each.kind == "shadowed")
@@ -616,7 +616,7 @@ def test_the_verdict_is_the_gates(node: Node, capsys: Any, plant: Callable[[Node
 
 @pytest.mark.parametrize("is_read", [True, False])
 def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
-    """A reload alone would make systemd read the drop-in without the lines that were removed from it."""
+    """After a reload alone, systemd would miss the lines that were removed from the drop-in."""
     name = f"{UNITS}/{TEMPLATE}.d/zz-hostrouting.conf"
     node.write(name, "[Service]\n")
     if is_read:
@@ -658,7 +658,7 @@ def test_a_running_trial_is_reported_without_an_installation_too(bare: Host) -> 
 
 
 def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
-    """The start ends the trial first."""
+    """A start first ends the trial, so its result is unknown."""
     phases.run(TryRoutes(config(), 600, host=node.host))
     (finding,) = (each for each in examine(host=node.host).findings if each.kind in ("unjudged", "shadowed"))
     assert (finding.kind, finding.severity) == ("unjudged", Severity.UNKNOWN)

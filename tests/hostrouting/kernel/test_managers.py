@@ -1,4 +1,4 @@
-"""Network managers and the interfaces that they claim, by the managers' own files."""
+"""Network managers and their interfaces are found in the state files of the managers."""
 
 from __future__ import annotations
 

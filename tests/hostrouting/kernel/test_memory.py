@@ -1,4 +1,4 @@
-"""The kernel in memory, where tests/kernel/test_facts.py has no row; the conformance machine compares it with Linux."""
+"""Tests of the kernel in memory that aren't in tests/kernel/test_facts.py or the conformance machine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_it_starts_like_a_fresh_namespace_with_lo_up() -> None:
 
 
 def test_a_local_default_route_has_the_packets_type(kernel: FakeKernel) -> None:
-    """The conformance machine has found it."""
+    """The conformance machine found this behaviour of Linux."""
     kernel.add_rule(Rule(0, table=100))
     put(kernel, to("0.0.0.0/0", NextHop("v0"), type=RouteType.LOCAL, scope=Scope.HOST))
     for address, kind in (("224.0.0.1", RouteType.MULTICAST), ("255.255.255.255", RouteType.BROADCAST)):
@@ -137,7 +137,7 @@ def test_impossible_rules_are_refused(kernel: FakeKernel, rule: Rule, expected: 
 
 
 def test_deleting_a_rule_of_an_impossible_tos_finds_none(kernel: FakeKernel) -> None:
-    """The conformance machine has found it: the tos is validated only when a rule is added."""
+    """The conformance machine found that Linux validates the tos only when a rule is added."""
     with pytest.raises(RouteError) as caught:
         kernel.del_rule(Rule(0, table=100, tos=0xE0))
     assert caught.value.errno == errno.ENOENT
@@ -222,14 +222,14 @@ def test_a_route_by_an_ipv6_gateway_ignores_a_lost_carrier(kernel: FakeKernel) -
 
 @pytest.mark.parametrize("left", ["10.0.0.2/24", "127.0.0.2/8", "127.0.0.1/8", "127.0.0.1/16"])
 def test_lo_gets_its_address_when_it_comes_up(left: str) -> None:
-    """A random run has found it; older kernels add the address only if lo has none at all."""
+    """A random run found this. Older kernels only add the address if lo has no address at all."""
     kernel = FakeKernel()
     kernel.del_address("lo", "127.0.0.1/8")
     kernel.add_address("lo", left)
     kernel.set_link("lo", up=False)
     kernel.set_link("lo", up=True)
     addresses = [f"{address.local}/{address.prefix_length}" for address in kernel.addresses()]
-    blocked = left.endswith("/8")  # EEXIST, or EINVAL: the automatic address has scope host
+    blocked = left.endswith("/8")  # EEXIST or EINVAL, because the automatic address has scope host
     assert addresses == ([left] if blocked else ["127.0.0.1/8", left])
 
 

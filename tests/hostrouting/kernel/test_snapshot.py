@@ -1,4 +1,4 @@
-"""Snapshot documents: what is read from ip's output, and what is refused with its path."""
+"""Snapshots are read from the output of ip, and errors in a document are reported with their paths."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def backend() -> SnapshotBackend:
 
 
 def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
-    """Only the scope ends a wait for a change."""
+    """A wait for a change only ends when its scope ends."""
     assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [backend.routes(Table.MAIN)[0]]
     assert len(backend.routes()) == 2
     assert [route.table for route in backend.routes(7)] == [7]

@@ -1,4 +1,4 @@
-"""Waits for the kernel, with a clock that takes no time."""
+"""Waiting for the kernel, with a fake clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOK_TAKES_SECONDS, WAIT_SECONDS = 0.1, 10.0
 
 
 class RestlessKernel(FakeKernel):
-    """A kernel that changes all the time."""
+    """A kernel that changes continually."""
 
     def wait_for_change(self, scope: CancelScope) -> None:
         scope.check()

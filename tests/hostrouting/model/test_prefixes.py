@@ -1,4 +1,4 @@
-"""Prefix arithmetic against a naive implementation."""
+"""Prefix arithmetic has the same results as a naive implementation."""
 
 from __future__ import annotations
 

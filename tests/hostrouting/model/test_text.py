@@ -1,4 +1,4 @@
-"""Text from outside, made safe for a terminal."""
+"""Untrusted text is made safe for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check: how it classifies answers, its reports on running nodes, and what it does while a host changes."""
+"""The check classifies answers, reports on running nodes, and copes with hosts that change."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def note(answer: Route | int, overlap: RouteOverlap | None = None, **changes: An
 
 
 def by(*devs: str, dead: tuple[str, ...] = ()) -> Route:
-    """Return an entry for the CIDR."""
+    """Return an entry for the CIDR via these interfaces."""
     return attrs.evolve(SHADOW, hops=tuple(NextHop(dev, is_dead=dev in dead) for dev in devs), source=None)
 
 
@@ -123,14 +123,14 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
         *((by(dev), {}, NoteKind.CONTAINER, (dev,)) for dev in CONTAINERS),
         *((by(dev), {}, OVERLAP, (dev,)) for dev in SHADOWS),
         (by("ib1", "ib0", "ib1"), {}, OVERLAP, ("ib0", "ib1")),
-        # Given patterns replace the defaults.
+        # Patterns in the config replace the default patterns.
         (SHADOW, {"overlap": GIVEN}, NoteKind.ALLOWED, ("ib0",)),
         (by("pod1"), {"overlap": GIVEN}, NoteKind.CONTAINER, ("pod1",)),
         (by("veth1"), {"overlap": GIVEN}, OVERLAP, ("veth1",)),
-        # The default interface never counts as a container's.
+        # The interface of the default route never counts as the interface of a container.
         (by("ib0"), {"default": VETH0}, OVERLAP, ("ib0",)),
         (by("veth0"), {"default": VETH0}, None, ()),
-        # The live hops must be a subset of the default route's.
+        # The live hops must be a subset of the hops of the default route.
         (by("eth1"), {"default": BOTH}, None, ()),
         (by("eth1", "ib0"), {"default": BOTH}, OVERLAP, ("eth1", "ib0")),
         (by("eth1", "ib0", dead=("ib0",)), {"default": BOTH}, None, ()),
@@ -138,7 +138,7 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
         (errnos.ENETUNREACH, {}, NO_ROUTE, ()),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(protocol=Protocol.BIRD))}, NoteKind.CNI_DISCARD, ()),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(protocol=80))}, NoteKind.CNI_DISCARD, ()),
-        # A blackhole that contains a route to a container, in its own table.
+        # A blackhole counts as a discard by a CNI only if it contains a route to a container in the same table.
         (errnos.EINVAL, {"routes": (DEFAULT, discard(), POD)}, NoteKind.CNI_DISCARD, ()),
         (
             errnos.EINVAL,
@@ -147,7 +147,7 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
             (),
         ),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(), attrs.evolve(POD, table=100))}, BLACKHOLE, ()),
-        # A discarded default route isn't a CNI's block.
+        # A default route that discards isn't the block of a CNI.
         (
             errnos.EINVAL,
             {
@@ -223,7 +223,7 @@ def test_local_and_broadcast_addresses_are_notes(kind: RouteType, dev: str) -> N
 
 @pytest.mark.parametrize(("length", "is_named"), [(12, True), (16, False), (24, True), (32, True)])
 def test_a_local_address_in_the_pods_range_conflicts(length: int, is_named: bool) -> None:
-    """It is none if the CIDR is the node's own subnet, or if the config names the interfaces, as for nodes."""
+    """There is no conflict if the CIDR is the subnet of the node, or if the config names its interfaces."""
     for overlap, is_said in ((None, is_named), (RouteOverlap([{"cidr": CIDR, "devs": ["eth0"]}]), False)):
         own = Address("eth0", PROBE, length)
         found = note(OWN_ENTRY, overlap, routes=(DEFAULT, OWN_ENTRY), addresses=(own,))
@@ -317,7 +317,7 @@ def test_the_json_of_findings_and_notes_is_as_documented() -> None:
 
 
 def test_a_route_with_hidden_hops_is_looked_up() -> None:
-    """The kernel hides the hops of a nexthop object's route if net.ipv4.nexthop_compat_mode is 0."""
+    """If net.ipv4.nexthop_compat_mode is 0, the kernel hides the hops of routes with a nexthop object."""
     hidden = Route(IPv4Network("172.16.4.0/24"), nexthop_id=7, scope=Scope.UNIVERSE)
     intervals = Coverage([numbers(CIDR)], ["eth0"], STANDARD_RULES, ()).intervals([DEFAULT, hidden])
     assert {interval.probed for interval in intervals} == {
@@ -334,9 +334,9 @@ class Node:
     """A node with eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0 (172.16.0.10/16).
 
     Args:
-        has: a scenario's commands.
+        has: the commands of a scenario.
         cidrs: the expected CIDRs.
-        told: a line for each failure, note, entry of the fix and unfixable part.
+        told: the expected lines, one for each failure, note, entry of the fix and unfixable part.
         overlap: more keys of ``routeOverlap``.
     """
 
@@ -545,10 +545,10 @@ def checked_as(kernel: Kernel, cidrs: Sequence[str], overlap: dict[str, Any]) ->
 
 
 def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
-    """Compare the check with brute force around every address range that it reports."""
+    """Compare the check with brute force around the address ranges that it reports."""
     ranges = [finding.ranges for finding in report.findings] + [note.ranges for note in report.notes]
     near = {IPv4Network((part[0], 24), strict=False) for parts in ranges for part in parts}
-    # If all is as expected nothing is reported, and any part of the CIDR will do.
+    # If the check reports nothing, compare any part of the CIDR.
     around = sorted(near)[:4] or [IPv4Network(case.cidrs[0])]
     config, closer = checked_as(kernel, [*map(str, around)], case.overlap)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
@@ -556,7 +556,7 @@ def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
 
 
 def lines_of(report: OverlapReport) -> list[str]:
-    """Return a line for each failure or note: kind, interfaces, addresses."""
+    """Return a line for each failure, note, entry of the fix and unfixable part."""
     told = [
         (str(item.kind), ",".join(item.devs), _span(item.ranges)) for item in items_of(report.findings, report.notes)
     ]
@@ -578,7 +578,7 @@ SHADOW_172_20 = Route(IPv4Network("172.20.4.0/24"), (NextHop("ib0"),))
 
 
 class Restless:
-    """A kernel that is changed right before each of the first lookups."""
+    """A kernel that changes right before each of the first lookups."""
 
     def __init__(self, inner: Kernel, *steps: Callable[[Kernel], object]) -> None:
         self._inner, self._steps, self.lookups = inner, list(steps), 0
@@ -611,7 +611,7 @@ def flap(kernel: Kernel) -> None:
 
 
 def test_the_production_reads_run_on_the_kernel_in_memory() -> None:
-    """The filtered reads run under a listener, with the same calls as on ``NetlinkBackend``."""
+    """The check listens and then makes filtered reads, with the same calls as for ``NetlinkBackend``."""
     asked: list[tuple[str, int]] = []
 
     class Asked(FakeKernel):
@@ -690,7 +690,7 @@ def test_tables_that_change_all_the_time_get_no_verdict(node: Kernel) -> None:
 
 
 def test_large_changing_tables_are_read_for_seconds_only() -> None:
-    """A read takes a second, and none is begun that would end after five."""
+    """Each read takes a second, and the check begins no read that would end after five seconds."""
     kernel, clock, looks = FakeKernel(), FakeClock(), []
     build_node(kernel)
 
@@ -731,7 +731,7 @@ def test_only_relevant_routes_of_a_large_table_are_read() -> None:
 
 @pytest.mark.kernel
 def test_routes_to_gateways_are_read_from_a_large_table_too() -> None:
-    """The rules skip the default route, but not the subnet of its gateway."""
+    """The rules suppress the default route, but not the subnet of its gateway."""
     kernel = on_linux()
     build_node(kernel)
     kernel.add(PLAIN)
@@ -763,7 +763,7 @@ def test_connected_shadows_are_read_in_one_pass_and_others_in_two(monkeypatch: p
 
 
 def tables(count: int) -> tuple[Snapshot, RouteOverlap]:
-    """Return a snapshot with policy rules, each for a table with an entry for a part of the CIDR."""
+    """Return a snapshot with policy rules. The table of each rule has an entry for a part of the CIDR."""
     recorded, overlap = HOSTS["rules"][1](count)
     parts = [rule.destination for rule in recorded.rules if rule.destination is not None]
     rules = [Rule(number, table=1000 + number) for number in range(1, count + 1)]
@@ -787,14 +787,14 @@ def calls_of_a_check(name: str, size: int) -> int:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_check_of_twice_the_host_makes_twice_the_calls(name: str) -> None:
-    """No list is walked through once for each of many items."""
-    calls_of_a_check(name, 1)  # what is made only once, for a host of any size
+    """The number of calls is linear, so the check doesn't go through a long list once for each item."""
+    calls_of_a_check(name, 1)  # this makes the calls that only the first check needs
     size = by_day(40, by_night=160)
     assert calls_of_a_check(name, 2 * size) < 2.04 * calls_of_a_check(name, size)
 
 
 def test_the_cost_of_a_cidr_is_constant() -> None:
-    """Each answer is classified once for all CIDRs that expect the same interfaces."""
+    """The check classifies each answer only once for all CIDRs that expect the same interfaces."""
     kernel, calls = FakeKernel(), []
     build_node(kernel)
     for count in (150, 600):

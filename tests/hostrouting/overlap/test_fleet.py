@@ -1,4 +1,4 @@
-"""Many snapshots: hosts with the same report form one group, with any executor."""
+"""Hosts with the same report form a group, with any executor and any number of snapshots."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, snapshots: lis
     groups = {group.hosts[0]: group for group in report.groups}
     assert len(groups) == len(KINDS)
     for number, _ in enumerate(KINDS):
-        # A truncated file has lost the host's name.
+        # The host name is missing in a truncated file, so the group shows the name of the file.
         names = [f"aks-h200-{of:05}" if number < 5 else snapshots[of].stem for of in range(number, COUNT, len(KINDS))]
         assert groups[names[0]].hosts == tuple(names)
 
@@ -130,7 +130,7 @@ def test_an_unnamed_snapshot_gets_a_name(tmp_path: Path) -> None:
 
 @attrs.frozen
 class Hostile(dict[str, Any]):
-    """A snapshot that harms the process that reads it."""
+    """A snapshot that does harm in the process that reads it."""
 
     harm: Callable[[], object]
 
@@ -160,7 +160,7 @@ def die() -> None:
     [(spin, "more than 0.6 s of processor time"), (take_two_gib, "more memory"), (die, "process that judged it died")],
 )
 def test_a_snapshot_that_harms_a_worker_is_a_row(harm: Callable[[], object], why: str, snapshots: list[Path]) -> None:
-    """The snapshots that other workers judge at that time get their verdicts, and all keep their order."""
+    """Snapshots in other workers still get their verdicts, and all hosts keep their order."""
     fine = snapshots[:: len(KINDS)]
     ours, broken = judge([*fine[:3], Hostile(harm), *fine[3:] * 6, Hostile(harm)], CONFIG_, max_mib=1).groups
     assert ours.hosts == tuple(f"aks-h200-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 6))
@@ -209,7 +209,7 @@ def test_a_file_above_the_limit_is_only_a_row(tmp_path: Path) -> None:
 
 
 class Counting(Executor):
-    """An executor that runs a job when its result is awaited, and keeps the largest number of waiting jobs."""
+    """An executor that only runs a job when its result is awaited, and counts waiting jobs."""
 
     def __init__(self) -> None:
         self.waiting: list[Future[Any]] = []
@@ -236,7 +236,7 @@ def test_only_as_much_is_submitted_as_workers_need(snapshots: list[Path]) -> Non
     def many() -> Iterator[Path]:
         for number in range(1500):
             assert number <= 16 * (executor.done + 64)
-            yield snapshots[5]  # broken, so quickly judged
+            yield snapshots[5]  # this snapshot is broken, so it takes little time
 
     (group,) = judge(many(), CONFIG_, executor).groups
     assert len(group.hosts) == 1500
@@ -259,7 +259,7 @@ def test_it_ends_with_its_scope_and_cancels_pending_jobs(snapshots: list[Path]) 
 
 
 class Endless:
-    """A snapshot that a worker never finishes."""
+    """A snapshot that keeps a worker busy for ten minutes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return time.sleep, (600,)
@@ -285,7 +285,7 @@ def test_no_worker_outlives_a_killed_process(tmp_path: Path) -> None:
         while not begun.exists() and process.poll() is None:
             time.sleep(0.02)
         process.kill()
-        # Each worker holds it too.
+        # Each worker has inherited the pipe, so this only ends when all workers have ended.
         assert process.communicate(timeout=30)[0] == b""
 
 
@@ -337,7 +337,7 @@ def test_only_the_first_groups_have_pictures() -> None:
 
 
 def test_hosts_one_event_away_are_a_separate_group() -> None:
-    # After a flap networkd restores its default route, and not ours.
+    # After a flap, networkd restores its own default route, but not our routes.
     away = [attrs.evolve(node(number), managers=(Manager(NETWORKD, ("eth0",)),)) for number in (1, 2)]
     with ThreadPoolExecutor(1) as one:
         found = judge([node(0), *away, {}], CONFIG_, one, one_event=True)

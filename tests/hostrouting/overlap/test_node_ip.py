@@ -1,4 +1,4 @@
-"""A note reports node and DNS addresses of the document that don't fit; all other keys of the document are ignored."""
+"""Notes report wrong node and DNS addresses in the document. All of its other keys are ignored."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_unknown_shape_is_no_error(value: object) -> None:
 
 
 def test_the_other_keys_are_used_for_nothing_else(host: Host) -> None:
-    """Tokens are next to them: config, mapping, plan and files are equal with and without the addresses."""
+    """There are tokens next to the addresses, so config, mapping, plan and files must not depend on these keys."""
     secret = document("10.1.0.5", "172.20.0.10") | {"azure": {"bootstrapToken": "s3cr3t"}}
     with_them, without = Config.from_mapping(secret), Config.from_mapping({"hostRouting": SECTION})
     assert with_them == without

@@ -1,4 +1,4 @@
-"""The verdict after one event, predicted on the kernel in memory."""
+"""The kernel in memory predicts the verdict after an event."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEEPING, DROPPING = (Manager(NETWORKD, ("eth0", "eth1"), drops) for drops in (Fa
 
 
 def two_nics() -> FakeKernel:
-    """Return a kernel with two interfaces in one subnet, where the order of their connected routes decides."""
+    """Return a kernel with two interfaces in one subnet, where the first of their connected routes wins."""
     kernel = FakeKernel()
     for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.1.0.5/24")):
         kernel.add_link(dev)
@@ -63,7 +63,7 @@ def told(config: Config, snapshot: Snapshot) -> dict[tuple[str, str], EventVerdi
 
 def test_a_flap_swaps_two_nics_of_a_subnet_for_good() -> None:
     each = told(config(), recorded(two_nics(), KEEPING))["eth0", "flap"]
-    assert each.verdict is Verdict.UNKNOWN  # until networkd has restored the default route
+    assert each.verdict is Verdict.UNKNOWN  # this lasts until networkd has restored the default route
     assert each.restored_by == (NETWORKD,)
     (finding,) = each.lasting_findings
     assert (finding.cidr, finding.probe, finding.devs) == (NODES, NODES[0], ("eth1",))
@@ -158,7 +158,7 @@ def test_a_hop_without_carrier_is_read_as_on_linux() -> None:
     kernel.add_link("eth2")
     kernel.add_address("eth2", "10.5.0.1/24")
     assert kernel.add([Route(IPv4Network("10.9.0.0/24"), (NextHop("eth0"), NextHop("eth2")))]) == ()
-    kernel.del_address("eth2", "10.5.0.1/24")  # its hop is dead
+    kernel.del_address("eth2", "10.5.0.1/24")  # this makes its hop dead
     (route,) = (each for each in recorded(kernel).routes if len(each.hops) == 2)
     assert route.devs == ("eth0",)
     now = after(recorded(kernel), HostEvent(EventKind.CARRIER_LOST, "eth2"))

@@ -1,4 +1,4 @@
-"""hostrouting/overlap/route-overlap.schema.json describes a report, key by key."""
+"""hostrouting/overlap/route-overlap.schema.json describes every key of a report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVERYTHING = [
 
 
 def host_with_everything() -> FakeKernel:
-    """Return a host with findings and notes of every kind, except for a separate network namespace."""
+    """Return a host with every kind of finding and note, except for a separate network namespace."""
     kernel = FakeKernel()
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
     build_links(kernel)
@@ -83,7 +83,7 @@ def problems(document: object) -> list[str]:
 
 
 def objects(value: object) -> Iterator[dict[str, Any]]:
-    """Yield every object of a document."""
+    """Yield all objects in a document."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

@@ -1,4 +1,4 @@
-"""A field added to a route class reaches all routes, also those that are copied."""
+"""If a field is added to a route class, all routes have it, including copied routes."""
 
 from __future__ import annotations
 

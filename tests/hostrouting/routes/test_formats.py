@@ -1,4 +1,4 @@
-"""Resolved routes in the formats of ip, netplan and networkd; a route that a format can't express is an error."""
+"""Routes are written in the formats of ip, netplan and networkd. If a format can't express one, that is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan adds missing routes, replaces ours, leaves sufficient ones alone, and refuses the rest."""
+"""A plan adds missing routes, replaces our own, keeps sufficient ones, and refuses conflicts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PLANS: dict[str, tuple[list[Route], list[Route], RoutePlan]] = {
     "our route in any state": ([WANTED], [IN_PART], RoutePlan(unchanged=(IN_PART,))),
     "another metric": ([WANTED], [OLD], RoutePlan(add=(WANTED,), remove=(OLD,))),
     "our routes are unwanted": ([], [OLD, WANTED], RoutePlan(remove=(OLD, WANTED))),
-    # No config can ask for one, so another program uses our number; removing it would cut the host off.
+    # No config can contain a default route, so another program uses our number. Removing it would cut off the host.
     "a default route is never ours": ([], [DEFAULT], RoutePlan()),
-    # The reference's ``ip route replace`` takes over a DHCP route.
+    # ``ip route replace`` in the reference would take over a DHCP route.
     **{
         f"proto {protocol} does the same": ([WANTED], [there], RoutePlan(foreign=(there,)))
         for protocol in (Protocol.DHCP, Protocol.STATIC, Protocol.BOOT, Protocol.KERNEL, 99)
@@ -62,7 +62,7 @@ REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
         for there in [foreign(protocol=protocol, hops=ELSEWHERE)]
     },
     "it discards": (WANTED, foreign(protocol=Protocol.BIRD, type=RouteType.BLACKHOLE, hops=()), ("blackhole 172.16.1.0/24 proto bird",)),
-    # Replacing the route would cut the interface off from its own network.
+    # Replacing the route would cut off the interface from its own network.
     **{
         f"connected, metric {metric}": (
             WANTED,

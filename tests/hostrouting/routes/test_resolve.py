@@ -1,4 +1,4 @@
-"""The default route supplies all that a static route doesn't name."""
+"""A static route inherits missing fields from the default route."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ INHERITED = {"source": IPv4Address("10.1.0.4"), "mtu": 1400}
 DEAD = default(NextHop("eth0", GATEWAY, is_dead=True, is_linkdown=True), metric=100)
 RESOLVED = {
     "all is inherited": (StaticRoute(TO, metric=7), [DEFAULT], whole(BY_ETH0, metric=7, **INHERITED)),
-    # The reference prints the third word of a line and mistakes it for the gateway.
+    # The reference takes the third word of a line for the gateway, whatever it is.
     "no gateway": (StaticRoute(TO), [default(NextHop("eth0"))], whole(NextHop("eth0"), scope=Scope.LINK)),
     "IPv6": (StaticRoute(TO), [default(hop := NextHop("eth0", IPv6Address("fe80::1")))], whole(hop)),
     "onlink": (StaticRoute(TO), [default(ONLINK)], whole(ONLINK)),
@@ -112,11 +112,11 @@ MISSING = {
     "a device that is down": (StaticRoute(TO, "onlink", "down0"), [], "device down0 (it is down)"),
     "a gateway": (StaticRoute(TO, NO_PEER, "eth1"), [], "gateway 10.9.0.1 (no route of scope link reaches it on eth1)"),
     "a gateway on another interface": (StaticRoute(TO, GATEWAY, "eth1"), [], "gateway 10.1.0.1 (no route of scope link reaches it on eth1)"),
-    # The kernel looks a gateway up among routes of scope link or nearer (fib_check_nh_v4_gw).
+    # The kernel looks up a gateway among routes of scope link or nearer (fib_check_nh_v4_gw).
     "a gateway behind another": (
         StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (BY_ETH1,), protocol=4)], "gateway 10.9.0.1"
     ),
-    # Otherwise this run would succeed and the next run, and the next boot, would fail.
+    # Otherwise this run would succeed, but the next run and the next boot would fail.
     "a gateway behind a removed route": (
         StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (NextHop("eth1"),))], "gateway 10.9.0.1"
     ),

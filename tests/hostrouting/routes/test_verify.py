@@ -1,4 +1,4 @@
-"""Verification that every route wins, and the error about one that doesn't."""
+"""Every route is verified to win, and a route that doesn't win is an error."""
 
 from __future__ import annotations
 

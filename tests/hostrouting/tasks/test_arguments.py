@@ -1,4 +1,4 @@
-"""Arguments of a wrong type are refused when a task is made, with a hint what to pass instead."""
+"""A task refuses an argument of the wrong type when it is created, with a hint about the correct one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run: its two deadlines, its requests to the kernel, and a host where half of the files were removed."""
+"""A run has two deadlines, makes few requests to the kernel, and repairs a host on which files are missing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def add_eth1(kernel: FakeKernel) -> None:
 def run_late(
     wanted: Config, layout: Layout, changes: dict[float, Callable[[FakeKernel], None]]
 ) -> tuple[float, BaseException | object]:
-    """Return when `Configure` ended, by a clock that starts at 0, and its result or exception."""
+    """Return the time at which `Configure` ended, with a clock that starts at 0, and its result or exception."""
     clock = FakeClock()
     host = Host(LateKernel(clock, changes), FakeSystemd(layout, running=[MACHINE]), layout)
     try:
@@ -100,7 +100,7 @@ def waiting(*routes: dict[str, Any], cidrs: Collection[str] = (), mode: str = "W
     ],
 )
 def test_a_run_waits_once(wanted: Config, changes: dict[float, Callable[[FakeKernel], None]], layout: Layout) -> None:
-    """The host may lack a device and a default route: the run still ends after `waitSeconds`."""
+    """Even if both a device and the default route are missing, the run ends after `waitSeconds`."""
     ended, report = run_late(wanted, layout, changes)
     assert ended == pytest.approx(30, abs=1)
     if isinstance(report, ConfigureReport):
@@ -136,7 +136,7 @@ def give_address(kernel: FakeKernel) -> None:
 def test_a_run_waits_for_addresses(
     mode: str, changes: dict[float, Callable[[FakeKernel], None]], ended: float, layout: Layout
 ) -> None:
-    """Both deadlines count from the run's start."""
+    """Both deadlines are relative to the start of the run."""
     wanted = waiting(ROUTE, cidrs=[SHADOWED], mode=mode)
     assert run_late(wanted, layout, changes)[0] == pytest.approx(ended, abs=1.5)
 
@@ -174,7 +174,7 @@ class CountingBackend(Wrapper):
 
 
 def test_table_main_is_read_once_before_and_after_writing(units: FakeSystemd, layout: Layout) -> None:
-    """The waits read links, default routes and the surroundings of the gateways that the config names."""
+    """While it waits, the run only reads links and default routes, and looks up the gateways in the config."""
     backend = CountingBackend(shadowed_kernel())
     named = waiting(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
     phases.run(ConfigureStaticRoutes(named, host=Host(routes=backend, units=units, layout=layout)))
@@ -185,7 +185,7 @@ def test_table_main_is_read_once_before_and_after_writing(units: FakeSystemd, la
 
 
 def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host: Host) -> None:
-    """The kernel checks a gateway against the routes of scope link, wherever a packet to it would go."""
+    """The kernel checks a gateway against the routes of scope link, even if packets to it would use another route."""
     kernel.add_link("ib9")
     kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])
     named = config(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
@@ -206,7 +206,7 @@ def tree(layout: Layout) -> dict[str, object]:
 @pytest.mark.parametrize("gone", ["etc/aks-flex-node", "etc/hostrouting", "both"])
 @pytest.mark.parametrize("then", ["the same", "nothing", "remove", "another consumer"])
 def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: Host, layout: Layout) -> None:
-    """The agent's reset removes one folder, an operator the other: any run of ours repairs the host."""
+    """A reset by the agent removes one folder, and an operator may remove the other. Any run repairs the host."""
     before = tree(layout)
     phases.run(Configure(WATCHED, host=host))
     whole = {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")}
@@ -236,7 +236,7 @@ def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: H
 
 
 def test_each_report_has_its_changes(host: Host) -> None:
-    """Each of `Configure`'s three reports has its own changes; shared changes are in the whole report."""
+    """Each of the three reports of `Configure` has its own changes. Shared changes are only in the whole report."""
     report = phases.run(Configure(WATCHED, host=host))
     files = {change.what for change in report.changes.files}
     for one, name in ((report.routes, "static-routes"), (report.watch, "hostrouting-watch"), (report.overlap, CHECK)):
@@ -341,7 +341,7 @@ def test_a_removal_lists_only_existing_files(host: Host, layout: Layout) -> None
 
 
 def test_a_deadline_reports_the_remaining_changes(kernel: FakeKernel, layout: Layout) -> None:
-    """The `TimedOut` of a scope's own deadline carries the changes as a cancel does."""
+    """A `TimedOut` because of the deadline of a scope has the changes, just like `Cancelled`."""
     clock = FakeClock()
 
     class Slow(FakeSystemd):

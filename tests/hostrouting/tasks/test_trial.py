@@ -1,4 +1,4 @@
-"""Trial routes: only the kernel and /run are touched, and each end leaves one whole config."""
+"""A trial of routes only changes the kernel and /run, and leaves a complete config however it ends."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_second_trial_is_refused_with_a_hint(host: Host, kernel: FakeKernel) -
 
 
 def test_a_successful_trial_is_never_reported_as_a_failure(kernel: FakeKernel, tmp_path: Path) -> None:
-    """The file of the next confirm may be blocked by anything."""
+    """Something may block the file that the next confirmation would use."""
 
     class Filling(TrialSystemd):
         def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
@@ -199,14 +199,14 @@ def test_another_run_ends_the_trial_with_its_own_config(
     phases.run(other(host))
     assert standing(host.layout.trial) is None
     after = ours(kernel)
-    units.restart("hostrouting-trial.service")  # the time is over
+    units.restart("hostrouting-trial.service")  # the time of the trial is over
     assert ours(kernel) == after
 
 
 def test_a_failed_run_leaves_the_trial_unchanged(host: Host, kernel: FakeKernel) -> None:
     until = phases.run(TryRoutes(NEW, 60, host=host)).until
     with pytest.raises(HostRoutingError):
-        phases.run(Configure(config("10.1.0.0/24"), host=host))  # a connected network
+        phases.run(Configure(config("10.1.0.0/24"), host=host))  # this is a connected network
     assert standing(host.layout.trial) == until
     assert destinations(kernel) == ["172.16.1.0/24"]
 

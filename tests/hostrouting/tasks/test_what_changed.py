@@ -1,4 +1,4 @@
-"""A run that fails half-way reports the changes that it hasn't rolled back."""
+"""A run that fails halfway reports the changes that it hasn't rolled back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SICK = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "
 
 
 class Moody(FakeSystemd):
-    """A systemd that refuses a call for a unit."""
+    """A systemd that refuses one kind of call for a unit."""
 
     refused = ("", "")
 
@@ -126,7 +126,7 @@ def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Moody
         for action in ("removed", "replaced")
     }
     assert {host.layout.of(str(what)) for what in by_action["removed"]} == gone
-    # The part that would be removed next lets a start through meanwhile.
+    # The part that is to be removed next must already admit starts.
     assert by_action["replaced"] == {
         "/etc/aks-flex-node/static-routes.sh",
         "/etc/hostrouting/gate.list",
@@ -168,7 +168,7 @@ def test_a_single_task_reports_its_changes(host: Host) -> None:
 
 
 def test_a_reload_alone_is_reported(host: Host) -> None:
-    """A run that was killed before its reload leaves only that to do."""
+    """If a run was killed before its reload, only the reload is left to do."""
     stale = FakeSystemd(host.layout, running=["systemd-nspawn@kube1.service"])
     phases.run(ConfigureStaticRoutes(CONFIG, host=host))
     on = Host(routes=host.routes, units=stale, layout=host.layout)

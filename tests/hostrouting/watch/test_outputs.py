@@ -1,4 +1,4 @@
-"""The watcher's messages to systemd: journal entries, parsed as journald does, and sd_notify(3)."""
+"""The watcher sends journal entries that journald can parse, and messages of sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVENT = Event(
 
 
 def parsed(datagram: bytes) -> list[tuple[str, str]]:
-    """Parse a datagram as https://systemd.io/JOURNAL_NATIVE_PROTOCOL/ describes."""
+    """Parse a datagram according to https://systemd.io/JOURNAL_NATIVE_PROTOCOL/."""
     fields = []
     while datagram:
         line, _, rest = datagram.partition(b"\n")
@@ -105,7 +105,7 @@ def test_each_message_is_a_datagram_to_the_named_socket(
     notify(name, "READY=1")
     assert listener.recv(4096) == b"READY=1"
     listener.close()
-    notify(name, "STOPPING=1")  # the socket is closed by now: no error
+    notify(name, "STOPPING=1")  # the socket is closed, but that isn't an error
 
 
 @pytest.mark.parametrize("name", ["", "@", "relative", "/nowhere/at/all"])

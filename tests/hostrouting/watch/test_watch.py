@@ -1,4 +1,4 @@
-"""The watcher on a kernel in memory, with a clock that takes no time: its repairs, its messages, and its looks."""
+"""The watcher repairs routes, reports problems and checks at the right times, with a fake kernel and a fake clock."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class World:
         self.clock.call_at(seconds, function)
 
     def watch(self, seconds: float) -> None:
-        """Watch so long from the start of the clock."""
+        """Run the watcher until the clock has reached this time."""
         self.at(seconds, lambda: self.scope.cancel("the test ends"))
         host = Host(routes=self.backend, units=self.units, layout=self.layout)
         task = WatchHostRouting(
@@ -136,7 +136,7 @@ def test_a_route_is_restored_when_its_device_returns(world: World) -> None:
 
 
 def test_an_expired_trial_is_ended(world: World) -> None:
-    """Its timer may be lost, for example at a soft reboot."""
+    """The timer of a trial may get lost, for example in a soft reboot."""
     trial = world.layout.trial
     world.at(5, lambda: trial.write_text(json.dumps(times_of(-2))))
     world.at(6, world.lose)
@@ -169,7 +169,7 @@ def test_the_slow_timer_sees_a_loss_without_an_event(world: World) -> None:
 
 
 def test_a_changed_file_triggers_a_look(world: World) -> None:
-    """The kernel doesn't announce an update of the config, or that the gate was switched off."""
+    """The kernel doesn't announce that the config changes or that the gate is switched off."""
     files = (world.layout.manifest, world.layout.gate_off)
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -313,7 +313,7 @@ def test_a_route_dropped_from_the_config_is_removed(world: World) -> None:
 
 
 class Refusing(RecordingBackend):
-    """A kernel that refuses every route to one destination."""
+    """A kernel that refuses every route to a certain destination."""
 
     refused = IPv4Network("172.16.2.0/24")
 
@@ -367,7 +367,7 @@ def test_a_kernel_that_loses_writes_is_spared(world: World) -> None:
             )
 
         def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-            # FakeKernel, like Linux, announces no change if a route is replaced by itself; here it does.
+            # Neither FakeKernel nor Linux announces that a route replaces itself, so this makes another change.
             world.kernel.add_link(f"veth{len(self.written)}")
             return super().replace(routes)
 

@@ -1,4 +1,4 @@
-"""The watcher as a service: installed with its routes and checks, updated with them, and removed without a trace."""
+"""The service of the watcher is installed and updated with its routes and checks, and removed without a trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def units(layout: Layout) -> FakeSystemd:
 
 
 def tree(layout: Layout) -> dict[str, str]:
-    """Return every file and folder except /run."""
+    """Return the contents of all files and folders outside of /run."""
     paths = [path for path in sorted(layout.root.rglob("*")) if layout.run_dir.parent not in (path, *path.parents)]
     return {str(path): path.read_text() if path.is_file() else "folder" for path in paths}
 
@@ -87,7 +87,7 @@ def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, 
 
 
 def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """A watcher that reads the config there never reverts what an update has just installed."""
+    """A watcher that reads the config under the lock can't revert an update that has just been installed."""
     seen: list[tuple[bool, Config]] = []
 
     class Looking(FailingBackend):
@@ -108,7 +108,7 @@ def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layou
 
 
 def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """They leave the config first, and then the table, under the lock in which the watcher would restore them."""
+    """A run removes the routes from the config and then from the table, under the lock that the watcher needs."""
     apply(host, WATCHED)
     assert layout.marker_ok.exists()
     emptied = attrs.evolve(WATCHED, static_routes={})
