@@ -1,4 +1,4 @@
-"""How fast hostrouting is, compared with the fastest alternative:  ./run bench.
+"""Compare the speed of hostrouting with the fastest alternatives:  ./run bench.
 
 The two sides of a row take turns. Each run has a new network namespace, and its work is verified. The ratios are
 therefore reliable and can be compared between machines, while the milliseconds depend on the machine.

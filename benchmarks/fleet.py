@@ -85,7 +85,7 @@ def memory(size: int, rounds: int) -> Measured:
 
 
 def opening(size: int, rounds: int) -> Measured:
-    """Measure the time from entering the address of the page until it is loaded and drawn."""
+    """Measure the time from opening the page until it is loaded and drawn."""
     page = write_page(SCRATCH, size).as_uri()
     # chromedriver needs only the loopback interface. With a network, Chromium would send its own requests.
     enter_namespace()

@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 Contender = Callable[[], Span]
-"""One side of a comparison: it prepares its world, measures, and verifies its work."""
+"""A function that prepares a world, measures one side of a comparison, and verifies the result."""
 
 
 def timed(function: Callable[[], T]) -> tuple[Span, T]:

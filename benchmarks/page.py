@@ -15,7 +15,7 @@ _NUMBERS = (1, 3, 4, 5, 6)
 
 
 def as_table(report: Report, rows: Iterable[Row] = ROWS) -> str:
-    """Return those of the rows that were measured as a Markdown table that is aligned for a terminal."""
+    """Return a Markdown table of the measured rows, aligned for a terminal."""
     table = [_HEADINGS, *(_cells(row, report.rows[row.name]) for row in rows if row.name in report.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
     lines = [

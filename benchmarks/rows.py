@@ -37,7 +37,7 @@ Check = Callable[[Sequence[IPv4Network], Sequence[Route]], Contender]
 _NOWHERE = NextHop("eth0", IPv4Address("10.99.0.1"))
 _EVERY = 7
 
-# The waiter must be asleep by then. It also wakes up every second without an event, so this isn't a whole second.
+# After this time, the waiter is asleep, and isn't about to make one of the checks that it makes every second.
 _ASLEEP_SECONDS = 0.33
 
 # Prints the peak memory of this process alone. The value of getrusage(2) includes the peak of the parent process.
@@ -59,7 +59,7 @@ def _install(
 
 
 def _see_processes(make: Callable[[Sequence[T]], Path], some: Sequence[T]) -> list[str]:
-    """Check that a boot script starts as many processes for one entry as for many."""
+    """Check that the number of processes of a boot script doesn't depend on the number of entries."""
     few, many = (ways.count_processes(make(part)) for part in (some[:1], some))
     if few != many:
         raise WrongOutcomeError(f"{few} processes for one, and {many} for {len(some)}")

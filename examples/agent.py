@@ -168,7 +168,7 @@ def look(config: Config, host: Host, file: Path) -> int:
         print(f"{each.subject}: {each.message}")
     if report.verdict is not Verdict.OK:
         snapshot(host=host).save(file)
-        print(f"recorded: {file}")  # for hostrouting check --snapshot, on another machine
+        print(f"recorded: {file}")  # hostrouting check --snapshot can read this file on another machine
     return 0 if report.verdict is Verdict.OK else 1
 
 

@@ -145,7 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Limits())
     os.environ.setdefault(_HOST, repr(this_namespace()))
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
-        # The tests sync thousands of files, which takes long on a disk.
+        # The tests sync thousands of files, which is slow on a disk.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A background job of a shell ignores SIGINT. Programs that tests start and interrupt would then ignore it too.
@@ -203,7 +203,7 @@ def kernel() -> NamespaceKernel:
 
 @pytest.fixture(params=[pytest.param("linux", marks=pytest.mark.kernel), "memory"])
 def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
-    """Return a real kernel in a new network namespace, and then the kernel in memory."""
+    """Return a real kernel in a new network namespace for one run of the test, and one in memory for the other."""
     return on_linux() if request.param == "linux" else FakeKernel()
 
 

@@ -205,7 +205,7 @@ def home(package: str) -> str:
             ("phases.planted", call)
             for call in ("importlib.import_module('x')", "import_module('x')", "__import__('x')")
         ),
-        # Only its own commands may import the plug-in.
+        # Only the commands of the plug-in may import it.
         ("hostrouting.cli.azure_like", "from hostrouting.azure.probe import plan"),
         ("hostrouting.cli.commands", "from hostrouting.azure import nodes"),
         # If the fake imported an adapter, both would have the same bugs, and no comparison would find them.
@@ -320,7 +320,7 @@ def tricks(module: str, source: str) -> list[str]:
 
 
 def test_no_module_uses_tricks_for_speed() -> None:
-    """The garbage collector belongs to the process, and values are only made by their constructors."""
+    """The garbage collector belongs to the whole process, and only constructors create values."""
     assert [trick for module, source in sources().items() for trick in tricks(module, source)] == []
     planted = "import gc\nid(x)\nobject.__setattr__(x, 'y', 1)\nIPv4Network.__new__(IPv4Network)"
     assert len(tricks("hostrouting.model.planted", planted)) == 4

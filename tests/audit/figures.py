@@ -21,7 +21,7 @@ SHOWN = 5
 
 @attrs.define
 class Share:
-    """The results for one kind of hosts.
+    """The results for one kind of host.
 
     Args:
         worlds: the number of hosts.

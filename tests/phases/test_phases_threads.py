@@ -67,7 +67,7 @@ def is_pythons_own(frame: FrameType) -> bool:
 # pytest-timeout must use a thread, because this test needs SIGALRM.
 @pytest.mark.timeout(120, method="thread")
 def test_an_interrupt_at_any_moment_leaves_no_task_running() -> None:
-    # An interrupt at the start of a thread may crash Python 3.11, so there are only a few of them by day.
+    # An interrupt at the start of a thread may crash Python 3.11, so only nightly runs try many moments.
     moments = range(10, 4000, 40 if IS_NIGHTLY else 200)
     running: list[str] = []
     interrupts = 0

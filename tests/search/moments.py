@@ -357,7 +357,7 @@ class _Moment:
         self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not is_refused)
 
     def _do_again(self) -> None:
-        """Make the whole update again after a kill. If it is a passing one, make the run that undoes it."""
+        """Make the whole update again after a kill, or make the run that undoes a passing update."""
         ended = _run(self.search.pair.again)
         if ended.outcome != self.search.outcome:
             self.words.append(ended.words)

@@ -44,7 +44,7 @@ class Pair:
         starts: whether the gate admits each unit with ``before`` and with ``after``.
         is_one_step: whether the update is a ``Configure``, which promises a single step, and not its two tasks in turn.
         first: an action between the installation of A and the update, or None.
-        passing: a temporary update that replaces the one from A to B, or None. A run that installs A undoes it.
+        passing: an update to make instead of the one from A to B, or None. A run that installs A undoes it.
     """
 
     name: str

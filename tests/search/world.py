@@ -205,7 +205,7 @@ def forget_boot() -> None:
 def refuse_route(destination: IPv4Network) -> None:
     """Make the verification of routes to a destination fail, with a rule that takes precedence over table main.
 
-    Packets to the destination still leave on ib0.
+    Packets to the destination still leave on ib0, as they do without the update.
     """
     ip("route", "replace", str(destination), "dev", "ib0", "table", str(_REFUSING_TABLE))
     ip("rule", "add", "to", str(destination), "lookup", str(_REFUSING_TABLE), "pref", str(_REFUSING_TABLE))

@@ -85,7 +85,7 @@ def _are_initial(rules: tuple[Rule, ...]) -> bool:
 
 
 def _naive(address: IPv4Address, entries: tuple[Route, ...], tables: tuple[int, ...]) -> Route | None:
-    """Return the entry with the longest prefix, and among those the first table and the lowest metric."""
+    """Return the entry with the longest prefix. If there are several, the first table and the lowest metric win."""
     fitting = [
         entry
         for entry in entries

@@ -1,4 +1,4 @@
-"""Cleaning up after azure-vnet on a node in memory: what is removed, what stays and why, and the locks."""
+"""The clean-up after azure-vnet removes only leftovers, gives a reason for everything that it keeps, and uses locks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """``doctor --output preflight`` fulfils the contract of the preflight of AKSFlexNode and unbounded.
 
 The contract is pkg/agent/preflight/preflight.go of unbounded. An ignored error becomes a warning. Names are compared
-without case, and an argument may contain several names with commas. No message or target contains a configured value.
+without case, and an argument may contain several names, separated by commas. No message or target contains a value from
+the config.
 """
 
 from __future__ import annotations

@@ -658,7 +658,7 @@ def test_a_running_trial_is_reported_without_an_installation_too(bare: Host) -> 
 
 
 def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
-    """A start first ends the trial, so its result is unknown."""
+    """A start first ends the trial, so the doctor can't predict its result."""
     phases.run(TryRoutes(config(), 600, host=node.host))
     (finding,) = (each for each in examine(host=node.host).findings if each.kind in ("unjudged", "shadowed"))
     assert (finding.kind, finding.severity) == ("unjudged", Severity.UNKNOWN)

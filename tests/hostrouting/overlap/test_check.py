@@ -138,7 +138,7 @@ IN_TABLE_100 = (*STANDARD_RULES[:1], Rule(100, table=100), *STANDARD_RULES[1:])
         (errnos.ENETUNREACH, {}, NO_ROUTE, ()),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(protocol=Protocol.BIRD))}, NoteKind.CNI_DISCARD, ()),
         (errnos.EINVAL, {"routes": (DEFAULT, discard(protocol=80))}, NoteKind.CNI_DISCARD, ()),
-        # A blackhole counts as a discard by a CNI only if it contains a route to a container in the same table.
+        # A blackhole also counts as a discard by a CNI if it contains a route to a container in the same table.
         (errnos.EINVAL, {"routes": (DEFAULT, discard(), POD)}, NoteKind.CNI_DISCARD, ()),
         (
             errnos.EINVAL,

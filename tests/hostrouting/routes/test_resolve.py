@@ -134,7 +134,7 @@ def test_devices_and_gateways_that_may_still_appear_are_named(
 
 @pytest.mark.parametrize("kind", ["bridge", "bond", "openvswitch", None, "vrf"])
 def test_a_bridge_port_is_refused_with_its_master(kind: str | None) -> None:
-    """An interface in a VRF may have routes."""
+    """An interface in a VRF isn't refused, because it may have routes."""
     links = [attrs.evolve(ETH1, master="br0"), Link(9, "br0", kind=kind)]
     route = StaticRoute(TO, "onlink", "eth1")
     if kind == "vrf":

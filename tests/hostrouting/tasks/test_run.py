@@ -54,7 +54,7 @@ SICK = config(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
 class LateKernel(FakeKernel):
-    """A kernel that changes at set times of a clock."""
+    """A kernel that changes when a clock reaches given times."""
 
     def __init__(self, clock: FakeClock, changes: dict[float, Callable[[FakeKernel], None]]) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ def default(gateway: str = "10.1.0.1", dev: str = "eth0", metric: int = 0) -> Ro
 
 
 class World:
-    """A host, a watcher, and a clock with actions at set times."""
+    """A host with a watcher, and a clock that runs actions at given times."""
 
     def __init__(self, root: Path) -> None:
         self.kernel = shadowed_kernel()
