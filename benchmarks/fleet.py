@@ -42,7 +42,7 @@ print(json.dumps([[len(group.hosts) for group in report.groups], int(own) + work
 
 def chromium() -> Chrome:
     """Start a headless Chromium with an empty profile and no network. It ends when its context ends."""
-    # Imported here, so that other measurements don't have it in their process.
+    # Imported here to keep selenium out of the processes of other measurements.
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()

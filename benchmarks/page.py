@@ -97,7 +97,7 @@ and writes files, or nothing.
 
 
 def _picture(growth: Growth, curves: Curves) -> str:
-    # Imported here, so that measurements don't have a JavaScript engine in their process.
+    # Imported here to keep a JavaScript engine out of the processes of measurements.
     from vl_convert import vegalite_to_svg
 
     points: list[dict[str, Any]] = [

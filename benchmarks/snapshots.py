@@ -57,7 +57,7 @@ def _connected(address: Address) -> Iterator[Route]:
 
 
 def node(number: int) -> Snapshot:
-    """Return the snapshot of a healthy node. Two routes fix that InfiniBand has the /16 of the cluster."""
+    """Return the snapshot of a healthy node, where two routes override the connected /16 of InfiniBand."""
     infiniband = [Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16) for each in range(8)]
     eth0 = Address("eth0", IPv4Address("10.224.0.4") + number, 16)
     first_pod, pods = IPv4Address("10.244.0.2") + number % 256 * 256, [f"azv{number:04x}{n:03x}" for n in range(_PODS)]

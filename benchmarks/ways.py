@@ -24,7 +24,7 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Verdict
 from phases import CancelScope
 
-# Prints how many processes a command starts, besides its own, by the last pid of the namespace.
+# Prints how many processes a command starts besides its own, which is the change of the last pid in the namespace.
 _COUNT = r"""
 read -r before </proc/sys/kernel/ns_last_pid
 "$@" >/dev/null

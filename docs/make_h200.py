@@ -337,7 +337,7 @@ def one_event_picture() -> str:
 
 
 def _console(command: str, output: str) -> str:
-    language = "text" if "'" in output else "console"  # a single apostrophe isn't valid shell
+    language = "text" if "'" in output else "console"  # an unpaired apostrophe isn't valid in a shell
     return f"```{language}\n$ {command}\n{output}\n```"
 
 

@@ -107,7 +107,7 @@ class IpCommandBackend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the source addresses of packets that use each entry. A lookup shows only the source of its hop."""
+        """Return the source addresses of packets that use each entry. A lookup shows only the source for one hop."""
         protocol = " ipproto tcp" if is_tcp else ""
         found: dict[Route, tuple[IPv4Address, ...]] = {}
         for entry, addresses in entries.items():

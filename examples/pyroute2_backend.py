@@ -106,7 +106,7 @@ class Pyroute2Backend(WholeTables):
     def sources(
         self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the source addresses of packets that use each entry. A lookup shows only the source of its hop."""
+        """Return the source addresses of packets that use each entry. A lookup shows only the source for one hop."""
         fields = _INET | {"dst_len": 32}
         found: dict[Route, tuple[IPv4Address, ...]] = {}
         protocol: list[list[Any]] = [["RTA_IP_PROTO", socket.IPPROTO_TCP]] if is_tcp else []

@@ -143,7 +143,7 @@ def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
 
 
 def _is_settled(line: str) -> bool:
-    """Return whether the routes know the carrier of a link. linkwatch_do_dev updates them along with the state."""
+    """Return whether the routes reflect the carrier of a link. linkwatch_do_dev updates them along with the state."""
     return " lo: " in line or (",LOWER_UP" in line) == (" state UP " in line)
 
 

@@ -62,7 +62,7 @@ class HostAudit:
         self._settle()
 
     def _settle(self) -> None:
-        """Wait until the routes know the carriers of the links, which they learn later than the links do."""
+        """Wait until the routes reflect the carriers of the links, which takes longer than for the links."""
         for link in self._kernel.links():
             self._kernel.set_link(link.name)
 
@@ -261,7 +261,7 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 
 
 def is_unknown(lines: list[str]) -> bool:
-    """Return whether the boot script left the verdict open."""
+    """Return whether the boot script couldn't reach a verdict."""
     return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
 
 

@@ -28,7 +28,7 @@ def make(steps: Sequence[str], settle: Callable[[], None]) -> None:
 
     Args:
         steps: the commands.
-        settle: a function to call before commands other than ip. It waits until the routes know every carrier.
+        settle: a function to call before commands other than ip. It waits until the routes reflect every carrier.
     """
     for program, some in groupby(steps, _program):
         if program == "ip":
