@@ -183,7 +183,9 @@ def fix(patient: Patient, *, few: bool) -> None:
     patient.apply([])
     assert patient.connected() == connected
     assert patient.sorts() == before
-    for part in never[:1] if few else never[:4]:
+    # A route could fix these: unless the config names the uplinks, the subnet of another default's interface stays there.
+    hopeless_parts = [part for part in never if "has a default route too" not in part.reason]
+    for part in hopeless_parts[:1] if few else hopeless_parts[:4]:
         assert not patient.is_mendable(part.ranges[0][0], part.devs), f"one route would fix {part}"
 
 
