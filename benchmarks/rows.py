@@ -20,7 +20,7 @@ from benchmarks.figures import Measured, Row
 from benchmarks.measure import Contender, Span, run, side_by_side, timed
 from benchmarks.snapshots import HOSTS
 from benchmarks.worlds import World, WrongOutcomeError, batch_file, cidrs_of, routes_of, script
-from hostrouting.boot.render import render_static_routes_script
+from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
@@ -171,8 +171,8 @@ def _cold_start(_: int, rounds: int) -> Measured:
 def _script_goes_on(size: int, rounds: int) -> Measured:
     """Measure how long a script that waits for the default route still runs once that route exists."""
     routes = routes_of(size)
-    text = render_static_routes_script([{"destination": str(route.destination)} for route in routes])
-    path = script("static-routes.sh", text)
+    static = {"enabled": True, "routes": [{"destination": str(route.destination)} for route in routes]}
+    path = script("static-routes.sh", render_static_routes(Config(static_routes=static)))
 
     def wait() -> Span:
         with World(has_default=False) as world:

@@ -17,7 +17,7 @@ from benchmarks.measure import Contender, Span, run, timed
 from benchmarks.worlds import SCRATCH, World, WrongOutcomeError, batch_file, script, words_of
 from hostrouting.backend import RouteBackend
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.render import render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.config.routing import Config, OverlapMode, RouteOverlap, StaticRoute
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap.check import check_overlap
@@ -108,7 +108,7 @@ def by_boot_script(routes: Sequence[Route]) -> Contender:
 def routes_script(routes: Sequence[Route]) -> Path:
     """Render the boot script for routes that specify a gateway and a device."""
     static = [StaticRoute(str(r.destination), gateway=str(r.hops[0].gateway), dev=r.hops[0].dev) for r in routes]
-    return script("static-routes.sh", render_static_routes_script(static))
+    return script("static-routes.sh", render_static_routes(Config(static_routes={"enabled": True, "routes": static})))
 
 
 def by_one_ip_a_route(routes: Sequence[Route]) -> Contender:
@@ -145,7 +145,7 @@ def by_boot_check(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contend
 
 def check_script(cidrs: Sequence[IPv4Network]) -> Path:
     """Render the boot check."""
-    return script("check-route-overlap.sh", render_check_route_overlap_script(cidrs, "STRICT"))
+    return script("check-route-overlap.sh", render_check(Config(route_overlap=RouteOverlap(cidrs, "STRICT"))))
 
 
 def by_ip_and_awk_a_cidr(cidrs: Sequence[IPv4Network], fib: Sequence[Route]) -> Contender:

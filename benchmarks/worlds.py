@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.model.family import Family
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 
 SCRATCH = Path("/run/hostrouting-benchmarks")
@@ -38,13 +39,13 @@ def routes_of(count: int) -> tuple[Route, ...]:
 def cidrs_of(count: int, routes: int) -> tuple[IPv4Network, ...]:
     """Return ``count`` expected CIDRs, spread over the first routes. InfiniBand would shadow the first eight."""
     stride = max(1, routes // count) * _STRIDE
-    fixed = [route.destination for route in World.fixes[:count]]
+    fixed = [IPv4Network(str(route.destination)) for route in World.fixes[:count]]
     return (*fixed, *(IPv4Network((_FIRST + number * stride, 22)) for number in range(count - len(fixed))))
 
 
 def words_of(route: Route) -> str:
     """Return the arguments of ``ip route add`` for a route."""
-    return f"{route.destination} {route.hops[0].words()} proto {route.protocol:d}"
+    return f"{route.destination} {route.hops[0].words(Family.IPV4)} proto {route.protocol:d}"
 
 
 def batch_file(verb: str, words: Sequence[str]) -> Path:

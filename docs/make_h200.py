@@ -11,7 +11,7 @@ import io
 import json
 import sys
 import tempfile
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from hostrouting.kernel.managers import NETWORKD, Manager
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Hardware
-from hostrouting.model.parsing import parse_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -86,7 +85,7 @@ class Variant:
         if self.behind is not None:
             destination, gateway = self.behind
             hop = NextHop("ib0", IPv4Address(gateway))
-            routes.append(Route(parse_cidr(destination), (hop,), protocol=Protocol.STATIC))
+            routes.append(Route(IPv4Network(destination), (hop,), protocol=Protocol.STATIC))
         assert kernel.add(routes) == ()
 
 
@@ -204,7 +203,7 @@ def _as_warning(document: dict[str, Any]) -> dict[str, Any]:
 
 def _check(variant: Variant, host: Host) -> tuple[str, str]:
     config = Config(route_overlap={"expectedCidrs": [variant.expected]})  # like check --cidr, without a file
-    result = check_overlap(config, host.routes, phases.CancelScope(), host="node-7")
+    result = attrs.evolve(check_overlap(config, host.routes, phases.CancelScope()), host="node-7")
     result = attrs.evolve(result, time=rfc_3339(TIME))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -323,7 +322,7 @@ def one_event_picture() -> str:
             kernel.add_address(f"ib{number}", str(address))
     hop = NextHop("eth0", IPv4Address("10.1.0.1"))
     default = Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.DHCP, metric=METRIC)
-    assert kernel.add([default, Route(parse_cidr("172.16.1.0/24"), (hop,))]) == ()
+    assert kernel.add([default, Route(IPv4Network("172.16.1.0/24"), (hop,))]) == ()
     devs = tuple(link.name for link in kernel.links() if link.name != "lo")
     snapshot = attrs.evolve(
         take_snapshot(kernel),

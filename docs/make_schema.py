@@ -13,7 +13,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from types import CodeType, NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -30,8 +30,9 @@ from hostrouting.config import values
 from hostrouting.config.routing import StaticRoutes
 from hostrouting.config.schema import Section, rule_of
 from hostrouting.model import parsing
+from hostrouting.model.family import Family
 from hostrouting.model.jsonable import JsonObject, StrEnum, json_key, to_json_text
-from hostrouting.report import Finding
+from hostrouting.report import FamilyVerdict, Finding
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -43,12 +44,14 @@ OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 REST = rf"(\.{OCTET}){{3}}"
 UNICAST = rf"([1-9]|[1-9][0-9]|1[013-9][0-9]|12[0-689]|2[01][0-9]|22[0-3]){REST}"
 
+CIDR = rf"{UNICAST}/(3[0-2]|[12]?[0-9])|(0|127){REST}/[0-7]|(22[4-9]|2[34][0-9]|25[0-5]){REST}/[0-2]"
+IPV6, IPV6_LENGTH = "[0-9A-Fa-f]*:[0-9A-Fa-f:]+", "(12[0-8]|1[01][0-9]|[1-9]?[0-9])"
+
 # The constraints of strings, as ECMA-262 regular expressions.
 STRINGS: dict[object, str] = {
-    parsing.parse_prefix: rf"0\.0\.0\.0/[1-7]|{UNICAST}/(3[0-2]|[12][0-9]|[1-9])",
-    parsing.parse_cidr: rf"{UNICAST}/(3[0-2]|[12]?[0-9])|(0|127){REST}/[0-7]|(22[4-9]|2[34][0-9]|25[0-5]){REST}/[0-2]",
-    parsing.parse_unicast_address: UNICAST,
-    parsing.parse_any_prefix: "[0-9A-Fa-f:.]+/[0-9]{1,3}",
+    parsing.parse_any_cidr: f"{CIDR}|{IPV6}/{IPV6_LENGTH}",
+    parsing.parse_gateway: f"{UNICAST}|{IPV6}",
+    parsing.parse_any_prefix: rf"0\.0\.0\.0/[1-7]|{UNICAST}/(3[0-2]|[12][0-9]|[1-9])|{IPV6}/(?!0$){IPV6_LENGTH}",
     parsing.parse_any_address: "[0-9A-Fa-f:.]+",
     parsing.parse_device: r"(?!\.{1,2}$)[A-Za-z0-9_.\-]{1,15}",
     values.parse_pattern: r"[\]\[A-Za-z0-9_.*?\-]+",
@@ -57,6 +60,8 @@ STRINGS: dict[object, str] = {
     IPv4Address: rf"{OCTET}{REST}",
     IPv4Interface: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
     IPv4Network: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
+    IPv6Address: IPV6,
+    IPv6Network: f"{IPV6}/{IPV6_LENGTH}",
 }
 
 # Dependencies between keys, and the forms of text that a class accepts.
@@ -76,7 +81,8 @@ SOME, NONE, NULL = {"minItems": 1}, {"maxItems": 0}, {"type": "null"}
 VERDICTS = {
     "ok": {"findings": NONE, "reason": NULL},
     "overlap": {"findings": SOME, "defaultDevs": SOME, "reason": NULL},
-    "unknown": {"findings": NONE, "reason": {"type": "string"}},
+    # Findings in one family don't exclude that nothing could be judged in the other one.
+    "unknown": {"reason": {"type": "string"}},
 }
 MADE = {
     StaticRoutes: [OPT_IN],
@@ -114,11 +120,11 @@ class Definitions(dict[str, Any]):
     def definition(self, cls: Any) -> dict[str, Any]:
         """Return the schema of the objects that a class describes."""
         types, said = get_type_hints(cls, vars(sys.modules[cls.__module__]) | KNOWN), arguments(cls)
-        fields = {field.name: field for field in attrs.fields(cls)}
+        fields = {field.name: field for field in (attrs.fields(cls) if attrs.has(cls) else ())}
         if cls is HostNetworking:  # the consumer is a key of hostRouting
             del fields["consumer"]
         keys = {}
-        for name in getattr(cls, "json_names", ()) or fields:
+        for name in getattr(cls, "json_names", ()) or fields or cls._fields[1:]:  # a family is the key of its verdict
             made = inspect.getattr_static(cls, name, None)
             if isinstance(made, property):
                 types[name] = get_type_hints(made.fget)["return"]
@@ -158,7 +164,7 @@ class Definitions(dict[str, Any]):
     def _value(self, type_: Any, called: Iterable[Any]) -> dict[str, Any]:
         """Return the schema of a value. The first called function with a known pattern decides about its strings."""
         origin, inner = get_origin(type_), [each for each in get_args(type_) if each is not NoneType]
-        rules = [STRINGS[each] for each in called if callable(each) and each in STRINGS]
+        rules = [STRINGS[each] for each in called if inspect.isfunction(each) and each in STRINGS]
         if origin in (ClassVar, Union, UnionType) and len(inner) == 1:
             return self._value(inner[0], called)
         if origin is tuple:
@@ -233,7 +239,19 @@ def report_schema() -> dict[str, Any]:
     """Return the JSON Schema of a check's report."""
     definitions = Definitions(is_report=True)
     title = {"$schema": DRAFT, "title": "Result of a hostrouting check"}
-    return title | definitions.definition(OverlapReport) | {"$defs": definitions}
+    report = definitions.definition(OverlapReport)
+    # The only key that isn't in every report.
+    report["properties"]["families"] = {
+        "title": "Families",
+        "description": "The verdict on the CIDRs of each family, if IPv6 CIDRs are expected.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            str(family).lower(): definitions.reference(FamilyVerdict) | {"description": f"The verdict on {family}."}
+            for family in Family
+        },
+    }
+    return title | report | {"$defs": definitions}
 
 
 def main(folder: Path = Path(__file__).parents[1] / "hostrouting") -> None:

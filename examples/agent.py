@@ -38,6 +38,8 @@ from hostrouting import (
 from hostrouting.backend import (
     DEFAULT_DESTINATION,
     Address,
+    Family,
+    IpAddress,
     Link,
     Lookup,
     NetlinkBackend,
@@ -78,6 +80,8 @@ def start_node(scope: phases.CancelScope) -> str:
 class Logged(WholeTables):
     """A backend that passes every call to another backend, and logs each change of a route before it is made."""
 
+    family = Family.IPV4
+
     def __init__(self, inner: RouteBackend) -> None:
         self.inner = inner
 
@@ -98,14 +102,14 @@ class Logged(WholeTables):
         return self.inner.routes(table)
 
     def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
         """Return the entry that the kernel uses for each address."""
         return self.inner.lookup(addresses, source=source, is_tcp=is_tcp)
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IpAddress, ...]]:
         """Return the source addresses of packets that use each entry."""
         return self.inner.sources(entries, is_tcp=is_tcp)
 

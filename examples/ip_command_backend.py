@@ -31,6 +31,8 @@ import attrs
 from hostrouting import RouteError
 from hostrouting.backend import (
     Address,
+    Family,
+    IpAddress,
     Link,
     Lookup,
     NetlinkBackend,
@@ -64,6 +66,8 @@ _FRA = {
 class IpCommandBackend(WholeTables):
     """A ``RouteBackend`` for the network namespace of the calling thread. Threads may share it."""
 
+    family = Family.IPV4
+
     def __init__(self) -> None:
         listening = NetlinkBackend()
         self.noticing_changes, self.wait_for_change = listening.noticing_changes, listening.wait_for_change
@@ -88,7 +92,7 @@ class IpCommandBackend(WholeTables):
         return tuple(_route(item, table) for item in items)
 
     def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
         """Return the entry that the kernel uses for a packet from this host to each address."""
         chosen = ("" if source is None else f" from {source}") + (" ipproto tcp" if is_tcp else "")
@@ -105,11 +109,11 @@ class IpCommandBackend(WholeTables):
         )
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IpAddress, ...]]:
         """Return the source addresses of packets that use each entry. A lookup shows only the source for one hop."""
         protocol = " ipproto tcp" if is_tcp else ""
-        found: dict[Route, tuple[IPv4Address, ...]] = {}
+        found: dict[Route, tuple[IpAddress, ...]] = {}
         for entry, addresses in entries.items():
             ports = [f" dport {50_000 + n}" for n in range(len(addresses))] if len(addresses) > 1 else [""]
             flows = zip(addresses, ports, strict=True)
@@ -219,7 +223,7 @@ def _words(route: Route) -> list[str]:
     for hop in route.hops if route.nexthop_id is None else ():
         if hop.dev not in (None, *(name for _, name in socket.if_nameindex())):
             raise RouteError(f"no interface is named {hop.dev!r}", errno=errnos.ENODEV)
-        way = f"{hop.words()} onlink" if hop.onlink else hop.words()
+        way = f"{hop.words(Family.IPV4)} onlink" if hop.onlink else hop.words(Family.IPV4)
         words += f" nexthop {way} weight {hop.weight}" if len(route.hops) > 1 else f" {way}"
     return words.split()
 

@@ -26,6 +26,8 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from hostrouting import RouteError
 from hostrouting.backend import (
     Address,
+    Family,
+    IpAddress,
     Link,
     Lookup,
     NetlinkBackend,
@@ -51,6 +53,8 @@ _UNSET = 0xFFFFFFFF
 
 class Pyroute2Backend(WholeTables):
     """A ``RouteBackend`` for the network namespace of the calling thread."""
+
+    family = Family.IPV4
 
     def __init__(self) -> None:
         listening = NetlinkBackend()
@@ -83,7 +87,7 @@ class Pyroute2Backend(WholeTables):
         return tuple(_route(message) for message in messages if not message["flags"] & _CLONED)
 
     def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
         """Return the entry that the kernel uses for a packet from this host to each address."""
         fields = _INET | {"dst_len": 32, "src_len": 32 if source else 0, "flags": _ENTRY}
@@ -104,15 +108,15 @@ class Pyroute2Backend(WholeTables):
         return tuple(answers)
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IpAddress, ...]]:
         """Return the source addresses of packets that use each entry. A lookup shows only the source for one hop."""
         fields = _INET | {"dst_len": 32}
-        found: dict[Route, tuple[IPv4Address, ...]] = {}
+        found: dict[Route, tuple[IpAddress, ...]] = {}
         protocol: list[list[Any]] = [["RTA_IP_PROTO", socket.IPPROTO_TCP]] if is_tcp else []
         with _socket() as asked:
             for entry, addresses in entries.items():
-                sources: set[IPv4Address] = set()
+                sources: set[IpAddress] = set()
                 for port, address in enumerate(addresses, 50_000):
                     ports = [["RTA_DPORT", port]] if len(addresses) > 1 else []
                     told = [["RTA_DST", str(address)], *protocol, *ports, ["RTA_UID", 0]]

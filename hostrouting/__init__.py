@@ -1,4 +1,4 @@
-"""Phase tasks that give a node's traffic the right interface, and functions that prove it.
+"""Phase tasks that route a node's traffic through the right interface, and functions that verify it.
 
     import phases
     from hostrouting import Config, Configure, check
@@ -7,36 +7,36 @@
     phases.run(Configure(config))    # on this host, now and at every boot
     print(check(config).verdict)
 
-The config is the ``hostRouting`` key of a JSON document. Config consists of StaticRoutes (each a StaticRoute) and
-RouteOverlap (each an ExpectedCidr, and an OverlapMode).
+The config is read from the ``hostRouting`` key of a JSON document. A Config has StaticRoutes (a list of StaticRoute)
+and RouteOverlap (a list of ExpectedCidr, and an OverlapMode).
 
-Tasks change things, and ``phases.run`` runs them:
+Tasks change the host and are run by ``phases.run``:
 
-    Configure                 all of the next three, in one step
-    ConfigureStaticRoutes     the routes, all of them or none, and at every boot
-    ConfigureWatch            the watcher, which keeps everything correct
-    CheckRouteOverlap         the check, now and at every start of the node
-    RemoveHostRouting         removes everything
+    Configure                 do the next three in a single step
+    ConfigureStaticRoutes     install the routes atomically, now and at every boot
+    ConfigureWatch            install the watcher, which repairs later changes
+    CheckRouteOverlap         run the check, now and at every start of the node
+    RemoveHostRouting         remove everything
 
-Functions change nothing. Each has a command of the same name, except ``examine``, whose command is doctor:
+Functions are read-only. Each one has a command of the same name, except for ``examine``, whose command is doctor:
 
     check      check that every expected CIDR leaves through the node's uplinks
     plan       show what Configure would change, and whether the next start would be admitted
     explain    explain where traffic to an address goes
-    snapshot   record a host
-    judge      check many snapshots, and group the hosts by what is wrong
-    examine    check whether the gate holds on this host, and what may break it
+    snapshot   record a host's state
+    judge      check many snapshots, and group the hosts by result
+    examine    check that the gate works on this host, and find what may break it
 
-Both work on a Host, which has routes, units and a Layout of files. ``Host.image`` makes one from an image, and
-``Host.recorded`` from a Snapshot.
+Both operate on a Host, which consists of routes, units and a file Layout. Use ``Host.image`` for an image, and
+``Host.recorded`` for a Snapshot.
 
-The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict. ``hostrouting.report`` has all parts
-of these reports, and the reports of the functions.
+The results are ConfigureReport, RoutesReport, and OverlapReport with its Verdict. ``hostrouting.report`` exports all
+types used in these reports, and the functions' report types.
 
-The errors are ConfigError, FileError, RouteError, UnitError and RouteOverlapError, each of which is a HostRoutingError.
+The errors are ConfigError, FileError, RouteError, UnitError and RouteOverlapError, all subclasses of HostRoutingError.
 
-For authors of a routes backend, ``hostrouting.backend`` has the ports. ``hostrouting.testing`` is for tests, and
-``hostrouting.azure`` for Azure's nodes. docs/explanation/design.md describes the code.
+``hostrouting.backend`` has the ports to implement for a custom backend, ``hostrouting.testing`` has test utilities, and
+``hostrouting.azure`` supports Azure nodes. See docs/explanation/design.md for an overview of the code.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,11 @@
-"""``python -m hostrouting`` and the ``hostrouting`` command, which run ``cli.main`` in this process."""
+"""Entry point for ``python -m hostrouting`` and the ``hostrouting`` command."""
 
 import gc
 import sys
 
-# The modules consist of tens of thousands of permanent objects, and there may be millions of routes. To search them for
-# garbage, now and again at exit, takes as long as a whole check. Long-running commands only do it from time to time.
+# The modules create tens of thousands of long-lived objects, and there may be millions of routes. Garbage collection,
+# both during the run and at exit, would take as long as an entire check. Long-running commands only run it
+# occasionally.
 if {"watch", "judge"} & {*sys.argv}:
     gc.set_threshold(50_000)
 else:
@@ -12,7 +13,7 @@ else:
 
 
 def run() -> int:
-    """Run the command for which the process was started.
+    """Run the command given in ``sys.argv``.
 
     Returns:
         The exit code.
@@ -24,7 +25,7 @@ def run() -> int:
     except KeyboardInterrupt:
         import signal
 
-        # Outside of a task, an interrupt ends the process as if it had no handler, without a traceback.
+        # Outside of a task, let SIGINT kill the process as if there were no handler, without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
         raise

@@ -1,6 +1,6 @@
-"""Import names when they are first used (PEP 562).
+"""Import names lazily, on first use (PEP 562).
 
-So a program that only uses a config class doesn't import netlink.
+A program that only uses a config class never imports netlink code.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the hooks with which a package imports names from the modules below it.
+    """Return the module-level hooks for importing names lazily from a package's submodules.
 
     Args:
         package: the package's name.
-        homes: the names that each module defines, separated by blanks, by the module's name relative to the package.
+        homes: maps each submodule, relative to the package, to its exported names, separated by spaces.
 
     Returns:
         The package's ``__all__``, ``__getattr__`` and ``__dir__``.

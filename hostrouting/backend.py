@@ -1,15 +1,18 @@
-"""The two ports and their values, for authors of a routes backend or a service manager.
+"""The two ports and their types, for implementing a routes backend or a service manager.
 
-``RouteBackend`` is the port for routes, and ``WholeTables`` adds the selective reads to a backend that reads whole
-tables. ``NetlinkBackend`` implements the port for the kernel, and ``hostrouting.testing.FakeKernel`` in memory;
-``hostrouting.testing.conformance`` compares any other backend with the latter. ``UnitManager`` is the port for systemd.
-``Systemctl`` implements it for the running systemd, and ``hostrouting.testing.FakeSystemd`` in memory.
+``RouteBackend`` is the port for routes. ``WholeTables`` implements its selective reads for backends that can only read
+whole tables. ``NetlinkBackend`` implements the port for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6
+routes, and ``hostrouting.testing.FakeKernel`` in memory. To check another backend against ``FakeKernel``, use
+``hostrouting.testing.conformance``. ``UnitManager`` is the port for systemd. ``Systemctl`` implements it for the
+running systemd, and ``hostrouting.testing.FakeSystemd`` in memory.
 """
 
 from hostrouting.boot.systemctl import Systemctl
 from hostrouting.boot.systemd import UnitManager
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import RouteBackend, WholeTables
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
@@ -26,8 +29,8 @@ from hostrouting.model.rules import Rule, RuleAction
 
 # fmt: off
 __all__ = [
-    "DEFAULT_DESTINATION", "Address", "Hardware", "Link", "Lookup", "NetlinkBackend", "NextHop", "Protocol",
-    "Route", "RouteBackend", "RouteFailure", "RouteType", "Rule", "RuleAction", "Scope", "Systemctl", "Table",
-    "UnitManager", "WholeTables",
+    "DEFAULT_DESTINATION", "Address", "Family", "Hardware", "IpAddress", "Link", "Lookup", "NetlinkBackend",
+    "NetlinkBackend6", "NextHop", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType", "Rule",
+    "RuleAction", "Scope", "Systemctl", "Table", "UnitManager", "WholeTables",
 ]
 # fmt: on

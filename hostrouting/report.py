@@ -1,11 +1,11 @@
-"""The reports of tasks and functions, and the values in them; each is frozen and has ``to_json()``.
+"""Report types for tasks and functions, and the types they contain. All are frozen and have ``to_json()``.
 
-``ConfigureReport`` is the report of a task, and consists of a ``RoutesReport``, a ``WatchReport`` and an
-``OverlapReport``. All of them have ``changes``. If a run is cancelled and some of its changes remain, it raises
-``StoppedRun``; if its deadline passes, it raises ``OverdueRun``.
+``Configure`` returns a ``ConfigureReport``, which consists of a ``RoutesReport``, a ``WatchReport`` and an
+``OverlapReport``. All of them have ``changes``. If any changes remain, a cancelled run raises ``StoppedRun``, and a run
+that exceeds its deadline raises ``OverdueRun``.
 
-Among the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``,
-``judge`` a ``FleetReport``, and ``examine`` a ``DoctorReport`` about its checks, which are ``CHECKS`` by default.
+Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an ``Explanation``, ``judge``
+a ``FleetReport``, and ``examine`` a ``DoctorReport`` covering its checks (``CHECKS`` by default).
 """
 
 from hostrouting.boot.locks import OverdueRun, StoppedRun
@@ -16,6 +16,7 @@ from hostrouting.model.events import EventKind, HostEvent
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
 from hostrouting.overlap.findings import (
     EventVerdict,
+    FamilyVerdict,
     Finding,
     FindingKind,
     Fix,
@@ -35,42 +36,10 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 
 # fmt: off
 __all__ = [
-    "CHECKS",
-    "Change",
-    "Changes",
-    "ConfigureReport",
-    "DoctorCheck",
-    "DoctorFinding",
-    "DoctorReport",
-    "EventKind",
-    "EventVerdict",
-    "ExaminedHost",
-    "ExplainedLookup",
-    "Explanation",
-    "Finding",
-    "FindingKind",
-    "Fix",
-    "FleetReport",
-    "GroupFailure",
-    "HostEvent",
-    "HostGroup",
-    "NextStart",
-    "Note",
-    "NoteKind",
-    "Obstacle",
-    "Outlook",
-    "OverdueRun",
-    "OverlapReport",
-    "Plan",
-    "Replacement",
-    "RoutePlan",
-    "RoutesReport",
-    "Severity",
-    "Step",
-    "StoppedRun",
-    "Unfixable",
-    "UnknownReason",
-    "Verdict",
-    "WatchReport",
+    "CHECKS", "Change", "Changes", "ConfigureReport", "DoctorCheck", "DoctorFinding", "DoctorReport",
+    "EventKind", "EventVerdict", "ExaminedHost", "ExplainedLookup", "Explanation", "FamilyVerdict", "Finding",
+    "FindingKind", "Fix", "FleetReport", "GroupFailure", "HostEvent", "HostGroup", "NextStart", "Note",
+    "NoteKind", "Obstacle", "Outlook", "OverdueRun", "OverlapReport", "Plan", "Replacement", "RoutePlan",
+    "RoutesReport", "Severity", "Step", "StoppedRun", "Unfixable", "UnknownReason", "Verdict", "WatchReport",
 ]
 # fmt: on

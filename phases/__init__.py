@@ -1,18 +1,18 @@
 """Run trees of tasks that can be cancelled, observed and logged.
 
-A task does one thing under a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and `task` makes a task
-from a function. `run` runs a tree, and `run_async` runs it from asyncio. A task waits and runs programs through the
-scope, so that a cancellation or a deadline can end it. `all_or_nothing` undoes the changes of a task that fails.
+A task does one thing within a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and `task` turns a
+function into a task. `run` runs a tree, and `run_async` runs it from asyncio. Tasks wait and run programs through the
+scope, so that they can be cancelled or time out. `all_or_nothing` rolls back the changes of a failed task.
 """
 
-# The modules of this package. Each of them imports only modules above it.
+# The modules of this package. Each module only imports modules above it.
 #
-#     _errors     Cancelled, TimedOut, Status and Observer; PathNote and path_of, which name the task that failed
-#     _interrupts the delay of a Ctrl-C while changes are being undone or a program is starting
-#     _scope      CancelScope, with its deadlines and waits; the clock; Undo and all_or_nothing
-#     _process    a subprocess, which is ended if the scope is cancelled
-#     _log        the log records of a run
-#     _run        Task; run, run_async and run_child, which call the observers and add notes for every task
+#     _errors     Cancelled, TimedOut, Status and Observer; PathNote and path_of for the failed task's name
+#     _interrupts deferral of Ctrl-C during rollbacks and while a program is starting
+#     _scope      CancelScope with deadlines and waits; clocks; Undo and all_or_nothing
+#     _process    subprocesses, which are killed if the scope is cancelled
+#     _log        logging of task runs
+#     _run        Task; run, run_async and run_child, which notify observers and add notes to exceptions
 #     _compose    task; Serial, Parallel and Timeout
 #     testing     a fake clock, and an observer that records its calls
 
@@ -43,6 +43,6 @@ __all__ = [
     "task",
 ]
 
-# Tracebacks, logs and help show the public module name.
+# Show the public module name in tracebacks, logs and help().
 for _name in __all__:
     globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""Make tasks from functions and from other tasks."""
+"""Tasks made from functions or other tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ D = TypeVar("D")
 
 
 class _Tree:
-    """A task that is printed as a tree of its subtasks."""
+    """Base class for tasks whose repr is a tree of subtasks."""
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self))
@@ -34,7 +34,7 @@ class FunctionTask(_Tree, Generic[T_co]):
 
     Args:
         name: the task's name in kebab-case.
-        function: the function, which takes the scope and returns the result.
+        function: a callable that takes the scope and returns the result.
     """
 
     name: str = field(validator=check_name)
@@ -46,7 +46,7 @@ class FunctionTask(_Tree, Generic[T_co]):
 
 
 def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
-    """Make a task from the decorated function.
+    """Turn the decorated function into a task.
 
     Args:
         name: the task's name in kebab-case.
@@ -63,17 +63,17 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
 
 @frozen(init=False, repr=False)
 class _Several(_Tree, Generic[T_co]):
-    """Several tasks, whose results form a tuple."""
+    """Base class for tasks that return a tuple of their subtasks' results."""
 
     tasks: tuple[Task[Any], ...] = field(validator=validators.deep_iterable(check_task))
     name: str = field(validator=check_name)
 
 
 class Serial(_Several[T_co]):
-    """A task that runs other tasks one after the other, and stops at the first failure.
+    """A task that runs other tasks sequentially and stops at the first failure.
 
     Args:
-        tasks: the tasks, in the order in which they run.
+        tasks: the tasks, in execution order.
         name: the task's name in kebab-case.
     """
 
@@ -91,15 +91,15 @@ class Serial(_Several[T_co]):
         self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Run the tasks, and check the scope before each of them.
+        """Run the tasks, checking the scope before each one.
 
         Returns:
-            The results of the tasks, in the order of the tasks.
+            The results, in task order.
 
         Raises:
             Cancelled: the scope was cancelled.
             TimedOut: the scope's deadline passed.
-            BaseException: any exception of a task.
+            BaseException: any exception raised by a task.
         """
         results = []
         for each in self.tasks:
@@ -109,12 +109,12 @@ class Serial(_Several[T_co]):
 
 
 class Parallel(_Several[T_co]):
-    """A task that runs other tasks at the same time, in threads.
+    """A task that runs other tasks concurrently in threads.
 
-    The first failure cancels the other tasks, and no failure is lost.
+    The first failure cancels the other tasks. All failures are reported.
 
     Args:
-        tasks: the tasks, in the order of their results and failures.
+        tasks: the tasks; results and failures are in the same order.
         name: the task's name in kebab-case.
     """
 
@@ -132,19 +132,19 @@ class Parallel(_Several[T_co]):
         self.__attrs_init__(tasks, name)
 
     def do(self, scope: CancelScope) -> T_co:
-        """Run the tasks, and return or raise only when every task has ended.
+        """Run the tasks and wait for all of them, even if one fails.
 
         Anything except an `Exception` (`KeyboardInterrupt`, `SystemExit`, or a `Cancelled` that none of our scopes
-        caused) also cancels the other tasks. It is raised unchanged in the calling thread, with the failures as notes.
-        The same applies to an exception from a signal handler while the calling thread waits for the tasks.
+        caused) also cancels the other tasks. It is re-raised unchanged in the calling thread, with the failures as
+        notes. The same applies to exceptions raised by signal handlers while the calling thread is waiting.
 
         Returns:
-            The results of the tasks, in the order of the tasks.
+            The results, in task order.
 
         Raises:
-            ExceptionGroup: tasks failed. The group has all failures, in the order of the tasks.
-            Cancelled: the scope was cancelled before all tasks had succeeded. Failures of tasks are added as notes.
-            TimedOut: the scope's deadline passed before all tasks had succeeded. Failures of tasks are added as notes.
+            ExceptionGroup: tasks failed. The group contains all failures, in task order.
+            Cancelled: the scope was cancelled before all tasks had succeeded. Task failures are added as notes.
+            TimedOut: the scope's deadline passed before all tasks had succeeded. Task failures are added as notes.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -175,11 +175,11 @@ class Parallel(_Several[T_co]):
                 errors.append(error)
                 inner.cancel(f"interrupted by {type(error).__name__}")
             errors += [failure for future in futures if (failure := future.exception()) is not None]
-            # If submit was interrupted, it may have started a thread that no variable refers to.
+            # An interrupted submit may have started a thread without returning its future.
             while running:
                 time.sleep(POLL_SECONDS)
         if ended := inner.verdict():
-            # If there is no error, a task has cancelled the scope that all tasks share.
+            # Without an error, a task must have cancelled the shared scope.
             raise _outcome(scope, errors) or ended
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
@@ -200,7 +200,7 @@ class Timeout(_Tree, Generic[T_co]):
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
-        """The task as a tuple, like the `tasks` of other composites."""
+        """The task in a tuple, for consistency with `Serial` and `Parallel`."""
         return (self.task,)
 
     def do(self, scope: CancelScope) -> T_co:
@@ -212,13 +212,13 @@ class Timeout(_Tree, Generic[T_co]):
         Raises:
             TimedOut: the task took too long.
             Cancelled: the scope was cancelled, or the deadline of an outer scope passed.
-            BaseException: any exception of the task.
+            BaseException: any exception raised by the task.
         """
         return run_child(self.task, scope.child(timeout=self.seconds))
 
 
 def _lines(task: Any) -> Iterator[str]:
-    """Yield a line for each task, with subtasks below their parent."""
+    """Yield one line per task, with subtasks below their parent."""
     manner = {Parallel: " (all at once)", Timeout: f" (at most {getattr(task, 'seconds', 0):g} s)"}
     yield task.name + manner.get(type(task), "")
     children = tuple(getattr(task, "tasks", ()))
@@ -232,7 +232,8 @@ def _lines(task: Any) -> Iterator[str]:
 def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException | None:
     """Choose the exception to raise.
 
-    An interrupt comes first, then the scope's own exception, then the failures. Return None if there are none.
+    Interrupts take precedence over the scope's own exception, which takes precedence over failures. Return None if
+    there are no errors.
     """
     failures = [error for error in errors if isinstance(error, Exception)]
     interrupts = [error for error in errors if not isinstance(error, Exception)]

@@ -1,4 +1,4 @@
-"""Define how tasks end: the exceptions and notes of a run, and its observer."""
+"""Exceptions, exception notes and the observer protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ call doesn't interrupt that call, and the handler, which may want to cancel, run
 
 
 class Cancelled(BaseException):
-    """The scope was cancelled. This isn't an `Exception`, so that no task swallows it by accident.
+    """The scope was cancelled. This isn't a subclass of `Exception`, so that tasks don't catch it by accident.
 
     Args:
         reason: the reason as text.
@@ -34,9 +34,9 @@ class Cancelled(BaseException):
 
 
 class TimedOut(Exception):
-    """The deadline of this scope itself passed; the scopes below it raise `Cancelled` instead.
+    """The scope's own deadline passed; its child scopes raise `Cancelled` instead.
 
-    This isn't an `OSError`, so that `except OSError` doesn't treat a deadline as a failed system call.
+    Unlike `TimeoutError`, this isn't an `OSError`, so `except OSError` doesn't catch it.
 
     Args:
         seconds: the time limit in seconds.
@@ -51,7 +51,7 @@ class TimedOut(Exception):
 
 
 class Status(str, Enum):
-    """The status of a task that has ended."""
+    """The final status of a task."""
 
     OK = "ok"
     FAILED = "failed"
@@ -62,84 +62,75 @@ class Status(str, Enum):
 
     @classmethod
     def of(cls, error: BaseException) -> Status:
-        """Return the status of a task that raised the given exception."""
+        """Return the status for a task that raised the exception."""
         if isinstance(error, Cancelled):
             return cls.CANCELLED
         return cls.TIMED_OUT if isinstance(error, TimedOut) else cls.FAILED
 
 
 class Observer(Protocol):
-    """An observer of a run, which receives one call at a time from any of the tasks' threads."""
+    """Receives the events of a run. Calls are serialized, but may come from any task's thread."""
 
     def started(self, path: str) -> None:
         """Report that a task starts.
 
-        Its path consists of the names from the root of the tree to the task, joined by slashes.
+        The path consists of the task names from the root of the tree, separated by slashes.
         """
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Report a task's progress: what it does or waits for, and the completed fraction (0…1), if it is known."""
+        """Report a task's progress: a status message, and the completed fraction (0…1), if known."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-        """Report that a task ended after some seconds, with an exception unless the status is `ok`."""
+        """Report that a task has finished, with its duration, and its exception unless the status is `ok`."""
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception as `module.Class: message`, whatever its `__str__` does."""
+    """Return an exception as `module.Class: message`, even if its `__str__` fails."""
     import traceback
 
-    # The traceback module handles a __str__ that raises. The first item is the class and the message.
+    # The traceback module copes with a failing __str__. The first item contains the class and the message.
     return traceback.format_exception_only(type(error), error)[0].strip()
 
 
 class PathNote(str):
-    """A note on an exception, which names the task that raised it.
+    """An exception note that names the task that raised the exception: `in task` and its path."""
 
-    Args:
-        path: the names from the root of the tree to the task, joined by slashes.
-    """
-
-    path: str
-
-    def __new__(cls, path: str) -> PathNote:
-        note = super().__new__(cls, f"in task {path}")
-        note.path = path
-        return note
-
-    def __getnewargs__(self) -> tuple[str]:
-        return (self.path,)  # otherwise a copy would have the text as its path
+    @property
+    def path(self) -> str:
+        """The task names from the root of the tree to the task, separated by slashes."""
+        return self.removeprefix("in task ")
 
 
 def paths_of(error: BaseException) -> list[str]:
-    """Return the paths of the tasks in an exception's notes, with the innermost first."""
+    """Return the task paths in an exception's notes, innermost first."""
     return [note.path for note in getattr(error, "__notes__", ()) if isinstance(note, PathNote)]
 
 
 def path_of(error: BaseException) -> str | None:
-    """Return the path of the innermost task that raised an exception, or None if no task did."""
+    """Return the path of the innermost task that raised an exception, or None."""
     return next(iter(paths_of(error)), None)
 
 
 def add_path_note(error: BaseException, path: str) -> None:
-    """Add a note with the path of the task that raised the exception, unless a task below it has already added one."""
+    """Add a note with the raising task's path, unless a subtask has already added one."""
     if not any(f"{noted}/".startswith(f"{path}/") for noted in paths_of(error)):
-        add_note(error, PathNote(path))
+        add_note(error, PathNote(f"in task {path}"))
 
 
 # --- what Python 3.10 lacks ------------------------------------------------------------------------------------------
 
 
 def add_note(error: E, note: str) -> E:
-    """Add a note to an exception that supports notes, and return the exception."""
-    # Python 3.10 lacks BaseException.add_note, which does exactly this. Frozen exceptions and those with an odd
-    # __notes__ don't support notes, but must still be raised unchanged.
+    """Add a note to an exception, if possible, and return the exception."""
+    # This is a backport of BaseException.add_note for Python 3.10. Unlike the original, it ignores exceptions that are
+    # frozen or have an invalid __notes__.
     with suppress(AttributeError, TypeError):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]
     return error
 
 
 def group_of(message: str, errors: Sequence[Exception]) -> Exception:
-    """Return an `ExceptionGroup`, which on Python 3.10 is that of the package `exceptiongroup`."""
+    """Return an `ExceptionGroup`, using the `exceptiongroup` backport on Python 3.10."""
     if sys.version_info < (3, 11):
         from exceptiongroup import ExceptionGroup as Group
 

@@ -1,7 +1,7 @@
-"""Delay a Ctrl-C that Python itself handles while something runs that must not be left half-done.
+"""Defer KeyboardInterrupt during operations that must not be interrupted half-way.
 
-The code that is running decides about the delay. A switch wouldn't do, because a signal may arrive between any two
-lines.
+The signal handler inspects the stack for guarded functions. A flag wouldn't be safe, because a signal may arrive just
+before it is set.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ _has_waited = False
 
 
 def guarded(function: F) -> F:
-    """Delay a Ctrl-C while a function runs between `begin` and `end`."""
+    """Mark a function as guarded: it defers a Ctrl-C between `begin` and `end`."""
     _guarded.add(function.__code__)
     return function
 
 
 def begin() -> bool:
-    """Replace Python's own handler, and return whether it was replaced.
+    """Replace Python's default SIGINT handler, and return whether it was replaced.
 
-    A handler that the program has installed stays. Only the main thread handles signals, so this does nothing in
-    others.
+    Custom handlers are left in place. This is a no-op outside the main thread.
     """
     if not _is_main() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return False
@@ -38,22 +37,22 @@ def begin() -> bool:
 
 
 def raise_what_waited() -> None:
-    """Raise a delayed interrupt, unless an outer function still delays it.
+    """Raise a deferred KeyboardInterrupt, unless an outer function is guarded too.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C was delayed.
+        KeyboardInterrupt: a Ctrl-C was deferred.
     """
     _raise(sys._getframe(2))  # noqa: SLF001 - inspect costs more to load than all of this
 
 
 def end(has_begun: bool) -> None:
-    """Restore Python's own handler.
+    """Restore Python's default SIGINT handler.
 
     Args:
         has_begun: the result of `begin`.
 
     Raises:
-        KeyboardInterrupt: a Ctrl-C was delayed, and no outer function still delays it.
+        KeyboardInterrupt: a Ctrl-C was deferred, and no outer function is guarded.
     """
     if has_begun and signal.getsignal(signal.SIGINT) is _handle:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The log records of a run."""
+"""Logging for task runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import logging
 from phases._errors import Status, paths_of, text_of
 
 OWN = logging.getLogger("phases")
-# Without a handler of its own, a library's warnings would reach stderr through logging.lastResort.
+# Without a handler, warnings would go to stderr through logging.lastResort.
 OWN.addHandler(logging.NullHandler())
 
 
 class Log:
-    """The observer that logs, with constant messages and with the data as attributes of the records."""
+    """An observer that emits log records with constant messages and the data as attributes."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -21,11 +21,11 @@ class Log:
         self._logger.info("started", extra=_identity(path))
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Log nothing, because progress is meant for a user who is watching."""
+        """Do nothing, because progress is only meant for interactive use."""
 
     def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
         data = {"status": str(status), "duration": seconds, "error": None if error is None else text_of(error)}
-        # The records of the tasks above the failed one would only repeat its traceback.
+        # Don't repeat the traceback in the records of parent tasks.
         has_traceback = error is not None and status is Status.FAILED and path in paths_of(error)
         self._logger.log(
             {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}.get(status, logging.ERROR),

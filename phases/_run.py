@@ -1,4 +1,4 @@
-"""Define the protocol of tasks, and run tasks with observers and notes."""
+"""The task protocol, and functions that run tasks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Task(Protocol[T_co]):
-    """One thing to do under a scope that can cancel it; it is a frozen value, so that a tree can be printed."""
+    """A unit of work that can be cancelled. Tasks are immutable values, so that a tree can be printed."""
 
     @property
     def name(self) -> str:
-        """The name in paths and logs, a verb phrase in kebab-case such as `configure-static-routes`."""
+        """The name in paths and logs: a kebab-case verb phrase such as `configure-static-routes`."""
 
     def do(self, scope: CancelScope) -> T_co:
-        """Do the work and return the result, or raise an exception; wait and run subprocesses only through the scope.
+        """Do the work and return the result. Implementations wait and run subprocesses only through the scope.
 
         Args:
-            scope: the scope, which reports cancellations and deadlines and receives progress.
+            scope: the scope for cancellation, deadlines and progress.
 
         Returns:
             The task's result.
@@ -44,7 +44,7 @@ class Task(Protocol[T_co]):
 
 
 def check_name(_instance: object, _attribute: object, value: Any) -> None:
-    """Refuse a name that isn't kebab-case; used as an attrs validator.
+    """Validate that a name is kebab-case; for use as an attrs validator.
 
     Raises:
         ValueError: the name isn't kebab-case.
@@ -54,10 +54,10 @@ def check_name(_instance: object, _attribute: object, value: Any) -> None:
 
 
 def check_task(_instance: object, _attribute: object, value: object) -> None:
-    """Refuse a value that isn't a task; used as an attrs validator.
+    """Validate that a value is a task; for use as an attrs validator.
 
     Raises:
-        TypeError: the value has no name, or no `do` method.
+        TypeError: the value has no name or no `do` method.
     """
     if isinstance(value, type) or not isinstance(getattr(value, "name", None), str) or not hasattr(value, "do"):
         raise TypeError(
@@ -67,29 +67,29 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 
 
 class _Reporter:
-    """A reporter that passes calls to the observers of a run, one at a time.
+    """Passes calls to a run's observers, one at a time.
 
-    At the end of the run it raises the first error of an observer, or adds it as a note to the run's own exception.
+    At the end of the run, the first observer error is raised, or added as a note to the run's own exception.
 
-    While a thread makes calls, other threads leave their calls to it and continue. So an observer that blocks doesn't
-    delay the end of a task in another thread.
+    One thread makes the calls at a time; other threads just queue theirs and continue. A blocking observer therefore
+    doesn't delay tasks in other threads.
     """
 
     def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
         self._observers: list[Observer] = [] if observer is None else [observer]
-        # If the module logging isn't loaded, the program can't have configured a logger.
+        # If logging hasn't been imported, the program can't have configured a logger.
         if "logging" in sys.modules:
             from phases._log import OWN, Log
 
             self._observers.insert(0, Log(logger or OWN))
         self._failures: list[Exception] = []
         self._calls: deque[Callable[[Observer], None]] = deque()
-        # This lock is reentrant, because an observer, or a signal handler during its call, may report progress itself.
+        # The lock is reentrant, because observers and signal handlers may report progress themselves.
         self._lock = RLock()
 
     def tell(self, call: Callable[[Observer], None]) -> None:
         self._calls.append(call)
-        # Try again after each release, because another thread may have added a call before the release.
+        # Check again after each release, because another thread may have queued a call in the meantime.
         while self._calls and self._lock.acquire(blocking=False):
             try:
                 self._tell_all()
@@ -108,7 +108,7 @@ class _Reporter:
             add_note(error, f"also, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
-        # Pop until it fails, because a signal handler may take the last call after a check of the length.
+        # Checking the length first would race with signal handlers.
         with suppress(IndexError):
             while True:
                 call = self._calls.popleft()
@@ -128,27 +128,27 @@ def run(
 ) -> T:
     """Run a tree of tasks and return its result.
 
-    Each task gets a log record `started` (with `task` and `path`). When it ends, it gets another one, `completed` or
-    `failed`, which also has `status`, `duration` in seconds and `error`. From asyncio, use `run_async`.
+    Each task logs `started` (with `task` and `path`), and then `completed` or `failed` (also with `status`, `duration`
+    in seconds and `error`). From asyncio, use `run_async`.
 
-    An observer or log handler that raises an exception doesn't disturb the tasks. The first such exception is raised if
-    the tasks succeed, and is otherwise added as a note to their exception.
+    Exceptions in observers and log handlers don't affect the tasks. The first one is raised if the tasks succeed, or
+    else added as a note to their exception.
 
     Args:
         task: the root of the tree.
-        logger: the logger for the records; by default `phases`.
-        scope: cancels the run; by default nothing does. If it is the scope of a task in another run, the paths continue
-            that task's path.
-        observer: the observer that is told about starts, progress and ends.
+        logger: the logger for the records; `phases` by default.
+        scope: the scope of the run, a new one by default. With the scope of a task in another run, that task's path is
+            used as a prefix.
+        observer: the observer to notify.
 
     Returns:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled before the tree had ended, even if no task has noticed it.
-        TimedOut: the scope's deadline, or that of a `Timeout`, passed before the tree had ended.
+        Cancelled: the scope was cancelled before the tree had finished, even if no task has noticed.
+        TimedOut: the deadline of the scope or of a `Timeout` passed before the tree had finished.
         TypeError: the value isn't a task.
-        BaseException: any exception of a task, unchanged, with a `PathNote` that names the task.
+        BaseException: any exception raised by a task, unchanged, with a `PathNote` that names the task.
     """
     check_task(None, None, task)
     scope = CancelScope() if scope is None else scope
@@ -163,26 +163,26 @@ async def run_async(
     scope: CancelScope | None = None,
     observer: Observer | None = None,
 ) -> T:
-    """Run a tree of tasks in a thread, as `run` does, and return its result.
+    """Run a tree of tasks in a thread and return its result; see `run`.
 
-    If the asyncio task is cancelled, this cancels the run, but nothing else in the scope. The coroutine ends only when
-    the run has ended and undone its changes, however often it is cancelled before that.
+    Cancelling the asyncio task cancels the run, but not the scope itself. The coroutine doesn't return until the run
+    has finished and been rolled back, even if it is cancelled repeatedly.
 
     Args:
         task: the root of the tree.
-        logger: the logger for the records; by default `phases`.
-        scope: also cancels the run; by default nothing else does.
-        observer: the observer that is told about starts, progress and ends, in the threads of the tasks.
+        logger: the logger for the records; `phases` by default.
+        scope: a scope that also cancels the run, or None.
+        observer: the observer to notify, in the tasks' threads.
 
     Returns:
         The task's result.
 
     Raises:
-        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the exception of the run, which is a
-        failure, or `Cancelled` with the notes of the rollback.
+        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the run's exception: a failure, or
+        `Cancelled` with notes from the rollback.
         Cancelled: the scope was cancelled.
-        TimedOut: the scope's deadline, or that of a `Timeout`, passed.
-        BaseException: any other exception of `run`.
+        TimedOut: the deadline of the scope or of a `Timeout` passed.
+        BaseException: any other exception raised by `run`.
     """
     import asyncio
     from concurrent.futures import Future
@@ -193,7 +193,7 @@ async def run_async(
     outcome: Future[T] = Future()
 
     def work() -> None:
-        # The event loop's own future never completes with a StopIteration.
+        # asyncio futures can't hold a StopIteration.
         try:
             outcome.set_result(run(task, logger=logger, scope=inner, observer=observer))
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -213,20 +213,20 @@ async def run_async(
 
 
 def run_child(task: Task[T], scope: CancelScope) -> T:
-    """Run a task below the task of the given scope; a task runs its subtasks with this function.
+    """Run a subtask of the scope's task.
 
     Args:
         task: the task to run.
-        scope: the scope of the parent task, or a child of that scope.
+        scope: the parent task's scope, or a child of it.
 
     Returns:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled. The task may not have started, or it may have returned without noticing the
-            cancellation, in which case a note says so.
-        TimedOut: the scope's own deadline passed. The same note may be added.
-        BaseException: any exception of the task, unchanged, with a `PathNote`.
+        Cancelled: the scope was cancelled. The task may not have started, or may have returned without noticing; in
+            that case a note is added.
+        TimedOut: the scope's own deadline passed; the same note may be added.
+        BaseException: any exception raised by the task, unchanged, with a `PathNote`.
     """
     path = f"{scope.path}/{task.name}" if scope.path else task.name
     begin = scope.clock.monotonic()
@@ -240,8 +240,7 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         with scope.at(path) as inner:
             inner.check()
             result = task.do(inner)
-            # If a task doesn't check, its cancellation must not get lost: the program that cancelled it would see a
-            # success.
+            # Even if the task hasn't checked its scope, the caller that cancelled it must not see a success.
             if late := inner.verdict():
                 raise add_note(late, "the task had already returned when this was seen")
     except BaseException as error:

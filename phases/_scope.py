@@ -1,6 +1,6 @@
-"""The scope of a task, which all waits use, so that all of them can be ended.
+"""Cancel scopes. Tasks wait through them, so that every wait can be cancelled.
 
-The module also has the clock, which can be injected, and the steps that undo changes, which nothing interrupts.
+The module also contains injectable clocks and uninterruptible rollbacks.
 """
 
 from __future__ import annotations
@@ -28,60 +28,60 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """A clock, which returns the time and waits for a time or an event."""
+    """The protocol for clocks."""
 
     def monotonic(self) -> float:
-        """Return the seconds since a fixed moment, without blocking, because signal handlers call this."""
+        """Return the seconds since an arbitrary epoch. Signal handlers call this, so it must not block."""
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
-        """Wait until something happens or a time is reached.
+        """Wait until a condition is true or a time is reached.
 
         Args:
-            happened: a function that waits for at most the given number of real seconds, and returns whether the thing
-                has happened. It also reports a cancellation, so it must be called at least every 50 ms.
-            until: the time by this clock; if it is infinite, the wait has no limit.
+            happened: waits for up to the given number of real seconds, and returns whether the condition is true. It
+                also detects cancellation, so it must be called at least every 50 ms.
+            until: the time to stop waiting, by this clock; may be infinite.
         """
 
 
 class SystemClock:
-    """A clock that returns the real time.
+    """The real clock.
 
     Args:
-        slice_seconds: how quickly a wait notices a cancellation, in seconds.
+        slice_seconds: the interval between checks for cancellation, in seconds.
     """
 
     def __init__(self, slice_seconds: float = POLL_SECONDS) -> None:
         self._slice_seconds = slice_seconds
 
     def monotonic(self) -> float:
-        """Return the seconds of CLOCK_MONOTONIC, clock_gettime(2)."""
+        """Return the CLOCK_MONOTONIC time, see clock_gettime(2)."""
         return time.monotonic()
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
-        """Wait as `Clock.wait` promises, in short slices."""
+        """Wait in short slices; see `Clock.wait`."""
         while (left := until - time.monotonic()) > 0:
             if happened(min(left, self._slice_seconds)):
                 return
 
 
 class CancelScope:
-    """A scope that can end everything that runs in it, from any thread, from a signal handler, or at a deadline.
+    """A scope that can be cancelled from any thread, by a signal handler, or at a deadline.
 
-    A deadline raises `TimedOut` in this scope. In the scopes below it raises `Cancelled`, which can't be confused with
-    their own deadlines. As a context manager, the scope turns such a `Cancelled` into `TimedOut` when it leaves the
-    block. The scope's `path` is that of its task, such as `configure/check-route-overlap`, and is empty outside a run.
+    A deadline raises `TimedOut` in this scope and `Cancelled` in child scopes, which thus can't mistake it for their
+    own deadline. As a context manager, the scope converts such a `Cancelled` to `TimedOut` on exit. The scope's `path`
+    is its task's path, such as `configure/check-route-overlap`, or empty outside a run.
 
     Args:
-        timeout: the number of seconds until the deadline, or None for no deadline.
-        clock: the source of the time.
+        timeout: seconds until the deadline, or None for no deadline.
+        clock: the clock to use; the real one by default.
     """
 
     def __init__(self, *, timeout: float | None = None, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self.path = ""
         self.tell: Tell = lambda _call: None
-        # The ends of each scope, starting with the outermost: first its deadline, then its cancellations. There are no
-        # locks, because a signal handler may cancel during any line here. Appending to a list is atomic.
+        # The deadline and then the cancellations of each scope, outermost first. There are no locks, because a signal
+        # handler may interrupt any line here. Appending to a list is atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
 
     def __enter__(self) -> CancelScope:
@@ -93,13 +93,13 @@ class CancelScope:
 
     @property
     def is_cancelled(self) -> bool:
-        """Return whether `check` would raise an exception, because of a cancellation or a deadline."""
+        """Return whether `check` would raise an exception, due to a cancellation or a deadline."""
         return self.verdict() is not None
 
     def cancel(self, reason: str) -> None:
-        """End the scope and those below it; waits and subprocesses in them end within 100 ms.
+        """Cancel the scope and its children; their waits and subprocesses end within 100 ms.
 
-        Only the first reason counts. The method takes no lock, so a signal handler can safely call it.
+        Only the first reason counts. The method is lock-free, so signal handlers can safely call it.
 
         Args:
             reason: the reason as text.
@@ -107,23 +107,23 @@ class CancelScope:
         self._line[-1].append((self.clock.monotonic(), Cancelled(reason)))
 
     def child(self, *, timeout: float | None = None) -> CancelScope:
-        """Return a scope that ends with this one or earlier; this scope keeps no reference to it.
+        """Return a child scope that ends no later than this one; this scope keeps no reference to it.
 
         Args:
-            timeout: the number of seconds until the child's own deadline.
+            timeout: seconds until the child's own deadline, or None.
         """
         return self._with(_line=(*self._line, self._ends(timeout)))
 
     def shield(self) -> CancelScope:
-        """Return a scope that isn't affected when this one ends, for use in a rollback."""
+        """Return a scope that doesn't end with this one, for rollbacks."""
         return self._with(_line=(self._ends(None),))
 
     def at(self, path: str, tell: Tell | None = None) -> CancelScope:
-        """Return this scope for a task of a run, with the task's path; used by `run` and `run_child`."""
+        """Return a copy of this scope with a task's path; used by `run` and `run_child`."""
         return self._with(path=path, tell=tell or self.tell)
 
     def within(self, outer: CancelScope) -> CancelScope:
-        """Return a scope that is like this one but also ends with another scope; used by `run_async`."""
+        """Return a copy of this scope that also ends with another scope; used by `run_async`."""
         return self._with(_line=outer._line + self._line)
 
     def verdict(self) -> Cancelled | TimedOut | None:
@@ -138,37 +138,36 @@ class CancelScope:
         return copy(end)
 
     def check(self) -> None:
-        """Raise an exception if the scope has ended; every later call raises the same exception.
+        """Raise an exception if the scope has ended; later calls raise the same exception.
 
         Raises:
-            Cancelled: this scope or an outer one was cancelled, or the deadline of an outer one passed.
+            Cancelled: this scope or an outer one was cancelled, or an outer deadline passed.
             TimedOut: the scope's own deadline passed.
         """
         if error := self.verdict():
             raise error
 
     def progress(self, message: str, fraction: float | None = None) -> None:
-        """Report the task's progress to the observer of the run; outside a run there is none.
+        """Report the task's progress to the run's observer; a no-op outside a run.
 
         Args:
-            message: what the task does or waits for.
-            fraction: the completed fraction from 0 to 1, or None if it is unknown.
+            message: a short status, such as what the task is waiting for.
+            fraction: the completed fraction from 0 to 1, or None if unknown.
         """
         self.tell(lambda observer: observer.progress(self.path, message, fraction))
 
     def wait(self, what: float | threading.Event | HasFileno) -> None:
-        """Wait for something to happen; a task should wait only with this method.
+        """Wait for a number of seconds, an event or a file. Tasks should only wait with this method.
 
         To limit the time, use a child scope: `scope.child(timeout=5).wait(event)`.
 
         Args:
-            what: a number of seconds; an event, which is waited for until it is set; or a file, which is waited for
-                until a read wouldn't block.
+            what: the number of seconds, the event, or a file to wait for until it is readable.
 
         Raises:
-            Cancelled: the scope was cancelled. This is raised within 100 ms, even if the event has already happened.
-            TimedOut: the scope's own deadline passed. This is raised within 100 ms, too.
-            TypeError: the object is of a kind that can't be waited for.
+            Cancelled: the scope was cancelled. It is raised within 100 ms, even if the wait is already over.
+            TimedOut: the scope's own deadline passed. It is also raised within 100 ms.
+            TypeError: the object's type isn't supported.
         """
         until = math.inf
         happened: Callable[[float], bool] = _sleep
@@ -193,29 +192,28 @@ class CancelScope:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program until it ends, in its own process group.
+        """Run a program to completion in its own process group.
 
-        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL 50 ms later. A child that has created its own
-        session or group (setsid) is no longer in the group and survives. So do processes that are still running when
-        the program exits on its own; their output from then on is lost. The program takes real time, whatever the
-        clock. All output is kept in memory. A Ctrl-C that Python itself handles also ends the program. A signal handler
-        of the calling program should cancel a scope. If it raises an exception just when the subprocess starts, the
-        subprocess survives.
+        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL 50 ms later. Children that have created their
+        own session or group (setsid) survive. So do processes that are still running when the program exits on its own;
+        their later output is lost. The program runs in real time, regardless of the clock. All output is kept in
+        memory. KeyboardInterrupt also kills the program. Custom signal handlers should cancel a scope. If they raise an
+        exception while the subprocess is being started, it survives.
 
         Args:
             argv: the program and its arguments.
-            input: the text for the standard input, or None for /dev/null.
-            env: the whole environment; by default that of this process.
-            check: whether a return code other than 0 is an error.
+            input: the standard input, or None for /dev/null.
+            env: the complete environment; inherited by default.
+            check: whether to raise an exception for a non-zero return code.
 
         Returns:
-            The return code (if it is negative, it is the signal that ended the program), standard output and standard
-            error. Both are decoded as UTF-8, with undecodable bytes replaced.
+            The return code (or the negative signal number), stdout and stderr. Both are decoded as UTF-8, with
+            undecodable bytes replaced.
 
         Raises:
-            Cancelled: the scope was cancelled. This is raised within 100 ms, when the whole group has been killed.
-            TimedOut: the scope's own deadline passed. By then the whole group has been killed.
-            subprocess.CalledProcessError: the program failed and ``check`` is true. A note has its standard error.
+            Cancelled: the scope was cancelled. It is raised within 100 ms, after the whole group has been killed.
+            TimedOut: the scope's own deadline passed. It is raised after the whole group has been killed.
+                subprocess.CalledProcessError: the program failed and ``check`` is true. A note contains its stderr.
             OSError: the program can't be started.
         """
         from phases._process import run_process
@@ -234,81 +232,67 @@ class CancelScope:
 
 
 class Undo:
-    """The steps that undo changes; the last step runs first.
+    """A stack of rollback steps, run in reverse order. For its use as a context manager, see `all_or_nothing`.
 
-    Each step is pushed *before* its change is made, so it must do no harm if the change was never made.
+    Each step is pushed *before* its change is made, so it must be a no-op if the change was never made.
     """
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], None]] = []
-        self._interrupted: Callable[[], None] | None = None
 
     def push(self, step: Callable[[], None]) -> None:
-        """Add a step, which will run before all earlier ones."""
+        """Push a step; it runs before all earlier steps."""
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Run every step, even if a step fails or a signal handler raises an exception in a step or between two.
+        """Run every step, even if a step fails. A step that a signal handler interrupts is run again.
 
         Returns:
-            A text for each failure.
+            A message for each failure.
         """
         problems: list[str] = []
-        while True:
-            try:
-                while self._steps:
-                    self._take_last(problems)
-                return problems
-            except BaseException as error:  # noqa: BLE001 - between two steps: the next step must still run
-                problems.append(str(error) or repr(error))
-
-    def _take_last(self, problems: list[str]) -> None:
-        step = self._steps[-1]
-        try:
-            step()
-        except BaseException as error:  # noqa: BLE001 - whatever the error is, the other steps must run
-            problems.append(str(error) or repr(error))
-            if step is not self._interrupted and not isinstance(error, Exception):
-                self._interrupted = step  # the step runs once more
-                return
-        self._steps.pop()
-
-
-def all_or_nothing() -> AbstractContextManager[Undo]:
-    """Undo the changes if the block fails or is cancelled; if a step fails, add a note to the block's exception.
-
-    A Ctrl-C that Python itself handles ends the block, and then waits until everything is undone. If the program's own
-    signal handler raises an exception just before the first step, no step runs. Such a handler should cancel a scope
-    instead.
-    """
-    return _AllOrNothing()
-
-
-class _AllOrNothing:
-    def __init__(self) -> None:
-        self._undo = Undo()
+        for step in reversed(self._steps):
+            for _ in range(2):
+                try:
+                    step()
+                except BaseException as error:  # noqa: BLE001 - whatever the error is, the other steps must run
+                    problems.append(str(error) or repr(error))
+                    if not isinstance(error, Exception):
+                        continue
+                break
+        return problems
 
     @guarded
     def __enter__(self) -> Undo:
         self._has_begun = begin()
-        return self._undo
+        return self
 
     @guarded
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None:
-            for problem in self._undo.roll_back():
+            for problem in self.roll_back():
                 add_note(error, f"while putting things back: {problem}")
         end(self._has_begun)
 
 
+def all_or_nothing() -> AbstractContextManager[Undo]:
+    """Roll back if the block fails or is cancelled; failing steps are added as notes to the block's exception.
+
+    KeyboardInterrupt aborts the block, and is then deferred until the rollback is complete. If a custom signal handler
+    raises an exception just before the first step, the rollback is skipped. Custom handlers should cancel a scope
+    instead.
+    """
+    return Undo()
+
+
 def _sleep(seconds: float) -> bool:
-    """Sleep; used by a wait for which only the time counts."""
+    """Sleep; used as the condition for waits without an event."""
     time.sleep(seconds)
     return False
 
 
 def _is_readable(fd: int, seconds: float) -> bool:
-    """Return whether a read of a file wouldn't block, because there is data, the end of the file, or an error."""
+    """Return whether a read wouldn't block: data, end of file, or an error."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(math.ceil(seconds * 1000)))

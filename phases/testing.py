@@ -1,4 +1,4 @@
-"""Helpers for testing tasks: a clock that takes no time, and an observer that records its calls."""
+"""Helpers for testing tasks: a fake clock, and an observer that records its calls."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _REAL_POLL_SECONDS = 0.002
 
 
 class FakeClock:
-    """A clock whose time advances only in waits, and at once: to the end of the wait or to the next scheduled call.
+    """A fake clock. Each wait returns immediately and advances the time to its end or to the next scheduled call.
 
-    A scheduled call runs in the thread whose wait reaches the call's time. It may set an event, write to a pipe or
-    cancel a scope, and a wait for that ends at that moment. If several threads wait at the same time, all of them
-    advance the same time, so their order isn't determined.
+    A scheduled call runs in the thread whose wait reaches its time. It may set an event, write to a pipe or cancel a
+    scope, which ends the corresponding waits at that time. If several threads wait concurrently, they all advance the
+    same clock, so their order is undefined.
 
-    If a wait has no end and nothing is scheduled, only another thread can end it. Other threads get some real time to
-    do so. Then the wait raises `RuntimeError` instead of hanging.
+    If a wait has no timeout and nothing is scheduled, only another thread can end it. If none does so in time, the wait
+    raises `RuntimeError` instead of hanging.
 
     Args:
-        patience: the number of real seconds that other threads get.
+        patience: how long to wait for other threads, in real seconds.
     """
 
     def __init__(self, *, patience: float = 2.0) -> None:
@@ -41,12 +41,12 @@ class FakeClock:
         return self._now
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
-        """Call a function as soon as a wait reaches a time; calls for the same time run in the order of scheduling."""
+        """Schedule a function call; calls for the same time run in the order in which they were scheduled."""
         with self._lock:
             insort(self._calls, (when, function), key=itemgetter(0))
 
     def advance(self, seconds: float) -> None:
-        """Advance the time by some seconds, and run the calls scheduled for them, as a sleep would."""
+        """Advance the time as a sleep would, running scheduled calls."""
         self.wait(lambda _seconds: False, self._now + seconds)
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
@@ -77,7 +77,7 @@ class RecordingObserver:
     """An observer that records its calls.
 
     Each call is a tuple in `events`: `("started", path)`, `("progress", path, message, fraction)` or `("finished",
-    path, status)`. The exceptions are in `errors`, and the durations in seconds in `durations`, both by path.
+    path, status)`. `errors` and `durations` map paths to exceptions and to durations in seconds.
     """
 
     events: list[tuple[str | float | None, ...]] = field(factory=list)

@@ -1,10 +1,10 @@
-"""The network namespaces of the tests, guards that protect the host, and Hypothesis profiles.
+"""Network namespaces for the tests, guards that protect the host, and Hypothesis profiles.
 
-The whole test process moves into a private network namespace before any test is collected, and each test with the
-``kernel`` fixture moves into a new one. So no test can reach the routes of the host by mistake, even without the
-``kernel`` mark. The process has to move early, because without root it needs a user namespace, which only a
-single-threaded process can enter, and pytest-xdist starts threads later. The workers of pytest-xdist start inside, and
-create their own namespaces as root of that user namespace.
+The whole test process moves into a private network namespace before any test is collected, and each test that uses the
+``kernel`` fixture moves into a new one. This prevents tests from changing the host's routes by mistake, even without
+the ``kernel`` mark. It has to happen early: without root it requires a user namespace, which only a single-threaded
+process can enter, and pytest-xdist starts threads later. pytest-xdist workers start inside that user namespace and
+create their own network namespaces as its root.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from node import build_node, on_linux
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, end_what_is_left
 
 from hostrouting import cli
-from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import SEARCH_PATH
@@ -42,7 +42,7 @@ from hostrouting.testing import FakeKernel
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-# The variable contains the network namespace of the host. Workers inherit it from the first process.
+# HOSTROUTING_TEST_HOST_NAMESPACE identifies the host's network namespace and is inherited by workers.
 ROOT = Path(__file__).parents[1]
 _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
 
@@ -62,7 +62,7 @@ settings.register_profile(
 )
 settings.load_profile("nightly" if IS_NIGHTLY else "default")
 
-# Workers and hundreds of programs load the same modules, so these are compiled once, outside the source folders.
+# Workers and hundreds of programs load the same modules, so compile these once, outside the source tree.
 sys.pycache_prefix = os.environ.setdefault(
     "PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache/pycache")
 )
@@ -76,7 +76,7 @@ _refused: str | None = None
 
 # --- a hard time limit ------------------------------------------------------------------------------------------
 # pytest-timeout raises an exception in the main thread. If that doesn't stop the test, its process is killed after
-# another quarter of the time. pytest-xdist then reports the test that the worker ran, and starts another worker.
+# another quarter of the time, and pytest-xdist reports the test and replaces the worker.
 
 _LATER = 1.25
 _EXIT_SECONDS = 120.0
@@ -89,7 +89,7 @@ def _set_limit(seconds: float | None) -> None:
 
 
 def _limit_of(item: pytest.Item) -> tuple[float, bool]:
-    """Return the limit in seconds, and whether it applies only to the test function, as pytest-timeout does."""
+    """Return the limit in seconds, and whether it covers only the test function, as in pytest-timeout."""
     marker = item.get_closest_marker("timeout")
     if marker is not None and marker.args:
         return float(marker.args[0]) * _LATER, bool(marker.kwargs.get("func_only"))
@@ -107,12 +107,12 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 class _Limits:
-    """A pytest plug-in that limits the time of each phase of a test."""
+    """A pytest plug-in that limits the duration of each test phase."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         seconds, is_for_function = _limit_of(item)
-        # The first worker may have to build a tree while the others wait.
+        # The first worker may have to build a tree while the others wait for it.
         with _limited(seconds + (2 * trees.BUILD_SECONDS if is_for_function else 0)):
             return (yield)
 
@@ -139,7 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
     program = Path(__file__).parent / "support/limit.py"
     read_end, _limit = os.pipe()
     argv = [sys.executable, "-I", str(program), str(os.getpid())]
-    # Popen would warn that the program still runs at exit, because the program ends shortly after this process.
+    # Popen would warn at exit that the program is still running, because it outlives this process for a short time.
     os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)], setsid=True)
     os.close(read_end)
     config.pluginmanager.register(_Limits())
@@ -147,9 +147,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and _has_room_for_programs(_MEMORY):
         # The tests sync thousands of files, which is slow on a disk.
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
+    # A background job of a shell ignores SIGINT, and nohup(1) ignores SIGHUP. Child processes inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A background job of a shell ignores SIGINT. Programs that tests start and interrupt would then ignore it too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         enter_namespace()
     except NamespaceError as error:
@@ -165,7 +166,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Collected tests live to the end. If every garbage collection scanned them, that would take as long as many tests.
+    # Collected tests live until the end. Scanning them in every garbage collection would take as long as many tests.
     gc.collect()
     gc.freeze()
 
@@ -187,7 +188,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make a skipped test fail if no test may be skipped."""
+    """Turn a skip into a failure if skips aren't allowed."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and "ci" in REQUIRED:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -203,26 +204,26 @@ def kernel() -> NamespaceKernel:
 
 @pytest.fixture(params=[pytest.param("linux", marks=pytest.mark.kernel), "memory"])
 def each_kernel(request: pytest.FixtureRequest) -> NamespaceKernel | FakeKernel:
-    """Return a real kernel in a new network namespace for one run of the test, and one in memory for the other."""
+    """Return a real kernel in a new network namespace or an in-memory kernel; the test runs with each."""
     return on_linux() if request.param == "linux" else FakeKernel()
 
 
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    """Return a real kernel in which ``build_node`` has built a node."""
+    """Return a real kernel on which ``build_node`` has created a node."""
     build_node(kernel)
     return kernel
 
 
 @pytest.fixture(params=range(by_day(1, by_night=len(AWKS))))
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
-    """Return a sandbox for boot scripts, with every awk in nightly runs, or else with one that depends on the test."""
+    """Return a sandbox for boot scripts, with one awk by day and with each awk in nightly runs."""
     return Sandbox(tmp_path, awk_or_skip(awks_for(request.function.__name__)[request.param]))
 
 
 @pytest.fixture
 def run(host: Host, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command on ``host`` and returns its exit code, output and errors."""
+    """Return a function that runs a command on ``host`` and returns its exit code, stdout and stderr."""
 
     def call(*words: object) -> tuple[int, str, str]:
         code = cli.main([str(word) for word in words], host=host)
@@ -239,7 +240,7 @@ def nft() -> None:
 
 @pytest.fixture
 def ebtables() -> None:
-    """Require the variant of ebtables that uses nftables."""
+    """Require the nftables variant of ebtables."""
     _need("ebtables-nft", "ebtables-nft-save", "ebtables-nft-restore")
 
 
@@ -253,7 +254,7 @@ def _need(*programs: str) -> None:
 
 @pytest.fixture(scope="session")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the release files of this checkout, which are built once for all workers."""
+    """Return the directory with this checkout's release files, which are built once for all workers."""
     missing = [f"{tool} isn't installed" for tool in ("dpkg-deb", "git", "lintian") if shutil.which(tool) is None]
     obstacle = missing[0] if missing else keeper.obstacle()
     if obstacle:
@@ -265,7 +266,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             unfinished = tmp_path_factory.mktemp("release")
-            # The tests have no network, so the dependencies are downloaded from the outer namespace.
+            # The tests have no network access, so dependencies are downloaded in the outer namespace.
             build(ROOT, unfinished, "nsenter", f"--net={trees.outer_network()}")
             unfinished.rename(folder)
     return folder
@@ -273,7 +274,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
-    """Return a context without root privileges, in which the kernel refuses to open files and to change routes."""
+    """Return a context manager that drops root privileges: the kernel then refuses to open files and change routes."""
 
     @contextmanager
     def give_up() -> Iterator[None]:
@@ -310,7 +311,7 @@ def _host_is_untouched() -> Iterator[None]:
 
 
 def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to send a netlink message that changes anything in the network namespace of the host."""
+    """Raise if a netlink message is about to change anything in the host's network namespace."""
     send = Conversation._send
 
     def guarded_send(self: Conversation, messages: bytes) -> None:
@@ -322,7 +323,7 @@ def _guard_netlink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to change rules or neighbours with nft, ebtables or ip in the network namespace of the host."""
+    """Raise if nft, ebtables or ip is about to change rules or neighbours in the host's network namespace."""
 
     def guarded(change: Callable[..., None]) -> Callable[..., None]:
         def checked(self: Any, *what: Any) -> None:
@@ -341,12 +342,12 @@ def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse a ``Host`` with the files of this machine, because a network namespace protects only routes."""
+    """Raise if a ``Host`` uses this machine's files, because a network namespace protects only the network."""
     build = Host.__init__
 
     def guarded(self: Host, *args: Any, **kwargs: Any) -> None:
         build(self, *args, **kwargs)
         if self.layout.is_this_host:
-            raise AssertionError("a test was about to work on this machine's files: give Host a temporary Layout")
+            raise AssertionError("a test was about to use this machine's files; pass a temporary Layout to Host")
 
     monkeypatch.setattr(Host, "__init__", guarded)

@@ -1,4 +1,4 @@
-"""Print how many lines and how many lines of code each package has:  ./run lines."""
+"""Print the number of lines, and of lines of code, in each package: ./run lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def code_lines(source: str) -> int:
 
 
 def _room(path: Path) -> str:
-    """Return the name of the row for a file, which is ``hostrouting/boot`` for a file in that package."""
+    """Return the row for a file, for example ``hostrouting/boot`` for a file in that package."""
     package, *inner = path.relative_to(_ROOT).parts[:-1]
     return "/".join((package, *inner[:1]))
 

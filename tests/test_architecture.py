@@ -1,6 +1,6 @@
-"""A package imports only public modules of the packages below it, and there are no import cycles.
+"""Tests that packages import only public modules from lower layers, and that there are no import cycles.
 
-These tests also check imports inside functions and imports for type checkers.
+They also cover imports inside functions and under TYPE_CHECKING.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 
 from hostrouting import Config, Layout
-from hostrouting.azure.probe.part import FLUSH_DROP_INS
-from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.azure.probe.ruleset import FLUSH_DROP_INS, PROBE
 from hostrouting.boot.bundle import rendered_files
 
 ROOT = Path(__file__).parent.parent
 
-# The layers from the bottom to the top. Packages in the same layer don't import each other.
+# Layers, from bottom to top. Packages in the same layer don't import each other.
 LAYERS = (
     ("phases", "model", "_lazy"),
     ("config",),
@@ -34,14 +33,14 @@ LAYERS = (
     ("cli", "testing"),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-# The top layer contains hostrouting itself and the modules outside of its packages, which are for users.
+# The top layer consists of hostrouting itself and its user-facing modules outside of packages.
 TOP = len(LAYERS)
-# The version is the only name in the top layer that a package may import.
+# The version is the only name in the top layer that packages may import.
 VERSION = ("hostrouting", "hostrouting.__version__")
-# In the command line, only the commands of the plug-in import it.
+# In the command line, only the plug-in's commands may import the plug-in.
 KNOWS_AZURE = "hostrouting.cli.azure."
 
-# The two implementations of the routes port, which share a package.
+# The routes port's two implementations, which share a package.
 SIDES = {
     "fake": ("hostrouting.kernel.memory.", "hostrouting.kernel._memory."),
     "adapter": ("hostrouting.kernel.netlink.", "hostrouting.kernel.rtnetlink."),
@@ -88,7 +87,7 @@ BY_STRING = {"import_module", "__import__"}
 
 
 def names_in(source: str) -> set[str]:
-    """Return every name and attribute that a module uses."""
+    """Return every name and attribute used in a module."""
     nodes = nodes_of(source)
     imported = {name.rpartition(".")[2] for name in imports(source)}
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -96,7 +95,7 @@ def names_in(source: str) -> set[str]:
 
 
 def package_of(name: str) -> str | None:
-    """Return the package of a module, an empty string if it is in none of them, or None if it isn't ours."""
+    """Return a module's package, an empty string if it has none, or None if the module isn't ours."""
     first, _, rest = name.partition(".")
     if first != "hostrouting":
         return first if first == "phases" else None
@@ -130,7 +129,7 @@ def imports(source: str, *, for_types: bool = True) -> set[str]:
 
 @cache
 def sources() -> dict[str, str]:
-    """Return the source of each of our modules, by its name."""
+    """Return the source of each of our modules, keyed by module name."""
     paths = [path for package in ("hostrouting", "phases") for path in (ROOT / package).rglob("*.py")]
     return {module_name(path): path.read_text() for path in paths}
 
@@ -140,7 +139,7 @@ def module_name(path: Path) -> str:
 
 
 def objections(module: str, source: str) -> list[str]:
-    """Return descriptions of wrong imports in a module."""
+    """Return descriptions of a module's invalid imports."""
     found = [why for name in sorted(imports(source)) if (why := objection(module, name))]
     if module != "hostrouting._lazy" and (called := BY_STRING & names_in(source)):
         found.append(f"{' '.join(called)}: an import that no reader sees")
@@ -164,7 +163,7 @@ def objection(module: str, name: str) -> str:
 
 
 def side_of(name: str) -> str:
-    """Return which implementation of the routes port a module belongs to, or an empty string."""
+    """Return the implementation of the routes port to which a module belongs, or an empty string."""
     return next((side for side, homes in SIDES.items() if f"{name}.".startswith(homes)), "")
 
 
@@ -179,7 +178,7 @@ def test_a_module_imports_only_public_modules_below_it() -> None:
     ids=["at the top", "in a function", "for types"],
 )
 def test_an_upward_import_is_found(package: str, plant: str) -> None:
-    """The import is found wherever it is planted."""
+    """The import is found wherever it is inserted."""
     for other in LEVEL.keys() - {package}:
         statement = f"from {home(other)} import x"
         is_fine = LEVEL[other] < LEVEL[package] and other != "azure"
@@ -205,10 +204,10 @@ def home(package: str) -> str:
             ("phases.planted", call)
             for call in ("importlib.import_module('x')", "import_module('x')", "__import__('x')")
         ),
-        # Only the commands of the plug-in may import it.
+        # Only the plug-in's commands may import the plug-in.
         ("hostrouting.cli.azure_like", "from hostrouting.azure.probe import plan"),
         ("hostrouting.cli.commands", "from hostrouting.azure import nodes"),
-        # If the fake imported an adapter, both would have the same bugs, and no comparison would find them.
+        # If the fake imported an adapter, both would share the same bugs, and comparing them would be useless.
         ("hostrouting.kernel._memory.net", "from hostrouting.kernel.rtnetlink.wire import x"),
         ("hostrouting.kernel.memory", "from hostrouting.kernel.netlink import x"),
         ("hostrouting.kernel.netlink", "from hostrouting.kernel.memory import x"),
@@ -216,10 +215,6 @@ def home(package: str) -> str:
 )
 def test_a_forbidden_import_is_found(module: str, statement: str) -> None:
     assert objections(module, statement)
-
-
-def test_the_plug_ins_commands_may_import_it() -> None:
-    assert not objections("hostrouting.cli.azure.planted", "from hostrouting.azure import nodes")
 
 
 @pytest.mark.parametrize("name", UNITS_OF_THE_PLUG_IN)
@@ -230,7 +225,7 @@ def test_a_plug_in_named_in_a_rendered_file_is_found(name: str, monkeypatch: pyt
 
 
 def test_the_core_names_no_unit_of_the_plug_in() -> None:
-    """The plug-in has its own part with its units, so neither code nor assets of the core name them."""
+    """The plug-in manages its own units, so neither code nor assets in the core may name them."""
     for package in {name for name in LEVEL if LEVEL[name] < LEVEL["azure"]} - {"phases", "_lazy"}:
         for path in (ROOT / "hostrouting" / package).rglob("*.*"):
             if "__pycache__" not in path.parts and path.is_file():
@@ -238,7 +233,7 @@ def test_the_core_names_no_unit_of_the_plug_in() -> None:
 
 
 def rendered() -> str:
-    """Return the paths and texts of all files that the core renders."""
+    """Return the paths and contents of all files rendered by the core."""
     files = rendered_files(Config.from_mapping(EVERYTHING), Layout())
     return "".join(f"{file.path}\n{file.text}\n" for file in files)
 
@@ -251,7 +246,8 @@ def test_modules_have_no_import_cycles() -> None:
     modules: dict[str, set[str]] = {}
     for module, source in sources().items():
         found = imports(source)
-        # "from package import module" imports the module. It uses the package only for names that the package defines.
+        # "from package import module" imports the module. It uses the package only for names defined in the package
+        # itself.
         inner = {name for name in found if name in sources()}
         modules[module] = {
             name for name in inner - {module} if not any(other.startswith(f"{name}.") for other in inner)
@@ -308,9 +304,9 @@ def test_a_name_loads_only_what_it_needs(statement: str, unloaded: str) -> None:
 
 
 def tricks(module: str, source: str) -> list[str]:
-    """Return the tricks for speed in a module that circumvent constructors, rely on identity, or change the gc."""
+    """Return a module's performance hacks, such as bypassing constructors or configuring the garbage collector."""
     made = [node for node in nodes_of(source) if isinstance(node, ast.Call)]
-    # attrs documents this call as the way to set a field of a frozen instance.
+    # attrs documents this call as the way to set a field on a frozen instance.
     is_own = "object.__setattr__(self, "
     calls = [ast.unparse(node.func) for node in made if not ast.unparse(node).startswith(is_own)]
     found = [call for call in calls if call in ("id", "object.__setattr__")]
@@ -320,7 +316,7 @@ def tricks(module: str, source: str) -> list[str]:
 
 
 def test_no_module_uses_tricks_for_speed() -> None:
-    """The garbage collector belongs to the whole process, and only constructors create values."""
+    """The garbage collector is shared by the whole process, and values must always be created by constructors."""
     assert [trick for module, source in sources().items() for trick in tricks(module, source)] == []
     planted = "import gc\nid(x)\nobject.__setattr__(x, 'y', 1)\nIPv4Network.__new__(IPv4Network)"
     assert len(tricks("hostrouting.model.planted", planted)) == 4

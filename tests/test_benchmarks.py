@@ -1,4 +1,4 @@
-"""The benchmarks run, both sides of a comparison do their work, and the page shows the figures."""
+"""Tests that the benchmarks run, that both sides of a comparison do their work, and that the page has the figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.rows import ROWS
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs/explanation"
 
-# Only nightly runs try all rows.
+# All rows are tried only in nightly runs.
 TRIED = NAMES if IS_NIGHTLY else ["boot-check", "backend-10k", "memory", "wait-script", "judge", "growth-fib"]
 
 
@@ -59,7 +59,7 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def labels(picture: Path) -> set[str]:
-    """Return the labels of a chart for screen readers, which contain the figures of each point."""
+    """Return a chart's screen reader labels, which contain the figures for each point."""
     return {element.get("aria-label", "") for element in ElementTree.parse(picture).iter()}
 
 

@@ -1,4 +1,4 @@
-"""A program that only uses the public names can do everything that the command line can do."""
+"""Tests that a program using only public names can do everything that the command line can."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 from wanted import ROUTE, SHADOWED, config
 
 import phases
@@ -48,7 +48,7 @@ ADDRESS = "172.16.1.9"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Return a node like an H200, where the connected route of ib0 shadows the addresses of the cluster."""
+    """Return a node like an H200, where ib0's connected route shadows cluster addresses."""
     layout = Layout(tmp_path / "root")
     layout.units.mkdir(parents=True)
     (layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\n")
@@ -79,7 +79,7 @@ def files_of(folder: Path) -> dict[str, bytes | None]:
 
 
 def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
-    """The agent uses every operation of the library, from check and plan to remove."""
+    """The agent uses every operation in the library, from check and plan to remove."""
     (finding,) = check(CONFIG, host=host).findings
     assert finding.devs == ("ib0",)
     wanted = plan(CONFIG, host=host)
@@ -122,7 +122,7 @@ def test_functions_return_what_commands_print(
 
 
 def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
-    """They add no marker, lock or route."""
+    """No marker, lock or route is added."""
     before = files_of(tmp_path), host.routes.routes(), host.routes.rules()
     check(CONFIG, host=host)
     plan(CONFIG, host=host)

@@ -1,4 +1,4 @@
-"""Every example runs and prints what it should."""
+"""Tests that every example runs and prints the expected output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
-# The arguments of each example, a line of its output, and the prefix of each line of its standard error.
+# Each example's arguments, one line of its output, and the prefix of each line on its standard error.
 RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0", None),
     "agent.py": (["--try"], "1 routes added; verdict: ok; started kube1", "INFO "),
 }
-# These files aren't programs. tests/kernel/test_example_backend.py tests the backends.
+# These files aren't programs; the backends are tested in tests/kernel/test_example_backend.py.
 RUN_ELSEWHERE = {"test_agent.py", "ip_command_backend.py", "pyroute2_backend.py"}
 
 
@@ -75,9 +75,3 @@ def test_the_agent_names_the_path_of_each_problem(tmp_path: Path) -> None:
         "hostRouting.staticRoutes.routes[1].gatway",
         "hostRouting.routeOverlap.mode",
     ]
-
-
-def test_the_agent_requires_a_config() -> None:
-    done = run("agent.py")
-    assert done.returncode == 64
-    assert "agent.py --try" in done.stderr

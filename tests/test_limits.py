@@ -1,4 +1,4 @@
-"""A test that hangs fails within its time limit, shows where it hangs, and leaves no process behind."""
+"""Tests that a hanging test fails within its time limit, shows where it hangs, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from nightly import IS_NIGHTLY
 
 HERE = Path(__file__).parent
-# pytest-timeout uses SIGALRM. If a test blocks it, only the limit of the process remains.
+# pytest-timeout uses SIGALRM. If a test blocks it, only the process's limit remains.
 DEAF = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
 HANGS = {
     "lock": "lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()",
@@ -29,13 +30,10 @@ def is_running(words: bytes) -> bool:
     return False
 
 
-CASES = (
-    [(kind, is_deaf) for kind in HANGS for is_deaf in (False, True)]
-    if IS_NIGHTLY
-    else [("lock", False), ("child", True)]
-)
+CASES = [(kind, is_deaf) for kind in HANGS for is_deaf in (False, True)] if IS_NIGHTLY else [("child", True)]
 
 
+@pytest.mark.ci
 def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
     planted = tmp_path / "test_planted.py"
     text, lines = "import os, pty, signal, subprocess, sys, threading\n\n", {}

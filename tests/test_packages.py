@@ -1,4 +1,4 @@
-"""A release has a valid description and the right contents, and can be reproduced from its sdist."""
+"""Tests that a release has a valid description and the right contents and can be reproduced from its sdist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every test that docs/promises.md names exists."""
+"""Tests that every test named in docs/promises.md exists."""
 
 from __future__ import annotations
 

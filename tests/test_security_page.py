@@ -1,4 +1,4 @@
-"""File modes and the privileges of the watcher are as described in docs/explanation/security.md."""
+"""Tests that file modes and the watcher's privileges are as described in docs/explanation/security.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 
 from hostrouting import Host, Layout, cli
 from hostrouting.testing import FakeSystemd
@@ -34,7 +34,7 @@ DOCUMENT = {
 
 @pytest.fixture
 def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Layout]:
-    """Return the layout after ``apply``, which ran with the umask of the test."""
+    """Return the layout after running ``apply`` with the test's umask."""
     layout = Layout(tmp_path)
     layout.config.parent.mkdir(parents=True)
     layout.config.write_text(json.dumps(DOCUMENT))

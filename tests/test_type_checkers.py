@@ -1,4 +1,4 @@
-"""Four type checkers accept the code of users. ./run lint checks all other code with mypy and pyright."""
+"""Tests that four type checkers accept user code; ./run lint checks all other code with mypy and pyright."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parent.parent
 
-# Definitions of names that the code blocks of the README use.
+# Definitions of the names used in the README's code blocks.
 BEFORE = """\
 # pyright: strict, reportUnusedImport=false, reportDuplicateImport=false
 from dataclasses import dataclass

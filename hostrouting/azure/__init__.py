@@ -1,14 +1,14 @@
-"""Two plug-ins of hostrouting for Azure's nodes, which the core doesn't depend on.
+"""Two optional plug-ins for Azure nodes. The core doesn't depend on them.
 
-``probe`` lets a node answer the load balancer's IPv6 health probes, and ``vnet`` cleans up what the CNI azure-vnet has
-left of pods. ``config`` has their section of the config. ``CHECKS`` has their checks for the doctor; to add them, call
+``probe`` lets a node answer the load balancer's IPv6 health probes, and ``vnet`` cleans up after the azure-vnet CNI.
+``config`` defines their config section. ``CHECKS`` contains their doctor checks; to enable them, call
 ``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
 """
 
 from hostrouting.azure.checks import CHECKS
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.azure.nodes import AzureVnetError, LoadBalancerProbeError
-from hostrouting.azure.probe.port import ProbeNode
+from hostrouting.azure.probe.node import ProbeNode
 from hostrouting.azure.probe.tasks import ConfigureLoadBalancerProbe, ProbeReport, RemoveLoadBalancerProbe
 from hostrouting.azure.vnet.plan import AzureVnetReport
 from hostrouting.azure.vnet.port import BridgeNode, Interface, Neighbour, NodeState

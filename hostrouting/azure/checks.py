@@ -1,4 +1,4 @@
-"""Check whether the load balancer's probes get through, and whether leftovers of azure-vnet block pods."""
+"""Doctor checks for the load balancer's probes and for azure-vnet's leftovers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
-from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
@@ -16,23 +16,12 @@ from hostrouting.model.text import shortened
 
 _NAMED = 3
 
-# The table of AgentBaker's ipv6_nftables. If two tables have the same hook, the first one wins.
-_OPEN_TABLE = "azureSLBProbe"
-_OTHER_RULES = DoctorFinding(
-    "other-probe-rules",
-    f"nftables table ip6 {_OPEN_TABLE}",
-    "AgentBaker's rules are in force too: by them pods can open connections to the fabric's address, and MLD queries "
-    "and redirects of the balancer are lost",
-    f"systemctl disable --now ipv6_nftables.service; nft delete table ip6 {_OPEN_TABLE}",
-    Severity.RISK,
-)
-
 
 def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
-    """Return the plug-in's checks for the doctor.
+    """Return the plug-in's doctor checks.
 
     Args:
-        config: the wanted config, or None for the config from which the installed part was rendered.
+        config: the config to compare with, or None for the installed one.
     """
     return (
         DoctorCheck("probes", "the probes are rewritten as configured", partial(_probes, config), False),
@@ -41,7 +30,7 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
 
 
 def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the rules, the route and the files for the next boot are as configured."""
+    """Check that the rules, the route and the boot files match the config."""
     networking = examined.manifest.read_as(HostNetworking.from_mapping) if config is None else config
     probe, apply = networking.load_balancer_probe, examined.command("lb-probe apply")
     is_installed = PROBE in examined.manifest.parts
@@ -53,8 +42,6 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     try:
         node = given_or_real(examined.host, None, LinuxProbeNode)
         plan = plan_probe(networking, examined.host, examined.scope, node=node)
-        if node.listing(_OPEN_TABLE) is not None:
-            yield _OTHER_RULES
     except LoadBalancerProbeError as error:
         yield DoctorFinding("probes-fail", f"{PROBE}.service", str(error), f"fix that, then: {apply}", Severity.RISK)
         return
@@ -63,13 +50,13 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     if differing := [*rules, *(str(change.what) for change in changes)]:
         message = "it isn't as configured; without the rules, probes that a pod has to answer are lost"
         hint = f"{examined.command('lb-probe plan')} shows the difference, {apply} fixes it"
-        # Without the route, the host's own answers follow the default route if there is one.
+        # Without this route, the host's own replies fall back to the default route.
         grave = Severity.BROKEN if probe.enabled and (rules or files) else Severity.RISK
         yield DoctorFinding("probes-differ", shortened(differing, ", ", _NAMED), message, hint, grave)
 
 
 def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that azure-vnet has left nothing of pods that it no longer serves."""
+    """Check for leftovers of pods that azure-vnet no longer serves."""
     if config is None or config.stale_azure_vnet is None:
         return
     plan = plan_stale(config, examined.host)
@@ -85,5 +72,5 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
     yield DoctorFinding("azure-vnet-left", left, message, hint, Severity.RISK)
 
 
-# These checks are for what is installed; ``checks(config)`` compares with a config.
+# These checks compare with the installed config, and ``checks(config)`` with a given one.
 CHECKS = checks(None)

@@ -1,6 +1,6 @@
-"""The ``hostNetworking`` section of AKSFlexNode's config, for the Azure tasks, read as strictly as ``hostRouting``.
+"""The ``hostNetworking`` section of AKSFlexNode's config, validated as strictly as ``hostRouting``.
 
-A host has only one consumer, so it is configured once, as ``hostRouting.consumer``, and read from there.
+The consumer is configured once per host, in ``hostRouting.consumer``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.config.routing import Config, read_config, seconds
 from hostrouting.config.schema import Section, checked_at_once, each, read, read_section
 from hostrouting.config.values import parse_boolean, parse_consumer, parse_word
+from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum
-from hostrouting.model.parsing import IpAddress, IpNetwork, parse_any_address, parse_any_prefix, parse_device
+from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
 
 if TYPE_CHECKING:
     import os
@@ -25,9 +26,9 @@ SECTION = "hostNetworking"
 
 
 class Ipv6Detection(StrEnum):
-    """A way for ``apply`` to find out whether a node has IPv6.
+    """How ``apply`` determines whether a node has IPv6.
 
-    With ``ALWAYS`` the node has it. With ``METADATA`` it has it if Azure's metadata service has assigned an address.
+    ``ALWAYS`` assumes IPv6. ``METADATA`` asks Azure's metadata service for an assigned IPv6 address.
     """
 
     ALWAYS = "ALWAYS"
@@ -72,16 +73,16 @@ def _stale(value: StaleAzureVnet | Mapping[str, Any] | None) -> StaleAzureVnet |
 
 @attrs.frozen(field_transformer=checked_at_once)
 class LoadBalancerProbe(Section):
-    """The rewriting of the IPv6 health probes of Azure's load balancer.
+    """Settings for rewriting the Azure load balancer's IPv6 health probes.
 
     Args:
-        enabled: the opt-in. If it is false, what an earlier run has installed is removed.
-        devices: the interface through which probes arrive, as a list with one item.
-        ipv6_detection: how ``apply`` finds out whether the node has IPv6. With ``ALWAYS`` it has; with ``METADATA`` it
-            has if Azure's metadata service has assigned an address. Without IPv6 nothing is installed.
+        enabled: the opt-in. False removes an existing installation.
+        devices: the interface that receives the probes, as a list with one item.
+        ipv6_detection: how ``apply`` determines whether the node has IPv6. ``ALWAYS`` assumes it; ``METADATA`` asks
+            Azure's metadata service for an assigned IPv6 address. Without IPv6 nothing is installed.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: some fields are invalid; the error lists all of them.
     """
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
@@ -90,23 +91,23 @@ class LoadBalancerProbe(Section):
 
     @property
     def device(self) -> str:
-        """The interface through which probes arrive."""
+        """The interface that receives the probes."""
         return self.devices[0]
 
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaleAzureVnet(Section):
-    """The clean-up of azure-vnet's leftovers for pods that it no longer serves.
+    """Settings for cleaning up azure-vnet's leftovers for pods that it no longer serves.
 
     Args:
-        cidrs: the CIDRs of the pods, IPv4 or IPv6, without host bits. Nothing outside of them is touched.
-        keep: the addresses inside these CIDRs for which nothing is removed.
-        bridge: the bridge that azure-vnet uses.
-        uplink: the NIC that is a port of the bridge.
-        lock_wait_seconds: how long a run waits for azure-vnet's own lock, from 0 to 600.
+        cidrs: the pod CIDRs, IPv4 or IPv6, without host bits. Addresses outside these CIDRs are never touched.
+        keep: addresses inside these CIDRs to leave alone.
+        bridge: azure-vnet's bridge interface.
+        uplink: the NIC attached to the bridge.
+        lock_wait_seconds: the timeout for acquiring azure-vnet's own lock, from 0 to 600.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: some fields are invalid; the error lists all of them.
     """
 
     cidrs: tuple[IpNetwork, ...] = attrs.field(converter=_cidrs)
@@ -126,31 +127,31 @@ class _Sections(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class HostNetworking(_Sections):
-    """The config of the Azure tasks.
+    """The configuration for the Azure tasks.
 
     Args:
-        load_balancer_probe: the rewriting of health probes.
-        stale_azure_vnet: the clean-up after azure-vnet, or None for no clean-up.
-        consumer: the unit that starts after all this; in a document, this is ``hostRouting.consumer``.
+        load_balancer_probe: settings for rewriting health probes.
+        stale_azure_vnet: settings for the azure-vnet clean-up, or None to disable it.
+        consumer: the unit to start after the rules are loaded; read from ``hostRouting.consumer``.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: some fields are invalid; the error lists all of them.
     """
 
     consumer: str = attrs.field(default=Config().consumer, converter=parse_consumer)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> HostNetworking:
-        """Read the ``hostNetworking`` key of a document, and the consumer from its ``hostRouting`` key.
+        """Parse a document's ``hostNetworking`` key, and the consumer from its ``hostRouting`` key.
 
         Args:
-            mapping: the whole document, as returned by ``json.load``.
+            mapping: the complete document, as returned by ``json.load``.
 
         Returns:
-            The config, or an empty one if the key is missing.
+            The config; empty if the key is missing.
 
         Raises:
-            ConfigError: a section has problems; the error lists all of them, each with its path.
+            ConfigError: a section is invalid; the error lists each problem with its path.
         """
         sections = read_section(_Sections, mapping, SECTION) or _Sections()
         return cls(sections.load_balancer_probe, sections.stale_azure_vnet, Config.from_mapping(mapping).consumer)
@@ -160,13 +161,13 @@ class HostNetworking(_Sections):
         """Read a config file.
 
         Raises:
-            ConfigError: the file doesn't exist, isn't JSON, or has content that breaks the rules.
+            ConfigError: the file doesn't exist, isn't JSON, or isn't a valid config.
             FileError: the file can't be read.
         """
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return a document from which ``from_mapping`` can read this config."""
+        """Return this config as a document for ``from_mapping``."""
         section = super().to_mapping()
         consumer = section.pop("consumer", None)
         return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})

@@ -1,4 +1,4 @@
-"""The access of the Azure tasks to a node through programs, and the errors of these tasks."""
+"""Access to a node through external programs, and exceptions for the Azure tasks."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """An error because the health probes can't be rewritten, or because it is unknown whether they must be."""
+    """The health probes can't be rewritten, or it is unknown whether this is necessary."""
 
 
 class AzureVnetError(HostRoutingError):
-    """An error about the leftovers of azure-vnet.
+    """azure-vnet's leftovers can't be removed.
 
-    They can't be read or removed, or another process locks them or has restored them.
+    They can't be read or deleted, another process holds the lock, or another process has restored them.
     """
 
 
 def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
-    """Return the node that a task uses, which is the given one or the real one.
+    """Return the node for a task: the given one, or else the real one.
 
     Args:
-        host: the host to work on.
-        given: the task's argument, or None for the node of this kernel.
-        real: a function that returns the node of this kernel.
+        host: the host to operate on.
+        given: the task's argument, or None for this host's node.
+        real: a factory for this host's node.
 
     Raises:
         ConfigError: the layout has another root, and no node was given.
@@ -47,11 +47,11 @@ def given_or_real(host: Host, given: T | None, real: Callable[[], T]) -> T:
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) -----------------------------------------------------------------
 
-# These programs answer in milliseconds, but they wait for each other's locks and are slow on a loaded machine.
+# These programs usually finish within milliseconds, but lock contention and system load can delay them.
 _ANSWER_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
-# ebtables has two variants with separate rules.
+# ebtables has two backends, each with its own rules.
 LEGACY_BY_HAND = (
     "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L --Lmac2`, and delete those of "
     "gone pods one by one with `ebtables-legacy --concurrent -t nat -D ...`"
@@ -62,10 +62,10 @@ _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-re
 
 @attrs.define(kw_only=True, eq=False)
 class Programs:
-    """A node that is queried by running programs, independently of the caller's PATH and language.
+    """Base class for nodes accessed through external programs, regardless of the caller's PATH and locale.
 
     Args:
-        search_path: the folders of the programs, as in PATH.
+        search_path: the search path for programs, in PATH format.
     """
 
     error: ClassVar[type[HostRoutingError]]
@@ -73,18 +73,18 @@ class Programs:
     search_path: str = SEARCH_PATH
 
     def ask(self, attempt: str, command: str, *fine: str, text: str | None = None) -> str:
-        """Run a program until it ends, and return its output.
+        """Run a program to completion and return its output.
 
         Args:
-            attempt: the purpose, as a verb phrase for messages.
-            command: the program and its arguments, separated by blanks.
-            fine: texts in the program's output by which a refusal isn't an error.
-            text: the program's standard input, if any.
+            attempt: a verb phrase for error messages, such as ``look up a route``.
+            command: the program and its arguments, separated by spaces.
+            fine: substrings of stderr that make a failure acceptable.
+            text: the program's standard input, or None.
         """
         argv = command.split()
-        # Without this variable, rules are saved with counters, and ebtables can't delete such rules.
+        # EBTABLES_SAVE_COUNTER: ebtables can't delete rules that were saved with counters.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
-        # The program gets its own scope and always runs to its end, because it may be changing something.
+        # Use a separate scope, because cancelling the program in the middle of a change would be unsafe.
         try:
             done = CancelScope(timeout=_ANSWER_SECONDS).run(argv, input=text, env=env, check=False)
         except TimedOut:

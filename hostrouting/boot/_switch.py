@@ -1,4 +1,4 @@
-"""Replace the gate's scripts and its list together."""
+"""Replace the gate's scripts and script list atomically."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from hostrouting.model.errors import FileError
 
 
 def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> None:
-    """Make the gate run other scripts, switching all of them at the same moment.
+    """Replace the scripts that the gate runs, all at once.
 
-    A rename replaces only one file, but there are several scripts and a list. So while the scripts are being replaced,
-    the list names copies of them. The gate never runs old and new scripts together, not even after a crash.
+    rename(2) replaces only one file at a time, but there are several scripts and a list. So the list points to copies
+    of the new scripts until the originals have been replaced. The gate never runs a mix of old and new scripts, not
+    even after a crash.
 
     Args:
-        layout: where the host's files are.
-        wanted: the state of each script, and of the list if it differs. A file whose state is None is removed.
+        layout: the host's file layout.
+        wanted: the new state of each script, and of the list if it changes; None removes the file.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -46,7 +47,7 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
 
 
 def put(path: Path, state: files.FileState | None) -> None:
-    """Give a path the content and mode of a state, or remove the file if the state is None.
+    """Write a file with the given state, or remove it if the state is None.
 
     Raises:
         FileError: the file can't be written or removed.
@@ -61,7 +62,7 @@ def put(path: Path, state: files.FileState | None) -> None:
 
 
 def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new_list: files.FileState) -> Path:
-    """Copy the scripts that differ to a new folder and make the list name the copies. Return the folder."""
+    """Write the changed scripts to a new folder, point the list to these copies and return the folder."""
     _clear(layout.stages)
     with files.translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
@@ -74,7 +75,7 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
         text = with_other_scripts((new_list.content or b"").decode(), places)
         files.write_if_changed(layout.gate_list, text, mode=new_list.mode)
     except BaseException:
-        # The first error is more useful than an error of the cleanup; the next run removes the leftovers.
+        # The original error is more useful than a cleanup error; the next run removes the leftovers.
         with suppress(FileError):
             _remove_stage(stage)
         raise
@@ -82,25 +83,23 @@ def _stage(layout: Layout, differing: Mapping[Path, files.FileState | None], new
 
 
 def _remove_stage(stage: Path) -> None:
-    """Remove a folder of staged scripts, and then its parent folder if that is empty."""
+    """Remove a folder of staged scripts, and its parent if that is now empty."""
     with files.translate_errors(f"remove {stage}"):
         shutil.rmtree(stage)
     files.remove_empty_folder(stage.parent)
 
 
 def _clear(folder: Path) -> None:
-    """Remove whatever stands where one of our folders belongs, for example a link to another folder."""
+    """Remove anything at this path that isn't a real folder, such as a symlink to one."""
     if files.is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
         files.remove(folder)
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove the staged scripts that killed runs left behind."""
+    """Remove staged scripts left behind by killed runs."""
     _clear(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):
-        if stage.is_symlink() or not stage.is_dir():
-            files.remove(stage)
-        elif layout.relative(stage) not in listed:
+        if layout.relative(stage) not in listed:
             _remove_stage(stage)
     files.remove_empty_folder(layout.stages)

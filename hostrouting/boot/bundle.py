@@ -1,4 +1,4 @@
-"""Render a config for a host without Python, as files with two scripts or as an Ignition document.
+"""Render a config for hosts without Python, either as files plus two shell scripts or as an Ignition document.
 
 All functions are pure.
 """
@@ -20,22 +20,22 @@ from hostrouting.boot.render import fill
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# The host as Ignition sees it. This isn't a real root, so no data of the rendering machine can get into the document.
+# Ignition's view of the host. It's a placeholder root, so no data from the build machine can leak into the document.
 _SYSROOT = Layout("/sysroot")
 
 
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
-    """Return the files that a config needs on a host where nothing is installed, in the order to write them.
+    """Return the files that a config needs on a fresh host, in the order to write them.
 
-    The manifest comes first, and says that all folders above the files were created for them. The list is empty if the
-    config asks for nothing.
+    The manifest comes first and lists all parent folders as created by us. The list is empty if the config doesn't
+    enable anything.
     """
     wanted = Wanted.of(config, layout)
     manifest = wanted_manifest(Manifest(), wanted, layout)
     if not manifest.parts:
         return []
     folders = sorted(map(layout.relative, manifest.folders_above(layout)))
-    scripts = {part.name: part.files[0].text.encode() for part in wanted.parts if part.is_gated}
+    scripts = {part.name: part.files[0].content for part in wanted.parts if part.is_gated}
     return [
         BootFile(layout.manifest, attrs.evolve(manifest, folders=tuple(folders)).to_text()),
         *(file for part in wanted.parts for file in part.files),
@@ -44,16 +44,18 @@ def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
 
 
 def bundle(config: Config, layout: Layout) -> list[BootFile]:
-    """Return a config's files, and the scripts that install and remove them."""
+    """Return a config's files and the scripts that install and remove them."""
     files = rendered_files(config, layout)
-    rows = (f"{file.mode:04o} {_checksum(file)} {layout.relative(file.path)}" for file in files)
+    if not files:
+        return []
+    rows = (f"{file.mode:04o} {sha256(file.content).hexdigest()} {layout.relative(file.path)}" for file in files)
     values = {"CONSUMER": quote(config.consumer), "FILES": "\n".join(rows)}
-    scripts = [BootFile(layout.root / name, fill(name, **values), 0o755) for name in ("install.sh", "remove.sh")]
-    return [*files, *(scripts if files else ())]
+    texts = {name: fill(name, **values) for name in ("install.sh", "remove.sh")}
+    return [*files, *(BootFile(layout.root / name, text, 0o755) for name, text in texts.items())]
 
 
 def ignition(config: Config) -> dict[str, Any]:
-    """Return a config's files as an Ignition document, which other documents can merge."""
+    """Return a config's files as an Ignition document that can be merged into another one."""
     files: list[dict[str, Any]] = []
     units: dict[str, dict[str, Any]] = {}
     for file in rendered_files(config, _SYSROOT):
@@ -65,8 +67,8 @@ def ignition(config: Config) -> dict[str, Any]:
             drop_in = {"name": path.name, "contents": file.text}
             units.setdefault(name, {"name": name}).setdefault("dropins", []).append(drop_in)
         else:
-            # The size of the data given to a new machine is limited, on Azure to 64 KiB.
-            packed = b64encode(gzip.compress(_content(file), mtime=0)).decode()
+            # Cloud providers limit the size of user data (Azure: 64 KiB).
+            packed = b64encode(gzip.compress(file.content, mtime=0)).decode()
             contents = {"compression": "gzip", "source": f"data:;base64,{packed}"}
             files.append({"path": _SYSROOT.relative(path), "mode": file.mode, "overwrite": True, "contents": contents})
     return {
@@ -74,11 +76,3 @@ def ignition(config: Config) -> dict[str, Any]:
         "storage": {"files": files},
         "systemd": {"units": [*units.values()]},
     }
-
-
-def _content(file: BootFile) -> bytes:
-    return file.state.content or b""
-
-
-def _checksum(file: BootFile) -> str:
-    return sha256(_content(file)).hexdigest()

@@ -1,28 +1,37 @@
-"""A systemd in memory."""
+"""An in-memory fake of systemd."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hostrouting.boot import files
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.unit_files import drop_ins, is_masked, settings, unit_files, unit_names
-from hostrouting.model.errors import UnitError
 from phases import CancelScope
+
+# Settings whose last value counts, with their defaults; see systemd.service(5) and systemd.unit(5).
+_DEFAULTS = {
+    "Restart": "no",
+    "RestartUSec": "100ms",
+    "StartLimitBurst": "5",
+    "StartLimitIntervalUSec": "10s",
+    "TimeoutStartUSec": "1min 30s",
+}
 
 
 class FakeSystemd:
-    """A ``UnitManager`` that knows the unit files below a layout as of the last reload.
+    """A fake ``UnitManager`` that holds a layout's unit files as of the last reload.
 
     Args:
-        layout: where the unit files and drop-ins are, or None if there are none to read.
+        layout: the layout to read unit files and drop-ins from, or None to read nothing.
         running: the loaded units, for example ``systemd-nspawn@kube1.service``.
 
-    ``properties`` holds the properties of units that no file sets.
+    ``properties`` holds unit properties that don't come from a file.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
-        self._layout = layout
+        self._layout = Layout("/nonexistent") if layout is None else layout
         self._running = tuple(running)
         self._loaded: dict[str, dict[str, list[str]]] = {}
         self.enabled: set[str] = set()
@@ -35,7 +44,7 @@ class FakeSystemd:
         self._load()
 
     def within(self, scope: CancelScope) -> FakeSystemd:
-        """Return this object, which never waits."""
+        """Return this object, because the fake never waits."""
         del scope
         return self
 
@@ -45,45 +54,34 @@ class FakeSystemd:
         self._load()
 
     def enable(self, unit: str) -> None:
-        """Create the link that the [Install] section of all our units asks for."""
+        """Create the symlink that our units' [Install] section requests."""
         self.enabled.add(unit)
         link = self._link(unit)
-        if link is None or link.is_symlink():
-            return
-        try:
-            link.parent.parent.joinpath(unit).stat()
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(f"/etc/systemd/system/{unit}")
-        except OSError as error:
-            raise UnitError(f"`systemctl enable {unit}` failed: {error}", errno=error.errno) from error
+        if files.exists(self._layout.units / unit) and not files.is_present(link):
+            files.link(link, f"/etc/systemd/system/{unit}")
 
     def disable(self, unit: str) -> None:
-        """Remove the link that ``enable`` creates."""
+        """Remove the symlink that ``enable`` creates."""
         self.enabled.discard(unit)
-        link = self._link(unit)
-        try:
-            if link is not None:
-                link.unlink(missing_ok=True)
-        except OSError as error:
-            raise UnitError(f"`systemctl disable {unit}` failed: {error}", errno=error.errno) from error
+        files.remove(self._link(unit))
 
     def restart(self, unit: str) -> None:
-        """Record that the unit was restarted and runs."""
+        """Record a restart and mark the unit as active."""
         self.restarts.append(unit)
         self.active.add(unit)
 
     def start(self, unit: str) -> None:
-        """Record that the unit was started and runs."""
+        """Record a start and mark the unit as active."""
         self.starts.append(unit)
         self.active.add(unit)
 
     def stop(self, unit: str) -> None:
-        """Record that the unit doesn't run."""
+        """Mark the unit as inactive."""
         self.active.discard(unit)
         self.timers.pop(unit, None)
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Record the program and its delay in ``timers``, where they stay until the timer is stopped."""
+        """Add the command and its delay to ``timers``, until the timer is stopped."""
         self.timers[f"{name}.timer"] = (seconds, tuple(argv))
         self.active.add(f"{name}.timer")
 
@@ -92,43 +90,38 @@ class FakeSystemd:
         return unit in self.active
 
     def is_enabled(self, unit: str) -> bool:
-        """Return whether the link exists."""
-        link = self._link(unit)
-        return unit in self.enabled if link is None else link.is_symlink()
+        """Return whether the unit's link exists, or whether a unit without a file is meant to have one."""
+        is_there = files.exists(self._layout.units / unit)
+        return files.is_present(self._link(unit)) or (unit in self.enabled and not is_there)
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the running units that match a consumer, or none if there is no layout."""
-        if self._layout is None:
-            return ()
-        prefix, at, suffix = consumer.partition("@.")
-        return tuple(
-            name
-            for name in self._running
-            if name == consumer or (at and name.startswith(f"{prefix}@") and name.endswith(f".{suffix}"))
-        )
+        """Return the running units that match a consumer."""
+        return tuple(name for name in self._running if consumer in unit_names(name)[:2])
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Return a unit's properties: its settings as of the last reload, ``LoadState``, and those in ``properties``.
+        """Return a unit's properties: settings as of the last reload, ``LoadState``, and anything in ``properties``.
 
-        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived as systemd derives them.
+        ``ExecConditionEx``, ``ExecStartPreEx`` and ``NeedDaemonReload`` are derived in the same way as in systemd.
         """
-        loaded = self._loaded.get(unit) or {}
-        properties = {
-            "ExecConditionEx": "\n".join(map(_exec_words, loaded.get("ExecCondition", ()))),
-            "ExecStartPreEx": "\n".join(map(_exec_words, loaded.get("ExecStartPre", ()))),
-            "NeedDaemonReload": "yes" if unit in self._loaded and loaded != self._read(unit) else "no",
-            "LoadState": self._load_state(unit),
-            "Restart": (loaded.get("Restart") or ["no"])[-1],
-            "StartLimitBurst": (loaded.get("StartLimitBurst") or ["5"])[-1],
-            "ActiveState": "active" if unit in self.active else "inactive",
-        }
-        required = {name: " ".join(lists.get("Requires", ())).split() for name, lists in self._loaded.items()}
-        properties["RequiredBy"] = " ".join(name for name, units in required.items() if unit in units)
-        properties |= {name: values[-1] for name, values in _spans(loaded).items()} | self.properties.get(unit, {})
-        return {name: properties.get(name) or " ".join(loaded.get(name, ())) for name in names}
+        loaded = self._loaded.get(unit, {})
+        properties = dict(_DEFAULTS)
+        for key, values in loaded.items():
+            name = f"{key.removesuffix('Sec')}USec" if key.endswith("Sec") else key
+            if values:
+                properties[name] = values[-1] if name in _DEFAULTS else " ".join(values)
+        for key in ("ExecCondition", "ExecStartPre"):
+            properties[f"{key}Ex"] = "\n".join(map(_exec_words, loaded.get(key, ())))
+        is_stale = unit in self._loaded and loaded != self._read(unit)
+        properties["NeedDaemonReload"] = "yes" if is_stale else "no"
+        properties["LoadState"] = self._load_state(unit)
+        properties["ActiveState"] = "active" if unit in self.active else "inactive"
+        requiring = [name for name, lists in self._loaded.items() if unit in " ".join(lists["Requires"]).split()]
+        properties["RequiredBy"] = " ".join(requiring)
+        properties |= self.properties.get(unit, {})
+        return {name: properties.get(name, "") for name in names}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the start order of the running units and the given ones, as their own files and drop-ins define it."""
+        """Return the ordering of the running and the given units, according to their unit files and drop-ins."""
         after: dict[str, list[str]] = {}
         for unit, lists in ({unit: self._read(unit) for unit in units} | self._loaded).items():
             after.setdefault(unit, []).extend(" ".join(lists.get("After", ())).split())
@@ -143,47 +136,33 @@ class FakeSystemd:
 
     def _load_state(self, unit: str) -> str:
         prefix, at, _ = unit.partition("@")
-        if f"{unit.removesuffix('.service')}.timer" in self.timers:
+        is_instance = at and any(name.startswith(f"{prefix}@") for name in self._running)
+        if unit in self._loaded or is_instance or f"{unit.removesuffix('.service')}.timer" in self.timers:
             return "loaded"
-        if unit in self._loaded or (at and any(name.startswith(f"{prefix}@") for name in self._running)):
-            return "loaded"
-        found = [] if self._layout is None else unit_files(self._layout, unit)
+        found = unit_files(self._layout, unit)
         if not found:
             return "not-found"
         return "masked" if is_masked(found[0]) else "loaded"
 
-    def _link(self, unit: str) -> Path | None:
-        return None if self._layout is None else self._layout.units / "multi-user.target.wants" / unit
+    def _link(self, unit: str) -> Path:
+        return self._layout.enablement(unit.removesuffix(".service"))
 
     def _read(self, unit: str) -> dict[str, list[str]]:
-        """Return the settings of a unit's file and then of its drop-ins, in their order.
+        """Parse a unit's file and then its drop-ins, in order.
 
-        An empty value clears a list.
+        An empty assignment resets a list.
         """
-        if self._layout is None:
-            return {}
-        *names, _ = unit_names(unit)
         later = [path for path in drop_ins(self._layout, unit).values() if path.is_file()]
         lists: dict[str, list[str]] = {}
         for path in (*unit_files(self._layout, unit)[:1], *later):
             for key, value in settings(path.read_text()):
                 lists[key] = [*lists.get(key, ()), value] if value else []
         lists["DropInPaths"] = [self._layout.relative(path) for path in later]
-        for name in names:
+        for name in unit_names(unit)[:-1]:
             for key in ("requires", "wants"):
                 links = sorted(path.name for path in (self._layout.units / f"{name}.{key}").glob("*"))
                 lists.setdefault(key.capitalize(), []).extend(links)
         return lists
-
-
-# systemd.service(5), systemd.unit(5)
-_DEFAULT_SPANS = {"TimeoutStartUSec": ["1min 30s"], "RestartUSec": ["100ms"], "StartLimitIntervalUSec": ["10s"]}
-
-
-def _spans(settings: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the time spans among the settings, named like the properties of systemctl."""
-    given = {f"{key.removesuffix('Sec')}USec": value for key, value in settings.items() if key.endswith("Sec")}
-    return _DEFAULT_SPANS | {key: value for key, value in given.items() if value}
 
 
 def _exec_words(line: str) -> str:

@@ -1,6 +1,6 @@
-"""Read files, links and folders, and write them atomically and durably.
+"""Read files, symlinks and folders, and write them atomically and durably.
 
-Errors of the operating system are raised as ``FileError``.
+OS errors are raised as ``FileError``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDER_MODE = 0o755
 
 @contextlib.contextmanager
 def translate_errors(attempt: str) -> Iterator[None]:
-    """Raise an error of the operating system as a ``FileError`` that names the attempt."""
+    """Translate an ``OSError`` into a ``FileError`` that says what was attempted."""
     try:
         yield
     except OSError as error:
@@ -35,10 +35,10 @@ def translate_errors(attempt: str) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists; a dangling link counts as missing.
+    """Return whether a path exists; a dangling symlink counts as missing.
 
     Raises:
-        FileError: the system can't say, for example because a name is too long.
+        FileError: stat(2) fails for another reason, for example because a name is too long.
     """
     with translate_errors(f"look at {path}"):
         try:
@@ -51,7 +51,7 @@ def exists(path: Path) -> bool:
 
 
 def is_present(path: Path) -> bool:
-    """Return whether a path exists or is a dangling link.
+    """Return whether a path exists, even as a dangling symlink.
 
     Raises:
         FileError: as for ``exists``.
@@ -59,22 +59,10 @@ def is_present(path: Path) -> bool:
     return os.path.islink(path) or exists(path)  # noqa: PTH114 - Path may raise an error that isn't ours
 
 
-def others_may_write(path: Path, root: Path) -> bool:
-    """Return whether users other than the root's owner may change a path.
-
-    Raises:
-        FileError: the path can't be examined.
-    """
-    with translate_errors(f"look at {path}"):
-        state, above = path.stat(), root.stat()
-    is_for_group = bool(state.st_mode & stat.S_IWGRP) and state.st_gid != above.st_gid
-    return state.st_uid != above.st_uid or bool(state.st_mode & stat.S_IWOTH) or is_for_group
-
-
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return a folder's entries whose names match a shell pattern, or none if the folder doesn't exist.
+    """Return a folder's entries that match a glob pattern, or an empty list if the folder doesn't exist.
 
-    Path.glob isn't used, because in Python 3.13 it treats an unreadable folder as empty.
+    This avoids Path.glob, which treats unreadable folders as empty in Python 3.13.
 
     Raises:
         FileError: the folder can't be read.
@@ -95,7 +83,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_state(path: Path) -> tuple[bytes, int] | None:
-    """Return the content and permission bits of a file, to restore it later, or None if the file doesn't exist.
+    """Return a file's content and permission bits, or None if the file doesn't exist.
 
     Raises:
         FileError: the file exists but can't be read.
@@ -114,10 +102,10 @@ class FileState:
     """The state of a path.
 
     Args:
-        content: the content of the file or of a link's target, or None for a folder or a dangling link.
+        content: the content of the file (following a symlink), or None for a folder or a dangling symlink.
         mode: the permission bits.
-        is_ours: whether the path is a regular file, not a link, and belongs to the current user.
-        link: the text of a link, or None if the path isn't a link.
+        is_ours: whether the path is a regular file (not a symlink) owned by the current user.
+        link: the symlink's target, or None if the path isn't a symlink.
     """
 
     content: bytes | None
@@ -127,7 +115,7 @@ class FileState:
 
 
 def look_at(path: Path) -> FileState | None:
-    """Return the state of a path, or None if nothing is there.
+    """Return the state of a path, or None if it doesn't exist.
 
     Raises:
         FileError: the path exists but can't be read.
@@ -145,24 +133,24 @@ def look_at(path: Path) -> FileState | None:
 
 
 def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> bool:
-    """Give a file the specified content and mode, so that it always holds either the old content or the new one.
+    """Atomically write a file with the given content and mode, unless it is already up to date.
 
-    This is true for readers, and after a crash at any point: rename(2) is atomic, and the folder is synced because
-    otherwise a power cut may undo the rename (fsync(2)).
+    The file never has partial content, not even after a crash: rename(2) is atomic, and the folder is synced because a
+    power failure could otherwise undo the rename (see fsync(2)).
 
-    Nothing is written if the file already has this content and mode and belongs to the current user. The mode doesn't
-    depend on the umask. A link in the file's place is replaced, not followed.
+    Nothing is written if the file already has this content and mode and is owned by the current user. The umask is
+    ignored. A symlink is replaced, not followed.
 
     Args:
-        path: the file; missing parent folders are created.
-        text: the content; a string is written as UTF-8, and undecodable bytes of names are preserved.
+        path: the file to write; missing parent folders are created.
+        text: the content; strings are encoded as UTF-8 with ``surrogateescape``.
         mode: the permission bits.
 
     Returns:
         Whether anything was written.
 
     Raises:
-        FileError: the file can't be written; the old content is still there.
+        FileError: the file can't be written; it keeps its old content.
     """
     content = _encoded(text)
     if look_at(path) == FileState(content, mode):
@@ -174,18 +162,21 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> boo
     return True
 
 
-def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
-    """Replace the content of another program's file as atomically as ``write_if_changed``; keep its mode and owner.
+def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
+    """Atomically replace the content of another program's file, keeping its mode and owner.
 
-    The file's owner may also own the folder, and can then replace the file by another one or a link at any moment. So
-    links are followed only once, and after that only this file in this folder is touched.
+    The file's owner may also own the folder and could swap the file for another one or a symlink at any time. So
+    symlinks are resolved only once, and everything else is done relative to an open descriptor of the folder.
 
     Args:
-        path: the file, or a link to it.
-        edit: a function that returns the new content, given the open file.
+        path: the file, or a symlink to it.
+        edit: a function that takes the open file and returns the new content, or None to leave the file unchanged.
+
+    Returns:
+        False if the file was left unchanged.
 
     Raises:
-        FileError: the file can't be read or written, or was replaced by another one; it keeps its old content.
+        FileError: the file can't be read or written, or was swapped in the meantime; it keeps its old content.
     """
     with translate_errors(f"write {path}"):
         there = path.resolve(strict=True)
@@ -193,13 +184,16 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str]) -> None:
             _opened(there.parent, os.O_NOFOLLOW) as folder,
             open(only_regular(there.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as file,
         ):
-            text, state = edit(file), os.fstat(file.fileno())
+            if (text := edit(file)) is None:
+                return False
+            state = os.fstat(file.fileno())
             if not os.path.samestat(state, os.stat(there.name, dir_fd=folder, follow_symlinks=False)):
                 raise FileError(f"can't write {path}: it was replaced by another file")
-            # Drop setuid and the like, because the owner no longer determines the content.
+            # Drop setuid, setgid and sticky bits, because the new content doesn't come from the owner.
             owner = state.st_uid, state.st_gid
             _replace(Path(there.name), _encoded(text), state.st_mode & 0o777, owner, folder=folder)
             os.fsync(folder)
+    return True
 
 
 def _replace(
@@ -229,8 +223,8 @@ def _encoded(text: str | bytes) -> bytes:
 def make_folders(folder: Path) -> None:
     """Create a folder and its missing parents with mode 0755, regardless of the umask.
 
-    With a umask of 0, every user could replace files that the gate runs as root. With 077, users couldn't read the
-    markers.
+    With a umask of 0, any user could replace files that the gate runs as root. With a umask of 077, other users
+    couldn't read the markers.
 
     Raises:
         OSError: a folder can't be created.
@@ -245,7 +239,7 @@ def make_folders(folder: Path) -> None:
 
 
 def remove_litter(path: Path) -> None:
-    """Remove the temporary files that a killed ``write_if_changed`` left next to a file. The caller must hold the lock.
+    """Remove temporary files left next to a file by a killed ``write_if_changed``. The caller must hold the lock.
 
     Raises:
         FileError: a file can't be removed.
@@ -275,7 +269,7 @@ def remove(path: Path) -> bool:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename a file and replace the target if it exists; do nothing if the file is missing.
+    """Rename a file, replacing the target if it exists; do nothing if the file is missing.
 
     Raises:
         FileError: the file can't be moved.
@@ -299,20 +293,20 @@ def remove_empty_folder(path: Path) -> None:
 
 
 def target(path: Path) -> str:
-    """Return the text of a symbolic link.
+    """Return a symlink's target without normalizing it.
 
     Raises:
-        FileError: the link can't be read.
+        FileError: the symlink can't be read.
     """
     with translate_errors(f"read the link {path}"):
         return os.readlink(path)  # noqa: PTH115 - Path would normalize it
 
 
 def link(path: Path, to: str) -> None:
-    """Create a symbolic link and its missing parent folders.
+    """Create a symlink, along with any missing parent folders.
 
     Raises:
-        FileError: the link can't be created.
+        FileError: the symlink can't be created.
     """
     with translate_errors(f"make the link {path}"):
         make_folders(path.parent)
@@ -321,7 +315,7 @@ def link(path: Path, to: str) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int = 0) -> Iterator[int]:
-    """Open a folder, so that all operations apply to the same folder even if its path changes."""
+    """Open a folder and yield its file descriptor, which stays valid even if the folder is renamed."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
         yield descriptor

@@ -1,20 +1,20 @@
-"""Render the gate's drop-ins and list, and check whether a unit's settings keep the gate effective.
+"""Render the gate's drop-ins and script list, and check whether a unit's settings bypass the gate.
 
 All functions are pure.
 
-The design has these reasons. ``Before=`` in a plain unit orders nothing against a template. With ``Requires=``, systemd
-252 starts the consumer although the required unit is missing or masked, and restarts the machine whenever that unit is
-restarted. A script that the consumer itself runs judges every start and can block it. A blocked start shows as a failed
-unit, and ``Restart=`` retries it. Nothing that happens to the oneshots stops a running machine.
+Rationale: ``Before=`` in a plain unit has no effect on instances of a template. With ``Requires=``, systemd 252 starts
+the consumer even if the required unit is missing or masked, and restarts the machine whenever that unit is restarted. A
+script in the consumer's own start sequence checks every start and can block it. A blocked start appears as a failed
+unit, and ``Restart=`` retries it. A failing or restarting oneshot never stops a running machine.
 
-The drop-ins are the same whatever is installed. If a reload removes the command that systemd is running from a unit,
-systemd goes straight to ``ExecStart=``. So only the list changes, and the script reads it again before each step. The
-commands are in two lists, because a command that vanishes takes the rest of its own list with it. No two lines are
-equal, because systemd would confuse them and skip the lines between.
+The drop-ins don't depend on which parts are installed. If a reload removes the command that systemd is currently
+running for a unit, systemd skips straight to ``ExecStart=``. So only the script list changes, and the script rereads it
+before each step. The commands use two settings, because systemd skips the rest of a setting's commands once the running
+one is gone. All lines differ, because systemd would confuse identical ones and skip the lines between them.
 
-The ``-`` of the first line makes systemd ignore its failure. If an ``ExecCondition=`` fails, even only because its
-working directory appears late, systemd skips the unit, without an error and without ``Restart=``. So that line refuses
-a start by not ending, and the other lines refuse it by failing.
+The ``-`` prefix of the first line makes systemd ignore its failure. If an ``ExecCondition=`` fails, even just because
+its working directory doesn't exist yet, systemd skips the unit without an error and without ``Restart=``. So that line
+blocks a start by not returning, and the other lines block it by failing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from collections.abc import Iterator, Mapping
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
-# The same whether they are installed or not. A plug-in's oneshots are in another drop-in, which never blocks a start.
+# Listed even when they aren't installed. A plug-in's oneshots have a drop-in of their own, which never blocks a start.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
-# This isn't one of our scripts, because a truncated script would succeed without leaving the file.
+# This uses test(1) instead of one of our scripts, because a truncated script would exit 0 without creating the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# An instance's own drop-in may empty the second list, which catches the ignored failures of the first.
+# An instance's own drop-in may reset ExecStartPre=, which is what catches the ignored ExecCondition= failures.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -54,7 +54,7 @@ DROP_INS = (
 )
 """The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
-# The gate ends within 20 s. If a consumer has a shorter time-out, systemd ends the gate earlier.
+# The gate exits within 20 s. If a consumer has a shorter start timeout, systemd kills the gate before that.
 START_SECONDS = 25
 
 # The properties that opening_settings needs.
@@ -63,30 +63,31 @@ SETTINGS = (
     *("RuntimeDirectory", "RuntimeDirectoryPreserve"),
 )
 
-# For each setting, a pattern that is a problem, and what follows from it.
+# Maps each setting to a harmful pattern and its consequence.
 _NAMELESS = {
     "Environment": (r'(^|[ "])INVOCATION_ID=', "gives all starts one name: an earlier pass is mistaken for theirs"),
     "UnsetEnvironment": (r'(^|[ "])INVOCATION_ID\b', "removes the name of a pass: no start gets through"),
 }
 
-# The ways in which the gate may end: its own 255, test's 1, bash's codes, those of a script that can't be run, those of
-# systemd (EXIT_CHDIR to EXIT_NUMA_POLICY in its src/basic/exit-status.h), and the signals that kill it.
+# All exit statuses of a failing gate: its own 255, test's 1, bash's codes, 126 and 127 for a script that can't be
+# executed, systemd's codes (EXIT_CHDIR to EXIT_NUMA_POLICY in its src/basic/exit-status.h), and the signals that kill
+# it.
 _ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
-# The last line of the list; a truncated list lacks it.
+# The list's last line, used to detect truncation.
 _END = "end"
 
 
 def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
-    """Render the list of the scripts that the gate runs, with whether a script's failure blocks the consumer.
+    """Render the list of scripts that the gate runs, each marked as required or forgiven.
 
-    Scripts that can block the consumer come first, because any other script may use up the time. Each row has a
-    checksum. So a changed script changes the list, which makes a running gate start over.
+    Required scripts come first, because the others might use up the time limit. Each row contains the script's
+    checksum, so changing a script changes the list, which makes a running gate start over.
 
     Args:
-        manifest: the manifest of the installation.
-        scripts: the content of each part's script, by the part's name; a part's script may be missing.
+        manifest: the installation's manifest.
+        scripts: the scripts' contents by part name; parts may be missing.
     """
     rows = []
     for name, part in sorted(manifest.parts.items(), key=lambda each: not each[1].is_blocking):
@@ -98,11 +99,11 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
 
 
 def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
-    """Return a list in which some of the scripts have other paths.
+    """Return a script list with some of its paths replaced.
 
     Args:
-        text: the text of the list.
-        places: the path of the script to run instead, by its original path.
+        text: the original list.
+        places: replacement paths, keyed by the original path.
     """
     rows = [line.split(" ") for line in text.splitlines()]
     return "".join(f"{' '.join([places.get(script, script), *more])}\n" for script, *more in rows)
@@ -112,13 +113,13 @@ _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.
 
 
 def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the commands of the gate that a unit lacks or overrides.
+    """Return the gate's commands that a unit lacks or overrides.
 
     Args:
-        shown: the properties ``ExecConditionEx`` and ``ExecStartPreEx`` as ``systemctl show`` prints them.
+        shown: the ``ExecConditionEx`` and ``ExecStartPreEx`` properties as printed by ``systemctl show``.
 
     Returns:
-        The lines that are missing, or have lost their privileges or their effect.
+        The missing lines, and those whose prefix (``+`` or ``-``) was changed.
     """
     return tuple(
         f"{key}={prefix}{argv}" for key, prefix, argv in _NEEDED if not _is_held(prefix, argv, shown[f"{key}Ex"])
@@ -131,14 +132,14 @@ def _is_held(prefix: str, argv: str, commands: str) -> bool:
 
 
 def opening_settings(shown: Mapping[str, str], *, is_strict: bool) -> Iterator[str]:
-    """Yield the settings that let a unit start although the gate fails, or fail although the gate admits it.
+    """Yield the settings that let a unit start when the gate fails, or make it fail when the gate passes.
 
     Args:
-        shown: the properties ``SETTINGS`` as ``systemctl show`` prints them.
-        is_strict: whether a failed check blocks the unit; otherwise the gate works with a shorter time-out too.
+        shown: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
+        is_strict: whether a failed check blocks the unit; if not, a shorter start timeout is fine.
 
     Yields:
-        A clause for each such setting.
+        A description of each such setting.
     """
     forgiven = [word for word in shown["SuccessExitStatus"].split() if word.removeprefix("SIG") in _ENDS]
     if forgiven:
@@ -159,7 +160,7 @@ _SECONDS |= {"month": 2629800, "y": 31557600}
 
 
 def seconds_of(span: str) -> float:
-    """Return the seconds of a time span in the format that systemd prints and reads (systemd.time(7))."""
+    """Convert a systemd time span (see systemd.time(7)) to seconds."""
     if span == "infinity":
         return float("inf")
     return sum(float(number) * _SECONDS[unit] for number, unit in _SPAN.findall(span))

@@ -1,48 +1,56 @@
-"""A host's routes, systemd and files in one value, and the validation of an image."""
+"""The ``Host`` class and the validation of images."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.model.errors import ConfigError, FileError, RouteError
+from hostrouting.model.family import Family
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.systemd import UnitManager
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
+    from hostrouting.model.routes import Route
     from phases import CancelScope
 
 
 @attrs.frozen(init=False)
 class Host:
-    """The host that the tasks work on; without arguments, this host.
+    """The host that tasks operate on; without arguments, the local host.
 
     Args:
-        routes: the routes backend; by default the kernel's, over netlink.
-        units: the service manager; by default the running systemd, used through systemctl.
-        layout: the paths of the files. If it has another root, ``routes`` and ``units`` must be given too, because an
-            image's files are rarely meant to be combined with routes of the running kernel.
+        routes: the routes backend; defaults to the kernel via netlink.
+        units: the service manager; defaults to the running systemd via systemctl.
+        layout: the file layout. With a root other than ``/``, ``routes`` and ``units`` are required, because combining
+            an image's files with the running kernel's routes is rarely intended.
+        routes6: the IPv6 routes backend, required to check IPv6 CIDRs; defaults to the kernel via netlink, unless
+            ``routes`` is given.
 
     Raises:
-        ConfigError: the layout has another root, and another argument is missing.
+        ConfigError: the layout's root isn't ``/``, and ``routes`` or ``units`` is missing.
     """
 
     backend: RouteBackend | None
     _units: UnitManager | None
     _layout: Layout | None
     snapshot: Snapshot | None = None
+    _backend6: Callable[[], RouteBackend] | None = None
 
     def __init__(
         self,
         routes: RouteBackend | None = None,
         units: UnitManager | None = None,
         layout: Layout | None = None,
+        routes6: RouteBackend | None = None,
     ) -> None:
         if layout is not None and not layout.is_this_host:
             must = f"must be given with a layout below {layout.root}"
@@ -50,26 +58,27 @@ class Host:
             omitted += [("units", f"{must}: Systemctl() or FakeSystemd()")] if units is None else []
             if omitted:
                 raise ConfigError(omitted)
+        backend6 = None if routes6 is None else lambda: routes6
         if routes is None:
             from hostrouting.kernel.netlink import NetlinkBackend
 
-            routes = NetlinkBackend()
-        self.__attrs_init__(backend=routes, units=units, layout=layout)
+            routes, backend6 = NetlinkBackend(), backend6 or cache(_kernel6)
+        self.__attrs_init__(backend=routes, units=units, layout=layout, backend6=backend6)
 
     @classmethod
     def image(cls, root: str | os.PathLike[str]) -> Host:
-        """Return a host that isn't running: it has only files and the list of units that start at boot.
+        """Return a host for a mounted image, which has only files and enabled units.
 
-        It has no routes, so it can't be checked.
+        It has no routes, so ``check`` doesn't work on it.
 
         Args:
-            root: the folder where its file system is mounted.
+            root: the image's mount point.
 
         Returns:
-            The host. What is installed into it takes effect at its first boot.
+            The host; anything installed on it takes effect when the image is first booted.
 
         Raises:
-            ConfigError: the folder doesn't exist, has no system in it, has a link that leads out of it, or is this
+            ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that escapes it, or is this
                 host's own root.
         """
         from hostrouting.boot.layout import Layout
@@ -77,41 +86,45 @@ class Host:
 
         layout = Layout(root)
         _refuse_what_is_no_image(layout)
-        image = cls.__new__(cls)
-        image.__attrs_init__(backend=None, units=Systemctl(layout.root), layout=layout)
-        return image
+        return cls._of(backend=None, units=Systemctl(layout.root), layout=layout)
 
     @classmethod
     def recorded(cls, snapshot: Snapshot) -> Host:
-        """Return a host made from a snapshot, whose routes can be queried but not changed.
+        """Return a read-only host that is backed by a snapshot.
 
         Args:
-            snapshot: the host's links, addresses, rules and routes. It says nothing about files and units.
+            snapshot: the host's links, addresses, rules and routes; it doesn't include files or units.
 
         Returns:
-            The host, for use with ``check``, ``plan`` and ``explain``; its ``snapshot`` is the given one.
+            The host, for use with ``check``, ``plan`` and ``explain``.
         """
-        from hostrouting.kernel.snapshot_backend import SnapshotBackend
+        from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 
-        recorded = cls.__new__(cls)
-        recorded.__attrs_init__(backend=SnapshotBackend(snapshot), units=None, layout=None, snapshot=snapshot)
-        return recorded
+        backend, backend6 = SnapshotBackend(snapshot), partial(SnapshotBackend6, snapshot)
+        return cls._of(backend=backend, units=None, layout=None, snapshot=snapshot, backend6=backend6)
+
+    @classmethod
+    def _of(cls, **fields: Any) -> Host:
+        made = cls.__new__(cls)
+        made.__attrs_init__(**fields)
+        return made
 
     @property
     def name(self) -> str:
-        """The host's name: the name in its snapshot, the folder of an image, or this machine's name."""
+        """The host's name: this machine's hostname, the name in the snapshot, or an image's root folder."""
         if self.is_image:
             return str(self.layout.root)
         return os.uname().nodename if self.snapshot is None else self.snapshot.host or "a recorded host"
 
-    # A check needs neither units nor layout, and importing the paths takes as long as all of its queries.
+    # Import these lazily: a check uses neither of them, and importing the layout takes as long as all of a check's
+    # queries.
 
     @property
     def units(self) -> UnitManager:
         """The service manager.
 
         Raises:
-            FileError: the host is a snapshot, which has no units.
+            FileError: the host is a snapshot and so has no units.
         """
         self._refuse_recorded("units")
         from hostrouting.boot.systemctl import running_systemd
@@ -119,16 +132,19 @@ class Host:
         return running_systemd() if self._units is None else self._units
 
     def within(self, scope: CancelScope) -> Host:
-        """Return this host with a systemd that stops waiting for answers once the scope is cancelled."""
-        # An image's systemd can't hang.
-        return self if self.is_image else Host(self.backend, self.units.within(scope), self._layout)
+        """Return a copy of this host whose systemd calls stop waiting once the scope is cancelled."""
+        # Systemctl calls on an image only edit files, so they can't hang.
+        if self.is_image:
+            return self
+        units = self.units.within(scope)
+        return self._of(backend=self.backend, units=units, layout=self._layout, backend6=self._backend6)
 
     @property
     def layout(self) -> Layout:
         """The paths of the host's files.
 
         Raises:
-            FileError: the host is a snapshot, which has no files.
+            FileError: the host is a snapshot and so has no files.
         """
         self._refuse_recorded("files")
         from hostrouting.boot.layout import Layout
@@ -136,13 +152,13 @@ class Host:
         return Layout() if self._layout is None else self._layout
 
     def _refuse_recorded(self, what: str) -> None:
-        # Falling back to this machine's files would never be right.
+        # Never fall back to this machine's files.
         if self.snapshot is not None:
             raise FileError(f"the snapshot of {self.name} holds no {what}", hint="do it on the host itself")
 
     @property
     def is_image(self) -> bool:
-        """Return whether the host is an image, which has no kernel to query."""
+        """Return whether the host is an image, which has no running kernel."""
         return self.backend is None
 
     @property
@@ -150,24 +166,70 @@ class Host:
         """The routes backend.
 
         Raises:
-            RouteError: the host is an image, which has no routes.
+            RouteError: the host is an image and so has no routes.
         """
         if self.backend is None:
             raise RouteError(f"the image {self.layout.root} has no kernel to ask")
         return self.backend
 
+    @property
+    def routes6(self) -> RouteBackend | None:
+        """The IPv6 routes backend, or None if the host has none.
+
+        Raises:
+            RouteError: the host is a snapshot without IPv6.
+        """
+        return None if self._backend6 is None else self._backend6()
+
+    def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
+        """Return the IPv4 backend, and the IPv6 backend if ``families`` includes IPv6 or the host has our IPv6 routes.
+
+        Raises:
+            RouteError: the host is an image, or has no backend for IPv6.
+        """
+        if Family.IPV6 in families:
+            return self.routes, self.routes_of(Family.IPV6)
+        six = None if self.snapshot is not None and self.snapshot.ipv6 is None else self.routes6
+        return (self.routes, six) if six is not None and six.our_routes() else (self.routes,)
+
+    def our_routes(self) -> tuple[Route, ...]:
+        """Return our IPv4 and IPv6 routes in table main."""
+        return tuple(route for backend in self.backends(()) for route in backend.our_routes())
+
+    def routes_of(self, family: Family) -> RouteBackend:
+        """Return the routes backend for a family.
+
+        Raises:
+            RouteError: the host is an image, or has no backend for this family.
+        """
+        if family.value == 4:
+            return self.routes
+        if (found := self.routes6) is None:
+            raise RouteError(
+                "can't ask for IPv6 routes: the host has no backend for them",
+                hint="give Host(routes6=NetlinkBackend6())",
+            )
+        return found
+
+
+def _kernel6() -> RouteBackend:
+    from hostrouting.kernel.netlink6 import NetlinkBackend6
+
+    return NetlinkBackend6()
+
 
 # --- images --------------------------------------------------------------------------------------------------------
 
-# The folders of systemd's own units. An image that isn't mounted, or only in part, has neither.
+# Where systemd's own units are installed. An unmounted or partially mounted image has neither folder.
 _SYSTEM = ("usr/lib/systemd/system", "lib/systemd/system")
 
 
 def _refuse_what_is_no_image(layout: Layout) -> None:
-    """Refuse a folder that isn't an image, or in which one of our files would end up somewhere else.
+    """Raise an error if a folder isn't an image, or if a symlink would redirect one of our files out of it.
 
     Raises:
-        ConfigError: the folder is this host's own root, doesn't exist or has no system; or a link leads out of it.
+        ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that escapes it, or is this
+            host's own root.
     """
     from hostrouting.boot.files import matching
     from hostrouting.boot.manifest import CHECK, ROUTES, WATCH
@@ -176,23 +238,21 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
     root = layout.root
     if not root.is_dir():
         raise ConfigError([("root", f"there is no folder {root}; is the image mounted?")])
-    # This also finds bind mounts of the root or of the folders to write to.
+    # This also detects bind mounts of the root or of the folders that we write to.
     written = (layout.units, layout.config.parent, layout.manifest.parent, layout.protocol_names.parent, layout.run_dir)
     for path in (root, *written):
         own = layout.relative(path)
         if os.path.exists(own) and path.exists() and path.samefile(own):  # noqa: PTH110
             raise ConfigError([("root", f"{path} is this host's own; leave the root out to work on this host")])
-    # All folders in which files are read or written, and the files that aren't units.
+    # All folders that we read or write, and our files that aren't units.
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
     for folder in (layout.config.parent, layout.manifest.parent):
         touched += [folder, *matching(folder, "*")]
     for kind in ("d", "wants", "requires"):
         touched += matching(layout.units, f"*.{kind}")
-    # Also our units and drop-ins, except masked ones.
-    read = [layout.unit(part) for part in (ROUTES, CHECK, WATCH)]
+    touched += [layout.unit(part) for part in (ROUTES, CHECK, WATCH)]
     for folder in matching(layout.units, "*.service.d"):
-        read += matching(folder, "*hostrouting*.conf")
-    touched += [path for path in read if not path.is_symlink() or str(path.readlink()) != os.devnull]
+        touched += matching(folder, "*hostrouting*.conf")
     for path in touched:
         _refuse_links(layout, path)
     if not any((root / name).is_dir() for name in _SYSTEM):
@@ -202,11 +262,13 @@ def _refuse_what_is_no_image(layout: Layout) -> None:
 def _refuse_links(layout: Layout, path: Path) -> None:
     root = layout.root
     for link in (*reversed(path.parents), path):
-        # The root itself may be a link.
+        # The root itself may be a symlink.
         if root not in link.parents or not link.is_symlink():
             continue
         target = link.readlink()
-        # An absolute link is right when the image runs, but now it points into this host.
+        if str(target) == os.devnull:  # a masked unit or drop-in
+            continue
+        # An absolute symlink is valid once the image is booted, but for now it points into this host.
         if target.is_absolute() or not link.resolve().is_relative_to(root.resolve()):
             fix = "make it a relative link inside the image, or run apply in a chroot of it"
             raise ConfigError([("root", f"{link} is a link to {target}, which leads out of the image: {fix}")])

@@ -1,9 +1,9 @@
-"""Carry out the plan for the next boot, and check that the gate is effective.
+"""Apply the plan for the next boot and verify that the gate is effective.
 
-The order keeps the gate closed at every moment. On installation, the scripts and the list change together, before the
-drop-in names the gate. On removal, the list first admits every start, then the drop-in is removed, and the scripts come
-last. The manifest is written first and removed last, so it names everything that a crash may leave behind. The caller
-holds the lock for the whole run.
+The order matters: no start may slip past the gate. During installation, the scripts and the list are replaced together
+before the drop-ins are written. During removal, the list is emptied so that every start passes, then the drop-ins are
+removed, then the scripts. The manifest is written first and removed last, so it covers everything that a crash might
+leave behind. The caller holds the run lock.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from phases import CancelScope, Undo
 
 
 def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
-    """Clean up after killed runs, and write the manifest that names everything that is or will be installed.
+    """Clean up after killed runs and write the manifest of all current and planned files.
 
     Args:
-        plan: the plan to carry out.
-        host: the host to work on.
-        undo: receives the steps that undo the work; the last one makes the gate run its former scripts.
+        plan: the plan to apply.
+        host: the target host.
+        undo: collects the rollback steps; the last one restores the gate's previous scripts.
 
     Raises:
         FileError: a file can't be written or removed.
-        UnitError: systemd refuses, or a link of the Go package's installation can't be removed.
+        UnitError: a systemctl call fails, or a symlink created by the Go package can't be removed.
     """
     layout = host.layout
     for path in {layout.manifest, *plan.during.files(layout)}:
@@ -60,19 +60,19 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
 
 
 def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
-    """Write the files that a plan adds or replaces, and check that the gate holds for every instance of the consumer.
+    """Write a plan's new and changed files and verify the gate for each of the consumer's instances.
 
     Args:
         plan: the plan, after ``prepare``.
-        host: the host to work on.
-        undo: receives the steps that undo the work.
+        host: the target host.
+        undo: collects the rollback steps.
 
     Returns:
-        The changes, without the plan's removals.
+        The changes, not including the plan's removals.
 
     Raises:
         FileError: a file can't be written.
-        UnitError: systemd refuses, or the gate doesn't hold for an instance.
+        UnitError: a systemctl call fails, or an instance bypasses the gate.
     """
     layout, units, units_back = host.layout, host.units, host.units.within(CancelScope())
     if plan.way_back:
@@ -84,7 +84,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     first_gate = next((file for file in plan.write if file.path in plan.after.gates(layout)), None)
     for file in plan.write:
         if file is first_gate:
-            # When this is undone, systemd forgets the gate before the gate's scripts are removed.
+            # On rollback, systemd has to drop the gate's commands before the gate's scripts are removed.
             undo.push(units_back.reload)
         _write(file, undo)
     unread = () if is_stale else _unread(units, plan.during)
@@ -98,7 +98,7 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     reloaded = tuple(Change(name, "reloaded") for name in unread)
     gone = {layout.relative(path) for path in plan.remove}
     placed = [change for change in plan.changes.files if change.what not in gone]
-    # Their content only gets its final form at the end.
+    # These files get their final content at the end.
     written = {layout.manifest, *(file.path for file in plan.switched)}
     placed += [Change(layout.relative(path), "replaced") for path in plan.remove if path in written]
     enabled = tuple(change for change in plan.changes.units if change.action == "enabled")
@@ -106,9 +106,9 @@ def put_in_place(plan: BootPlan, host: Host, undo: Undo) -> Changes:
 
 
 def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
-    """Return the units whose files systemd hasn't reloaded.
+    """Return the units that need a daemon-reload.
 
-    This happens if a run was killed after writing the files and before the reload.
+    This is the case if an earlier run was killed between writing the files and reloading.
     """
     if not manifest.parts:
         return ()
@@ -120,13 +120,13 @@ def _unread(units: UnitManager, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _see_that_it_holds(units: UnitManager, manifest: Manifest) -> None:
-    """Check that systemd has loaded the gate as it was written.
+    """Verify that systemd has loaded the gate's commands unmodified.
 
-    systemd ignores a line that it doesn't understand, and an override may empty a list.
+    systemd ignores lines that it can't parse, and another drop-in may reset a list.
     """
     for instance in units.instances(manifest.consumer) if manifest.has_gate else ():
         shown = units.show(instance, *_SETTINGS)
-        # A missing or masked unit has no settings to compare; once the unit is loaded, so is its drop-in.
+        # A missing or masked unit has no settings to compare; our drop-in is loaded along with the unit.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         if missing := missing_commands(shown):
@@ -142,9 +142,9 @@ _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
 
 
 def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
-    """Remove the Go package's links that make the consumer require our units, and check that they have no effect.
+    """Remove the Go package's symlinks that make the consumer require our units, and verify the result.
 
-    As long as a link is in effect, starting or stopping a oneshot stops the running machine.
+    While such a symlink is in effect, starting or stopping a oneshot stops the running machine.
     """
     units = host.units
     for link in links:
@@ -167,23 +167,23 @@ def _remove_links(links: Sequence[Path], host: Host, undo: Undo) -> None:
 
 
 def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Remove what a plan removes, and restart the watcher if it has changed.
+    """Apply a plan's removals and restart the watcher if it has changed.
 
     Args:
-        plan: the plan to carry out.
-        host: the host to work on.
-        scope: cancels the wait for starting units.
+        plan: the plan to apply.
+        host: the target host.
+        scope: cancels waiting for units that are starting.
 
     Yields:
-        Each change as soon as it is made.
+        Each change, as soon as it has been made.
 
     Raises:
-        FileError: a file can't be removed. A later run continues from there.
-        UnitError: systemd refuses. A later run continues from there.
+        FileError: a file can't be removed. The next run picks up from there.
+        UnitError: a systemctl call fails. The next run picks up from there.
     """
     layout, units = host.layout, host.units
     for name in plan.stop:
-        # Never stop a oneshot: machines of older installations may still require it.
+        # Never stop a oneshot: machines from older installations may still have Requires= on it.
         units.stop(f"{name}.service")
         yield _of_unit(name, "stopped")
     if plan.last_list is not None:
@@ -198,13 +198,13 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
         if plan.after != plan.during:
             files.write_if_changed(layout.manifest, plan.after.to_text())
     elif not plan.unseen:
-        # This run wrote the manifest itself if it had to reconstruct it.
+        # A manifest that this run has reconstructed isn't reported as removed.
         made = list(_remove_all(layout, [layout.manifest]))
         yield from made if layout.manifest in plan.remove else ()
         files.remove_empty_folder(layout.manifest.parent)
         _remove_folders(layout, plan.during)
     if markers:
-        # The watcher checks under the lock whether its routes are still wanted.
+        # The watcher holds this lock while it checks whether it should still write the markers.
         with nullcontext() if host.is_image else locked(layout.lock, scope):
             yield from _remove_all(layout, markers)
     for name in plan.restart:
@@ -213,7 +213,7 @@ def take_away(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Change
 
 
 def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Remove the obsolete drop-ins and then the units, and make systemd reload its files."""
+    """Remove obsolete drop-ins and then units, and reload systemd."""
     layout, units = host.layout, host.units
     of_systemd = [path for path in plan.remove if path.is_relative_to(layout.units)]
     gates = {*plan.before.gates(layout)}
@@ -224,7 +224,7 @@ def _take_out_of_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterato
         units.disable(f"{name}.service")
         if name in plan.disable:
             yield _of_unit(name, "disabled")
-        # systemd doesn't remove a dangling link.
+        # `systemctl disable` doesn't remove dangling symlinks.
         files.remove(layout.enablement(name))
     yield from _remove_all(layout, of_systemd)
     if of_systemd:
@@ -241,13 +241,13 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
             yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
-# A gate takes at most 20 s, and a gate that starts now admits its unit at once.
+# A gate runs for at most 20 s, and one that starts now admits its unit immediately.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
 
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
-    """Wait until no instance is running the commands before its process, because a reload would skip the rest of them.
+    """Wait until no instance is running its pre-start commands, because a reload would skip the remaining ones.
 
     Give up after 15 s.
     """
@@ -264,22 +264,22 @@ def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: Cancel
 
 
 def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
-    """Start the oneshots that aren't running and haven't run, without waiting for them.
+    """Start the oneshots that aren't active, without waiting for them.
 
-    The caller must not hold the lock, because the oneshots take it.
+    The caller must not hold the lock, because the oneshots acquire it.
 
-    If the network isn't up yet, do nothing: boot's own job starts them then, and our job would also wait for the
-    network.
+    If the network isn't up yet, this is a no-op: the boot transaction starts them later, and a job from us would wait
+    for the network as well.
 
     Args:
-        host: the host to work on.
-        names: the names of installed parts.
+        host: the target host.
+        names: names of installed parts.
 
     Yields:
-        A change for each start.
+        One change per started unit.
 
     Raises:
-        UnitError: systemd refuses.
+        UnitError: a unit can't be started.
     """
     if not names or not host.units.is_active("network-online.target"):
         return
@@ -290,19 +290,19 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
 
 
 def is_installed(host: Host, name: str) -> bool:
-    """Return whether a part is installed, according to the manifest."""
+    """Return whether the manifest lists a part as installed."""
     return name in Manifest.load(host.layout).parts
 
 
 def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
-    """Return the units that require the parts' oneshots, and so can't start once these are removed.
+    """Return the units that require a part's oneshot and so can't start once it's removed.
 
     Args:
-        host: the host to work on.
-        names: the names of the parts.
+        host: the target host.
+        names: names of parts.
 
     Returns:
-        The sorted names of the requiring units, by the oneshot that they require.
+        For each required oneshot, the sorted names of the units that require it.
     """
     found = {}
     for unit in (f"{name}.service" for name in names):
@@ -327,7 +327,7 @@ KUBELET = "kubelet.service"
 
 
 def has_free_kubelet(host: Host, consumer: str) -> bool:
-    """Return whether the host's own kubelet starts at boot but isn't the consumer, so that nothing can block it.
+    """Return whether a kubelet starts on the host at boot without being gated, because it isn't the consumer.
 
     Raises:
         UnitError: systemd can't be queried.
@@ -336,7 +336,7 @@ def has_free_kubelet(host: Host, consumer: str) -> bool:
 
 
 def _remove_folders(layout: Layout, manifest: Manifest) -> None:
-    """Remove the folders that the installation created, innermost first, unless they contain something."""
+    """Remove the folders that the installation created, innermost first, skipping any that aren't empty."""
     for folder in sorted(map(layout.of, manifest.folders), reverse=True):
         files.remove_empty_folder(folder)
 

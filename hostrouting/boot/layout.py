@@ -1,4 +1,4 @@
-"""All paths that hostrouting reads or writes, relative to one root."""
+"""All paths that hostrouting reads or writes, relative to a root folder."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from pathlib import Path, PurePosixPath
 import attrs
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
-# The agent's reset removes all of CONFIG_DIR. The files that are needed to notice the reset and to remove the rest are
-# here.
+# The agent's reset deletes all of CONFIG_DIR. The files needed to detect that and to clean up are stored here.
 STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
 
-# The first drop-in comes before other commands; the last comes after an override that empties their list.
+# The first drop-in's commands run before all others; the second one is loaded after overrides that reset the list.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
-# The folders of programs, which don't depend on the caller's PATH: cron's lacks sbin.
+# Search path for programs. The caller's PATH isn't used because cron's lacks sbin.
 SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The kernel's limit (MAXSYMLINKS).
@@ -25,13 +24,13 @@ _LINKS_MAX = 40
 
 
 def _root(value: str | os.PathLike[str]) -> Path:
-    # This doesn't resolve links, as an image's root may be a symlink on purpose. POSIX keeps two slashes at the
-    # beginning.
+    # Don't resolve symlinks, because an image's root may be one on purpose. abspath() preserves two leading slashes
+    # (POSIX).
     return Path("/" + os.path.abspath(value).lstrip("/"))  # noqa: PTH100
 
 
 class _Below:
-    """A path of a layout, relative to its root."""
+    """A descriptor for a path relative to the layout's root."""
 
     def __init__(self, path: str | PurePosixPath) -> None:
         self._path = path
@@ -42,40 +41,40 @@ class _Below:
 
 @attrs.frozen
 class Layout:
-    """The paths of all files that are installed, read or written.
+    """Paths of all files that hostrouting installs, reads or writes.
 
     Args:
-        root: the folder that stands for ``/``, such as a mounted image or a test's temporary folder.
+        root: the folder to use as ``/``, such as a mounted image or a temporary folder in tests.
     """
 
     root: Path = attrs.field(default=Path("/"), converter=_root)
 
     config = _Below(CONFIG_DIR / "config.json")
-    """The config file to read if none is named."""
+    """The default config file."""
 
     manifest = _Below(STATE_DIR / "installed.json")
-    """The record of the installation, so that it can be removed without its config."""
+    """The record of the installation, used to uninstall without the config."""
 
     journal_socket = _Below("run/systemd/journal/socket")
     """journald's socket for entries with fields, systemd-journald.service(8)."""
 
     units = _Below(UNIT_DIR)
-    """The folder of the administrator's units."""
+    """The folder for the administrator's units."""
 
     gate_script = _Below(STATE_DIR / "gate.sh")
-    """The script that the drop-in runs."""
+    """The script that the drop-ins run."""
 
     gate_list = _Below(STATE_DIR / "gate.list")
-    """The list of the scripts that the gate runs, and of those whose failure it ignores."""
+    """The scripts that the gate runs, and whether it ignores their failures."""
 
     stages = _Below(STATE_DIR / "stages")
-    """Folders of scripts that a run is about to install; they exist only during the run."""
+    """Staging folders for scripts; they exist only during a run."""
 
     gate_off = _Below(STATE_DIR / "gate.off")
-    """Break-glass: as long as it exists, the gate admits every start."""
+    """Break-glass: while this file exists, the gate admits every start."""
 
     protocol_names = _Below("etc/iproute2/rt_protos.d/hostrouting.conf")
-    """The name of protocol 217 for iproute2: hostrouting."""
+    """Names protocol 217 "hostrouting" in iproute2."""
 
     resolv_conf = _Below("etc/resolv.conf")
     """The host's nameservers, resolv.conf(5)."""
@@ -84,64 +83,64 @@ class Layout:
     """The nameservers that systemd-resolved queries for the host."""
 
     run_dir = _Below(RUN_DIR)
-    """The folder of files that live until the next boot."""
+    """The folder for files that last until the next boot."""
 
     lock = _Below(RUN_DIR / "lock")
-    """The lock of a process that reads the table in order to write it."""
+    """Held by a process while it reads and then writes the routing table."""
 
     run_lock = _Below(RUN_DIR / "run.lock")
-    """The lock of a whole run, held while it waits too; no script takes it."""
+    """Held for a whole run, even while it waits; the scripts don't take it."""
 
     trial = _Below(RUN_DIR / "trial.json")
-    """The current trial of routes: its config and its end; removed when the trial ends."""
+    """The current trial's config and deadline; removed when the trial ends."""
 
     confirmed = _Below(RUN_DIR / "trial.confirmed.json")
     """The trial's file while it is being confirmed."""
 
     trial_script = _Below(RUN_DIR / "trial.sh")
-    """The script that restores the routes from before the trial."""
+    """The script that restores the routes as they were before the trial."""
 
     marker_ok = _Below(RUN_DIR / "route-overlap.ok")
     """Empty; exists if the last check found no failure."""
 
     marker_detected = _Below(RUN_DIR / "route-overlap.detected")
-    """A line for each failure; exists if the last check found any, or couldn't judge."""
+    """One line per failure; exists if the last check failed or couldn't reach a verdict."""
 
     report = _Below(RUN_DIR / "route-overlap.json")
     """The last check's report as JSON."""
 
     @property
     def markers(self) -> tuple[Path, ...]:
-        """Return the paths of a check's markers."""
+        """Return the paths of the check's marker files."""
         return self.marker_ok, self.marker_detected, self.report
 
     @property
     def is_this_host(self) -> bool:
-        """Return whether the root is that of the running system."""
+        """Return whether the root is ``/``, i.e. the running system."""
         return self.root == Path("/")
 
     def script(self, part: str) -> Path:
-        """Return the script of one of the gate's parts, which is run at boot and by the gate."""
+        """Return the path of a part's script, which runs both at boot and in the gate."""
         return self.root / CONFIG_DIR / f"{part}.sh"
 
     def unit(self, part: str) -> Path:
-        """Return a part's unit, which is the watcher or a oneshot that runs a script at boot."""
+        """Return the path of a part's unit, either the watcher or a oneshot that runs the script at boot."""
         return self.root / UNIT_DIR / f"{part}.service"
 
     def enablement(self, part: str) -> Path:
-        """Return the link that starts a unit at every boot."""
+        """Return the symlink that enables a part's unit at boot."""
         return self.root / UNIT_DIR / "multi-user.target.wants" / f"{part}.service"
 
     def gates(self, consumer: str) -> tuple[Path, ...]:
-        """Return the paths of a consumer's drop-ins for the gate."""
+        """Return the paths of the gate's drop-ins for a consumer."""
         return tuple(self.root / UNIT_DIR / f"{consumer}.d" / name for name in GATE_NAMES)
 
     def of(self, path: str) -> Path:
-        """Return this layout's path for a path of the running system."""
+        """Map an absolute path to its location in this layout."""
         return self.root / path.lstrip("/")
 
     def followed(self, path: str) -> Path:
-        """Return a file's path after following its links as the running system would, without ever leaving the root."""
+        """Resolve symlinks in a path as if chrooted into the layout's root."""
         at, steps, links = self.root, [*reversed(PurePosixPath(path).parts[1:])], 0
         while steps:
             step = at / steps.pop()
@@ -157,5 +156,5 @@ class Layout:
         return at
 
     def relative(self, path: Path) -> str:
-        """Return a path of this layout as it is in the running system, starting with ``/``."""
+        """Map a path in this layout to the absolute path on the running system."""
         return "/" + str(path.relative_to(self.root))

@@ -1,6 +1,7 @@
-"""The two locks: one for the kernel's table, and one for a whole run.
+"""Locks for the kernel's routing table and for a whole run.
 
-The scripts take the first one too. An error in a run under the second one lists the changes that remain.
+The scripts take the first lock, too. If a run fails under the second one, the error lists the changes that remain in
+place.
 """
 
 from __future__ import annotations
@@ -23,25 +24,24 @@ from phases import Cancelled, CancelScope, TimedOut
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# Another run may wait this long for the network (11 min).
+# The longest time that another run may wait for the network (11 min).
 _RUN_WAIT_SECONDS = 660
 
 
 @contextmanager
 def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) -> Iterator[None]:
-    """Hold the lock that every run takes before it writes.
+    """Hold an exclusive file lock.
 
-    It uses flock(2), so the ``flock`` command in the boot scripts respects it too. The file remains when the lock is
-    released, because removing it would let two runs hold two locks of the same name.
-
+    It uses flock(2), so it also works with the ``flock`` command in the boot scripts. The file isn't removed on
+    release; otherwise, two runs could each lock a different file with the same name.
 
     Args:
-        path: the lock file; it and its folder are created if missing.
-        scope: cancels the wait for the process that holds the lock.
-        seconds: the longest time to wait for the process that holds the lock.
+        path: the lock file; created if missing, along with its folder.
+        scope: cancels waiting for the lock.
+        seconds: how long to wait for the lock.
 
     Raises:
-        FileError: the file can't be opened, or another run holds the lock for longer than that.
+        FileError: the file can't be opened, or waiting for the lock times out.
     """
     with translate_errors(f"open the lock {path}"):
         make_folders(path.parent)
@@ -73,46 +73,46 @@ def _is_taken(descriptor: int, path: Path) -> bool:
 
 
 class OverdueRun(TimedOut):
-    """A run whose deadline passed after it had changed something; ``changes`` lists the changes that remain."""
+    """Raised if a run times out after making changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 
 
 class StoppedRun(Cancelled):
-    """A run that was cancelled after it had changed something; ``changes`` lists the changes that remain."""
+    """Raised if a run is cancelled after making changes; ``changes`` lists those still in place."""
 
     changes = Changes()
 
 
 @attrs.define
 class Done:
-    """The changes that a run has made so far and hasn't undone."""
+    """The changes made so far by a run, without those rolled back."""
 
     changes: Changes = attrs.field(factory=Changes)
 
     def add(self, made: Iterable[Changes]) -> None:
-        """Add changes one by one, as soon as each is made."""
+        """Consume an iterator of changes, adding each one as soon as it is made."""
         for changes in made:
             self.changes |= changes
 
 
 @contextmanager
 def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterator[Done]:
-    """Hold the lock of a whole run, and make an error that ends the run list the changes that remain.
+    """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
-    A second run starts when the first has ended. An image has no other runs, and no /run for a lock file. If a run
-    installs nothing on a host without earlier runs, it creates no lock file either.
+    A second run waits for the first one to end. Images aren't locked, because they have no concurrent runs and no /run.
+    Hosts without previous runs aren't locked either if there is nothing to install.
 
     Args:
-        host: the host to work on.
-        scope: cancels the wait for another run.
-        is_wanting: whether anything is to be installed.
+        host: the target host.
+        scope: cancels waiting for another run.
+        is_wanting: whether there is anything to install.
 
     Yields:
-        The record of the changes, which the caller extends.
+        The record to which the caller adds its changes.
 
     Raises:
-        FileError: the lock can't be taken.
+        FileError: the lock can't be acquired.
     """
     done, layout = Done(), host.layout
     has_lock = not host.is_image and (
@@ -125,7 +125,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_wanting: bool) -> Iterat
         error.changes = done.changes
         raise
     except OSError as error:
-        # An error should be translated where it occurs, but an import may open a file anywhere.
+        # Errors should be translated where they occur, but any lazy import may open a file.
         attempt = f"carry out the run at {error.filename or 'a file without a name'}"
         stray = FileError.of(attempt, error)
         stray.changes = done.changes

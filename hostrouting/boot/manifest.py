@@ -1,8 +1,7 @@
-"""The manifest: a record of the installation, so that it can be removed without its config.
+"""The manifest, a record of the installation that makes it possible to uninstall without the config.
 
-Later runs, the doctor and the watcher rely on the manifest too. So it lists each part's files and flags, and the values
-from which the part was rendered. It can also be read as a config, because its ``hostRouting`` key has the values of the
-installed parts.
+Later runs, the doctor and the watcher use it, too. It lists each part's files and flags and the config values that the
+part was rendered from. Since these values are stored under the ``hostRouting`` key, it can also be parsed as a config.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# The keys of hostRouting that are used to render several parts.
+# Keys in the hostRouting section that several parts depend on.
 SHARED_KEYS = ("waitSeconds", "uplinks")
 
-# Parts are started and judged in this order; any other part comes after these.
+# The order in which parts are started and checked; all others come last.
 _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
 _UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
-# Files that the manifest names get removed, so they must be in the folders of the parts.
+# Uninstalling removes every file in the manifest, so restrict the paths to those that we install.
 _FILE = re.compile(
     r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
     rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/([0-9a-z]+-)?hostrouting(-[a-z-]+)?\.conf)?"
@@ -47,13 +46,13 @@ _FOLDER = re.compile(
 
 @attrs.frozen
 class InstalledPart:
-    """A part of the installation.
+    """An installed part as recorded in the manifest.
 
     Args:
         is_blocking: whether its failure blocks the consumer.
         is_gated: whether the gate runs its script.
-        files: the paths in the running system, in the order in which they were written.
-        config: the keys from which it was rendered, by the section of the config.
+        files: absolute paths on the running system, in write order.
+        config: the config values it was rendered from, keyed by section.
     """
 
     is_blocking: bool = False
@@ -63,7 +62,7 @@ class InstalledPart:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that have a file or drop-in among the files, except templates, which systemd never loads."""
+        """The units that the files define or extend, not including templates, which systemd never loads."""
         paths = [path for path in map(PurePosixPath, self.files) if path.is_relative_to("/etc/systemd/system")]
         names = (path.parent.name.removesuffix(".d") if path.suffix == ".conf" else path.name for path in paths)
         return tuple(name for name in names if "@." not in name)
@@ -78,10 +77,10 @@ class Manifest:
     """The record of an installation.
 
     Args:
-        consumer: the unit that the gate can block.
-        parts: the installed parts, in the order in which they are started and judged.
-        folders: the folders that were created for the files, as paths in the running system.
-        former: earlier consumers whose gate hasn't been removed yet.
+        consumer: the gated unit.
+        parts: the installed parts, in the order in which they are started and checked.
+        folders: folders created by the installation, as absolute paths on the running system.
+        former: previous consumers that still have the gate's drop-ins.
     """
 
     consumer: str = ""
@@ -91,10 +90,10 @@ class Manifest:
 
     @classmethod
     def load(cls, layout: Layout) -> Manifest:
-        """Return a layout's manifest, or an empty one if nothing is installed.
+        """Load the manifest, or return an empty one if nothing is installed.
 
         Raises:
-            FileError: the file can't be read, or names something that an installation never writes.
+            FileError: the file can't be read or is invalid, or contains a path that hostrouting never installs.
         """
         text = files.read_text(layout.manifest)
         if text is None:
@@ -102,7 +101,7 @@ class Manifest:
         try:
             document = json.loads(text)
             parts = {_checked(_PART, name): _part(item, document) for name, item in document["parts"].items()}
-            # Consumers become parts of paths to remove, so they are validated again with the config's rules.
+            # Consumer names end up in paths to remove, so validate them again with the config's rules.
             consumer, *former = (Config(consumer=name).consumer for name in [document["consumer"], *document["former"]])
             folders = tuple(_checked(_FOLDER, name) for name in document["folders"])
             return cls(consumer, parts, folders, tuple(former))
@@ -114,16 +113,16 @@ class Manifest:
 
     @classmethod
     def of_host(cls, layout: Layout) -> Manifest:
-        """Return a layout's manifest; if its file is missing, reconstruct it from our units and drop-ins.
+        """Load the manifest, or reconstruct it from our units and drop-ins if the file is missing.
 
         Raises:
-            FileError: the file can't be read, or names something that an installation never writes.
+            FileError: the file can't be read or is invalid, or contains a path that hostrouting never installs.
         """
         return cls.load(layout) if files.exists(layout.manifest) else _found(layout)
 
     @property
     def has_gate(self) -> bool:
-        """Return whether the gate runs any script."""
+        """Return whether the gate runs any scripts."""
         return any(part.is_gated for part in self.parts.values())
 
     @property
@@ -133,7 +132,7 @@ class Manifest:
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return the values from which the installed parts were rendered, as the sections of one config."""
+        """Return the config values that the installed parts were rendered from, by section."""
         merged: dict[str, dict[str, Any]] = {}
         for part in self.parts.values():
             for section, keys in part.config.items():
@@ -144,18 +143,18 @@ class Manifest:
 
     @property
     def config(self) -> Config:
-        """Return the config of the installed parts of host routing.
+        """Return the installed parts' host routing config.
 
         Raises:
-            FileError: as for ``read_as``.
+            FileError: same as ``read_as``.
         """
         return self.read_as(Config.from_mapping)
 
     def read_as(self, read: Callable[[Mapping[str, Any]], T]) -> T:
-        """Parse the installed parts' values with a function, and return its result.
+        """Parse the installed parts' config values with the given function.
 
         Raises:
-            FileError: the manifest was edited, so that the function refuses its values.
+            FileError: the function rejects the values, so the manifest must have been edited.
         """
         try:
             return read(self.sections)
@@ -175,21 +174,19 @@ class Manifest:
             "former": self.former,
             **self.sections,
         }
-        # One line for each key, which makes the file no longer than the config itself: the watcher limits the size of
-        # both.
+        # One line per key keeps the file as short as the config; the watcher limits the size of both.
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
         return f"{{\n{lines}\n}}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
-        """Return the gate's drop-ins, including those that still have to be removed."""
+        """Return the gate's drop-ins, including those pending removal."""
         named = [name for name in (self.consumer, *self.former) if name and self.has_gate]
         return [path for name in named for path in layout.gates(name)]
 
     def files(self, layout: Layout) -> list[Path]:
-        """Return all installed files except the manifest, in the order in which they are removed.
+        """Return all installed files in removal order, not including the manifest.
 
-        For each part, the link that starts its unit at boot comes first; its files follow, in the reverse order of
-        writing.
+        For each part, the symlink that enables its unit comes first, then its files in reverse write order.
         """
         found = [
             path
@@ -199,12 +196,12 @@ class Manifest:
         return [layout.gate_list, *self.gates(layout), *found, layout.gate_script] if self.has_gate else found
 
     def folders_above(self, layout: Layout) -> set[Path]:
-        """Return every folder above an installed file, except the manifest's folder, which has no other use."""
+        """Return all parent folders of the installed files, except the manifest's own folder."""
         above = {folder for path in self.files(layout) for folder in path.parents} - {layout.manifest.parent}
         return {folder for folder in above if folder.is_relative_to(layout.root) and folder != layout.root}
 
     def textfile(self, layout: Layout) -> Path | None:
-        """Return the file to which the installed watcher writes metrics, or None if there is none."""
+        """Return the installed watcher's metrics file, or None."""
         try:
             name = self.config.watch.textfile
         except FileError:  # the manifest was edited: the file is unknown, and the rest is removed anyway
@@ -213,14 +210,14 @@ class Manifest:
             return None
         if layout.is_this_host:
             return layout.of(name)
-        # The file is in another program's folder, and a link on its path must not lead out of an image.
+        # The folder belongs to another program, and a symlink in its path must not escape the image.
         folder, _, last = name.rpartition("/")
         return layout.followed(folder) / last
 
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
-        """Return the manifest with the named parts replaced.
+        """Return a copy of the manifest with the named parts replaced.
 
-        Other parts that use the same keys get the new values too.
+        Shared keys are updated in the other parts as well.
         """
         asked = Manifest(parts=parts).sections
         others = {name: _updated(part, asked) for name, part in self.parts.items() if name not in names}
@@ -232,7 +229,7 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
     if not keys.keys() & SHARED_KEYS or not theirs.keys() & SHARED_KEYS:
         return part
     if keys.get("uplinks") != theirs.get("uplinks"):
-        # The part's script was rendered with these values and decides by them.
+        # The installed script was rendered with these uplinks.
         there = ",".join(keys.get("uplinks") or ()) or "none"
         raise UnitError(
             f"can't install a part with uplinks other than those of the installed parts, {there}",
@@ -242,19 +239,19 @@ def _updated(part: InstalledPart, asked: Mapping[str, Mapping[str, Any]]) -> Ins
     return attrs.evolve(part, config={**part.config, SECTION: shared})
 
 
-# The first line of each of our units and drop-ins.
+# All our units and drop-ins start with this.
 HEADER = "# Written by hostrouting;"
 
 
 def _found(layout: Layout) -> Manifest:
-    """Reconstruct the installation from our units and drop-ins on disk."""
+    """Reconstruct the manifest from our units and drop-ins on disk."""
     units = {path.stem: path for path in files.matching(layout.units, "*.service") if _is_ours(path)}
     folders = files.matching(layout.units, "*.service.d")
     gated = [folder for folder in folders if any(_is_ours(folder / name) for name in GATE_NAMES)]
     parts = {}
-    # The units may be missing too, but the drop-ins still make the consumer run the remaining scripts.
+    # Even if the units are missing, the drop-ins make the consumer run the remaining scripts.
     for name in {*units, *((ROUTES, CHECK) if gated else ())}:
-        # A glob pattern could match other programs' files with similar names.
+        # A glob could match files of other programs with similar names.
         scripts = [path for end in ("sh", "nft") for path in files.matching(layout.config.parent, f"{name}.{end}")]
         drop_ins = [path for folder in folders if _is_ours(path := folder / f"hostrouting-{name}.conf")]
         own = [units[name]] if name in units else []
@@ -286,7 +283,7 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _written(part: InstalledPart) -> dict[str, Any]:
-    """Return a part as JSON, without its values, which are written as sections of a config."""
+    """Return a part as JSON; its config values aren't included, only their keys."""
     return {
         "blocking": part.is_blocking,
         "gated": part.is_gated,

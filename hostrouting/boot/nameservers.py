@@ -11,21 +11,20 @@ from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import Layout
 from hostrouting.model.parsing import parse_address
 
-# The address of systemd-resolved's own listener, systemd-resolved.service(8). Its other file names the servers to which
-# it forwards queries.
+# The stub listener of systemd-resolved.service(8). Its upstream servers are listed in another file.
 _STUB = IPv4Address("127.0.0.53")
 
 
 def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
-    """Return the IPv4 nameservers of a host.
+    """Return a host's IPv4 nameservers.
 
-    If the only one is the stub of systemd-resolved, return those that systemd-resolved queries.
+    If the only one is the systemd-resolved stub, return its upstream servers instead.
 
     Args:
         layout: the host's layout.
 
     Returns:
-        The addresses in the file's order, without duplicates; none if the file doesn't exist.
+        The unique addresses in file order, or an empty tuple if the file doesn't exist.
 
     Raises:
         FileError: a file exists but can't be read.
@@ -35,7 +34,7 @@ def nameservers(layout: Layout) -> tuple[IPv4Address, ...]:
 
 
 def _named(path: Path) -> tuple[IPv4Address, ...]:
-    # The keyword must be at the start of the line (res_init.c of glibc); text after the address is ignored.
+    # glibc's res_init.c requires the keyword at the start of the line and ignores anything after the address.
     words = re.findall(r"^nameserver[ \t]+(\S+)", read_text(path) or "", re.MULTILINE)
     found: dict[IPv4Address, None] = {}
     for word in words:

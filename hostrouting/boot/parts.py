@@ -1,4 +1,4 @@
-"""The parts that a config asks for, and their files for the next boot."""
+"""The parts that a config enables, and the files they need at the next boot."""
 
 from __future__ import annotations
 
@@ -17,35 +17,41 @@ from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.config.routing import SECTION, Config, OverlapMode
 from hostrouting.model.errors import UnitError
+from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol
 
-# The parts that a config of host routing installs, or removes if it doesn't ask for them. Other parts have their own
+# The parts controlled by the host routing config: installed if enabled, removed otherwise. Plug-in parts have their own
 # configs.
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
 @attrs.frozen
 class BootFile:
-    """A file to write, with its content and permission bits."""
+    """A file to write, along with its content and mode."""
 
     path: Path
     text: str
     mode: int = 0o644
 
     @property
+    def content(self) -> bytes:
+        """Return the file's bytes."""
+        return self.text.encode("utf-8", "surrogateescape")
+
+    @property
     def state(self) -> FileState:
-        """Return the state that the path has once the file is written."""
-        return FileState(self.text.encode("utf-8", "surrogateescape"), self.mode)
+        """Return the path's expected state after the write."""
+        return FileState(self.content, self.mode)
 
 
 @attrs.frozen
 class Part:
-    """A part of the installation that runs at boot, in the gate or as the watcher.
+    """An installable part that runs at boot, in the gate or as the watcher.
 
     Args:
-        name: the name of its unit, and of its script if it has one.
-        files: the script, the unit and any other files, in the order in which they are written.
-        config: the keys from which it is rendered, by the section of the config.
+        name: the base name of its unit and of its script, if any.
+        files: the script, the unit and any other files, in write order.
+        config: the config values it is rendered from, keyed by section.
         is_blocking: whether its failure blocks the consumer.
         is_gated: whether the gate runs its script.
     """
@@ -57,7 +63,7 @@ class Part:
     is_gated: bool = True
 
     def installed(self, layout: Layout) -> InstalledPart:
-        """Return the part as the manifest records it."""
+        """Return the part's manifest entry."""
         names = tuple(layout.relative(file.path) for file in self.files)
         return InstalledPart(self.is_blocking, self.is_gated, names, self.config)
 
@@ -67,71 +73,73 @@ PROTOCOL_NAMES = f"# hostrouting: the routes that it installs\n{int(Protocol.HOS
 _ROUTES_DESCRIPTION = "More specific host routes, so that no other interface shadows the cluster's network"
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves by the node's uplink"
 
-# The longest wait that a config may ask for, plus the wait for the lock. The check takes the lock before each read.
+# The maximum configurable wait plus the lock timeout. The check acquires the lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
-# Units that may start late and add routes. systemd doesn't wait for a unit that doesn't exist.
+# Units that may start late and add routes. Listing a nonexistent unit is harmless.
 _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.service"
 
 
 def routes_part(config: Config, layout: Layout) -> Part:
-    """Return the part that installs the static routes at boot; its failure blocks the consumer in both modes."""
+    """Return the part that installs the static routes at boot. If it fails, the consumer is blocked in both modes."""
     return Part(
         ROUTES,
         is_blocking=True,
         config=_section(config, "staticRoutes"),
         files=(
             BootFile(layout.script(ROUTES), render_static_routes(config), 0o755),
-            BootFile(layout.unit(ROUTES), unit_text(ROUTES, _ROUTES_DESCRIPTION, _ROUTES_SECONDS)),
+            BootFile(layout.unit(ROUTES), _unit_text(ROUTES, _ROUTES_DESCRIPTION, _ROUTES_SECONDS, _NETWORK)),
             BootFile(layout.protocol_names, PROTOCOL_NAMES),
         ),
     )
 
 
 def check_part(config: Config, layout: Layout) -> Part:
-    """Return the part that checks the routes at boot; its failure blocks the consumer in STRICT mode."""
-    # An image may have another Python, or none.
+    """Return the part that checks the routes at boot. If it fails, the consumer is blocked in STRICT mode."""
+    # An image may have a different Python or none at all.
     script = render_check(config, python=python_of(layout) if layout.is_this_host else "")
+    after, sockets = f"{_NETWORK} {ROUTES}.service", _sockets(config)
     return Part(
         CHECK,
         is_blocking=config.route_overlap.mode is OverlapMode.STRICT,
         config=_section(config, "routeOverlap"),
         files=(
             BootFile(layout.script(CHECK), script, 0o755),
-            BootFile(layout.unit(CHECK), unit_text(CHECK, _CHECK_DESCRIPTION, _CHECK_SECONDS, f"{ROUTES}.service")),
+            BootFile(layout.unit(CHECK), _unit_text(CHECK, _CHECK_DESCRIPTION, _CHECK_SECONDS, after, sockets)),
         ),
     )
 
 
 def _section(config: Config, key: str) -> dict[str, dict[str, Any]]:
-    """Return the values that a part is rendered from, which are one key of the config and the shared keys."""
+    """Return the config values that a part is rendered from: the given key and the shared keys."""
     section = config.to_mapping()[SECTION] | {"waitSeconds": config.wait_seconds}
     return {SECTION: {each: section[each] for each in (key, *SHARED_KEYS) if each in section}}
 
 
-def unit_text(name: str, description: str, seconds: int, *after: str) -> str:
-    """Return the text of a oneshot's unit; it is the same for every config.
+def _unit_text(name: str, description: str, seconds: int, after: str, sockets: str = "") -> str:
+    """Render the unit file of a oneshot.
 
     Args:
-        name: the name of the unit and of its script.
-        description: the unit's purpose.
-        seconds: the time after which systemd ends the oneshot, so that the units ordered after it can continue.
-        after: the units after which it starts, in addition to those of the network.
+        name: the base name of the unit and its script.
+        description: the unit's description.
+        seconds: the start timeout, so that a hanging oneshot doesn't block the units ordered after it forever.
+        after: the units in ``After=``.
+        sockets: see ``_sockets``.
     """
-    return fill(
-        "oneshot.service",
-        NAME=name,
-        DESCRIPTION=description,
-        AFTER=" ".join((_NETWORK, *after)),
-        TIMEOUT_SECONDS=f"{seconds:d}",
-    )
+    values = {"NAME": name, "DESCRIPTION": description, "AFTER": after, "TIMEOUT_SECONDS": f"{seconds:d}"}
+    return fill("oneshot.service", MORE_SOCKETS=sockets, **values)
+
+
+def _sockets(config: Config) -> str:
+    """Return a unit setting for the sockets that reveal IPv6 source addresses, or an empty string."""
+    return "\nRestrictAddressFamilies=AF_INET6" if Family.IPV6 in config.route_overlap.families else ""
 
 
 def watch_part(config: Config, layout: Layout) -> Part:
-    """Return the watcher's part; no unit waits for the watcher or fails with it.
+    """Return the watcher part. No other unit waits for the watcher or depends on its success.
 
     Raises:
-        UnitError: systemd can't run this Python, or must not run it as root.
+        UnitError: systemd can't run this Python, or running it as root would be unsafe.
     """
     python = python_of(layout)
     if not python:
@@ -140,7 +148,7 @@ def watch_part(config: Config, layout: Layout) -> Part:
             "Python that depends on the environment or a home",
             hint="install hostrouting where every user finds it, or leave out watch.enabled",
         )
-    # string_is_safe in systemd's src/basic/string-util.c: quoting doesn't help.
+    # systemd rejects these characters even if quoted (string_is_safe in src/basic/string-util.c).
     if not python.isprintable() or any(letter in python for letter in "\"'\\"):
         raise UnitError(
             f"can't install {WATCH}.service: systemd refuses to run {python!r} because of the characters in its path",
@@ -148,7 +156,8 @@ def watch_part(config: Config, layout: Layout) -> Part:
         )
     textfile = config.watch.textfile
     folder = "" if textfile is None else f"ReadWritePaths={_quoted('-' + (textfile.rpartition('/')[0] or '/'))}"
-    text = fill(f"{WATCH}.service", READ_WRITE_PATHS=folder, PYTHON=_quoted(python))
+    values = {"READ_WRITE_PATHS": folder, "PYTHON": _quoted(python), "MORE_SOCKETS": _sockets(config)}
+    text = fill(f"{WATCH}.service", **values)
     return Part(
         WATCH,
         is_gated=False,
@@ -158,19 +167,19 @@ def watch_part(config: Config, layout: Layout) -> Part:
 
 
 def _quoted(word: str) -> str:
-    """Quote one argument in a line of a unit (systemd.syntax(7))."""
+    """Quote an argument for use in a unit file (see systemd.syntax(7))."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
 
 @attrs.frozen
 class Wanted:
-    """The parts that a config asks for, and the unit that they gate.
+    """The parts that a config enables, and the consumer that they gate.
 
     Args:
-        names: the parts that the config decides about; others don't change.
-        parts: the parts to install, which are among these.
-        consumer: the unit that the gate can block.
+        names: the parts to install or remove; all others are left alone.
+        parts: the parts to install, a subset of ``names``.
+        consumer: the gated unit.
     """
 
     names: tuple[str, ...]
@@ -179,13 +188,13 @@ class Wanted:
 
     @classmethod
     def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
-        """Return what a config asks for among the named parts, or among all configurable parts if none is named."""
+        """Return the parts that a config enables, limited to the given names if any are passed."""
         names = names or CONFIGURED
         return cls(names, tuple(part for part in wanted_parts(config, layout) if part.name in names), config.consumer)
 
 
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
-    """Return all parts that a config asks for."""
+    """Return all parts that a config enables."""
     return (
         *((routes_part(config, layout),) if config.static_routes.routes else ()),
         *((check_part(config, layout),) if config.route_overlap.expected_cidrs else ()),
@@ -194,17 +203,17 @@ def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:
 
 
 def is_watched(config: Config) -> bool:
-    """Return whether a config asks for a watcher and gives it something to do."""
+    """Return whether a config enables the watcher and gives it anything to watch."""
     return config.watch.enabled and config.is_gated
 
 
 def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
-    """Return the manifest with some parts replaced; the consumer changes only if the gate runs one of the wanted parts.
+    """Return the manifest with the wanted parts replaced; the consumer changes only if one of them is gated.
 
     Args:
         there: the current manifest.
-        wanted: the parts to replace, and their consumer.
-        layout: where the files are.
+        wanted: the parts to replace and their consumer.
+        layout: the file layout.
     """
     manifest = there.with_parts(wanted.names, {part.name: part.installed(layout) for part in wanted.parts})
     moves_gate = any(part.is_gated for part in wanted.parts)
@@ -212,12 +221,12 @@ def wanted_manifest(there: Manifest, wanted: Wanted, layout: Layout) -> Manifest
 
 
 def gate_files(layout: Layout, manifest: Manifest, scripts: Mapping[str, bytes]) -> list[BootFile]:
-    """Return the gate's files, or none if no part of the manifest needs the gate.
+    """Return the gate's files, or an empty list if no part needs the gate.
 
     Args:
-        layout: where the host's files are.
-        manifest: the manifest of the installation.
-        scripts: the contents of the parts' scripts, by the names of the parts.
+        layout: the host's file layout.
+        manifest: the installation's manifest.
+        scripts: the scripts' contents, by part name.
     """
     if not manifest.has_gate:
         return []

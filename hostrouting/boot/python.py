@@ -1,4 +1,4 @@
-"""Find the Python that units and scripts can start as root, isolated from its environment."""
+"""Find a Python interpreter that units and scripts can safely run as root."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hostrouting.boot.files import translate_errors
 from hostrouting.boot.layout import Layout
 from hostrouting.model.errors import FileError
 
-# This is longer than a cold start takes on a busy machine.
+# Generous enough for a cold start on a busy machine.
 _SECONDS = 30.0
 
 
 def python_of(layout: Layout) -> str:
-    """Return the path of the Python that a layout's units and scripts start, or an empty string if there is none.
+    """Return the path of the Python for a layout's units and scripts, or an empty string if it isn't suitable.
 
-    They start it with ``-I``, which ignores PYTHONPATH, the caller's folder and the packages in a home folder, because
-    another user may own them. If hostrouting is found only there, root must not start it.
+    It is run with ``-I``, which ignores PYTHONPATH, the working directory and the user's site-packages, because another
+    user may own them. If hostrouting can only be imported from there, running it as root is unsafe.
 
     Raises:
-        FileError: Python doesn't end in time.
+        FileError: running the interpreter times out.
     """
-    # The Python of an image can't be run here.
+    # Binaries in an image can't be executed on the build host.
     return sys.executable if not layout.is_this_host or _finds_hostrouting(sys.executable) else ""
 
 

@@ -1,4 +1,4 @@
-"""Read the sysctl that decides how a lost carrier affects the routes of an interface."""
+"""Read the sysctl that controls whether an interface's routes are ignored when its carrier is down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYSCTL = "/proc/sys/net/ipv4/conf/{}/ignore_routes_with_linkdown"
 
 
 def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes are skipped while they have no carrier, or None if there are no sysctls.
+    """Return the interfaces whose routes are ignored when the carrier is down, or None if the sysctl doesn't exist.
 
     Args:
         layout: the host's layout.
@@ -25,7 +25,7 @@ def devs_ignoring_linkdown(layout: Layout, links: Iterable[Link]) -> tuple[str, 
     def value(name: str) -> str | None:
         return read_text(layout.of(_SYSCTL.format(name)))
 
-    # The value of "all" applies to every interface (IN_DEV_ORCONF).
+    # "all" is ORed with the per-interface value (IN_DEV_ORCONF).
     if (of_all := value("all")) is None:
         return None
     return tuple(link.name for link in links if {of_all, value(link.name)} - {"0\n", None})

@@ -1,11 +1,10 @@
-"""The ``UnitManager`` that runs systemctl(1), for the running systemd or for the unit files of an image."""
+"""A ``UnitManager`` based on systemctl(1), for the running systemd or an image's unit files."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Sequence
-from copy import copy
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from hostrouting.boot.unit_files import UNIT_PATH
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
 
-# Reloading the units on a loaded machine takes seconds, not minutes. If the manager hangs longer, that is an error.
+# A daemon-reload on a busy machine takes seconds, not minutes, so a longer wait is treated as an error.
 ANSWER_SECONDS = 60.0
-# This limit applies while a run that was told to end is undone.
+# The timeout during the rollback of a cancelled run.
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be installed for the next boot"
@@ -28,35 +27,33 @@ _ROUTES_ONLY = "hostrouting apply --routes-only changes the kernel's routes alon
 
 @attrs.define
 class _Silence:
-    """What a run knows about whether systemd answers.
+    """Shared state about systemd's responsiveness.
 
     Args:
-        until: the monotonic time before which systemd isn't queried.
-        is_ending: whether the run was told to end while it waited for an answer.
+        until: don't call systemd before this monotonic time.
+        is_ending: whether the run was cancelled while waiting for systemd.
     """
 
     until: float = 0.0
     is_ending: bool = False
 
 
+@attrs.frozen
 class Systemctl:
-    """A ``UnitManager`` that runs systemctl(1).
+    """A ``UnitManager`` that calls systemctl(1).
 
     Args:
-        root: the root of an image, in which only unit files are changed (``systemctl --root``), or None for the running
+        root: an image's root folder, for changing unit files only (``systemctl --root``), or None for the running
             system.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
-        self._root = None if root is None else Path(root)
-        self._scope: CancelScope | None = None
-        self._silence = _Silence()
+    _root: str | os.PathLike[str] | None = None
+    _scope: CancelScope = attrs.field(factory=CancelScope, kw_only=True)
+    _silence: _Silence = attrs.field(factory=_Silence, kw_only=True)
 
     def within(self, scope: CancelScope) -> Systemctl:
-        """Return this systemd, but without waiting for answers once the scope has been cancelled."""
-        bound = copy(self)
-        vars(bound).update(_scope=scope)
-        return bound
+        """Return a copy whose calls stop waiting for systemd once the scope is cancelled."""
+        return attrs.evolve(self, scope=scope)
 
     def reload(self) -> None:
         """Reload the unit files."""
@@ -64,7 +61,7 @@ class Systemctl:
             self._run("daemon-reload")
 
     def enable(self, unit: str) -> None:
-        """Make a unit start at every boot."""
+        """Enable a unit."""
         self._run("enable", unit)
 
     def disable(self, unit: str) -> None:
@@ -73,7 +70,7 @@ class Systemctl:
             self._run("disable", unit)
 
     def restart(self, unit: str) -> None:
-        """Restart or start a unit, and wait until it has started."""
+        """Restart or start a unit and wait for the job to finish."""
         if self._root is None:
             self._run("restart", unit)
 
@@ -83,12 +80,12 @@ class Systemctl:
             self._run("start", "--no-block", unit)
 
     def stop(self, unit: str) -> None:
-        """Stop a unit, unless it doesn't run or doesn't exist."""
+        """Stop a unit if it is active."""
         if self.is_active(unit):
             self._run("stop", unit)
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Run a program once after some seconds, and again if it is killed."""
+        """Run a command once after a delay, and again if it gets killed."""
         if self._root is None:
             when = (f"--on-active={seconds}", "--timer-property=AccuracySec=100ms")
             how = ("--property=Type=oneshot", "--property=Restart=on-abnormal")
@@ -96,20 +93,20 @@ class Systemctl:
 
     def is_active(self, unit: str) -> bool:
         """Return whether a unit is running or starting."""
-        # The codes 3 and 4 stand for units that don't run or don't exist; the printed word decides.
+        # Exit codes 3 and 4 mean inactive and nonexistent, but only the printed state is reliable.
         words = ("active", "activating", "reloading")
         return self._root is None and self._run("is-active", unit, fine=(0, 3, 4)).strip() in words
 
     def is_enabled(self, unit: str) -> bool:
-        """Return whether a unit starts at every boot."""
-        # The code 1 stands for disabled, masked and (before systemd 253) missing units; the printed word decides.
+        """Return whether a unit is enabled."""
+        # Exit code 1 can mean disabled, masked or (before systemd 253) missing, so check the printed state instead.
         return self._run("is-enabled", unit, fine=(0, 1, 4)).strip() in ("enabled", "enabled-runtime")
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the units that a consumer stands for and whose settings can be read.
+        """Return the units that a consumer refers to.
 
-        For a template, these are the instances that are loaded, are enabled or have their own settings, and a
-        made-up one that doesn't exist.
+        For a template, these are all instances that are loaded, enabled or have their own unit files or drop-ins, plus
+        a dummy instance.
         """
         if self._root is not None:
             return ()
@@ -126,7 +123,7 @@ class Systemctl:
         return tuple(sorted(names - {consumer}))
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Return a unit's properties; if systemctl prints a property on several lines, join them with newlines."""
+        """Return a unit's properties, joining repeated ones with newlines."""
         properties = dict.fromkeys(names, "")
         if self._root is not None:
             return properties  # even with --root, systemctl would query the running system
@@ -137,16 +134,16 @@ class Systemctl:
         return properties
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the start order of the units that are loaded or enabled."""
+        """Return the ordering of all loaded or enabled units."""
         if self._root is not None:
             return {}
-        # systemd forgets units that have ended, with their Before=, and units that couldn't start because of a cycle.
+        # Stopped units get unloaded along with their Before=, and so do units that weren't started because of a cycle.
         enabled = {path.name for folder in _dependents("wants", "requires") for path in matching(folder, "*")}
         names = sorted({*units, *(name for name in enabled if "@." not in name)})
         after: dict[str, set[str]] = {}
         for block in self._run("show", "--property", "Id,After,Before,LoadState", "--", "*", *names).split("\n\n"):
             properties = dict(line.partition("=")[::2] for line in block.splitlines())
-            # systemd knows other units only by name, because some unit is ordered after them.
+            # Other units aren't loaded, just referenced in another unit's ordering.
             if properties.get("LoadState") == "loaded":
                 after.setdefault(properties["Id"], set()).update(properties["After"].split())
                 for later in properties["Before"].split():
@@ -156,17 +153,15 @@ class Systemctl:
     def _run(self, *words: str, fine: tuple[int, ...] = (0,), program: str = "systemctl") -> str:
         argv = [program, *([] if self._root is None else [f"--root={self._root}"]), *words]
         command = " ".join(argv)
-        # Otherwise each step of undoing a run would wait as long again, while it holds the lock.
+        # If systemd hangs, fail fast; otherwise, each rollback step would wait for the full timeout while holding the
+        # lock.
         asked_at = time.monotonic()
         if asked_at < self._silence.until:
             raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
         seconds = LAST_ANSWER_SECONDS if self._silence.is_ending else ANSWER_SECONDS
         try:
-            done = (
-                (self._scope or CancelScope())
-                .child(timeout=seconds)
-                .run(argv, env=os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}, check=False)
-            )
+            env = os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}
+            done = self._scope.child(timeout=seconds).run(argv, env=env, check=False)
         except TimedOut:
             self._silence.until = time.monotonic() + ANSWER_SECONDS
             raise UnitError(f"`{command}` gave no answer within {seconds:g} s", hint=_HANGS) from None
@@ -192,10 +187,10 @@ class Systemctl:
 
 @cache
 def running_systemd() -> Systemctl:
-    """Return this host's service manager; all callers share it, because it remembers whether systemd hangs."""
+    """Return the local host's service manager, a singleton because it remembers whether systemd hangs."""
     return Systemctl()
 
 
 def _dependents(*kinds: str) -> list[Path]:
-    """Return the folders whose links list the units that other units want or require."""
+    """Return all dependency folders of the given kinds, such as ``*.wants``."""
     return [found for kind in kinds for folder in map(Path, UNIT_PATH) for found in matching(folder, f"*.{kind}")]

@@ -1,7 +1,7 @@
-"""The systemd port, which defines what hostrouting needs from a service manager.
+"""The ``UnitManager`` protocol: everything that hostrouting needs from a service manager.
 
-``Systemctl`` (systemctl.py) implements it for the running system or an image, and ``FakeSystemd`` (fake_systemd.py) in
-memory.
+It is implemented by ``Systemctl`` (systemctl.py), for the running system or an image, and by the in-memory
+``FakeSystemd`` (fake_systemd.py).
 """
 
 from __future__ import annotations
@@ -11,82 +11,81 @@ from typing import Protocol
 
 from phases import CancelScope
 
-# An instance that doesn't exist, used to read the settings that every instance of a template gets.
+# A dummy instance name, used to query the settings common to all instances of a template.
 ANY_INSTANCE = "hostrouting-probe"
 
 
 class UnitManager(Protocol):
-    """A systemd, running or not; every method that fails raises ``UnitError``."""
+    """A service manager, either running or for an image; all methods raise ``UnitError`` on failure."""
 
     def within(self, scope: CancelScope) -> UnitManager:
-        """Return this systemd, but with methods that stop waiting for answers once the scope is cancelled.
+        """Return a copy whose methods stop waiting for systemd once the scope is cancelled.
 
-        They raise the scope's end then. Code that undoes changes uses a scope that is never cancelled.
+        They then raise the scope's ``Cancelled`` or ``TimedOut``. Rollback code passes a scope that is never cancelled.
         """
 
     def reload(self) -> None:
-        """Reload the unit files (``systemctl daemon-reload``); in an image, do nothing."""
+        """Reload the unit files (``systemctl daemon-reload``); no-op for an image."""
 
     def enable(self, unit: str) -> None:
-        """Make a unit start at every boot, according to its [Install] section."""
+        """Enable a unit according to its [Install] section."""
 
     def disable(self, unit: str) -> None:
-        """Undo ``enable``; if the unit isn't enabled, do nothing."""
+        """Disable a unit; no-op if it isn't enabled."""
 
     def restart(self, unit: str) -> None:
-        """Restart or start a unit, and wait until it has started, or until a oneshot has finished.
+        """Restart or start a unit and wait until it's up, or finished if it's a oneshot.
 
-        In an image, do nothing.
+        This is a no-op for images.
         """
 
     def start(self, unit: str) -> None:
-        """Start a unit without waiting for it; in an image, do nothing."""
+        """Start a unit without waiting for it; no-op for an image."""
 
     def stop(self, unit: str) -> None:
-        """Stop a unit if it is running; in an image, do nothing."""
+        """Stop a unit if it is active; no-op for an image."""
 
     def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        """Run a program once after some seconds, even if the caller ends before; in an image, do nothing.
+        """Run a command once after a delay, even if the caller has exited by then; no-op for an image.
 
         Args:
-            name: the name of the timer and of the service, without suffixes; both are removed when the program has
-                ended.
+            name: the base name of the timer and service units; both are removed after the command has finished.
             seconds: the delay in seconds.
-            argv: the program's path and its arguments.
+            argv: the command and its arguments.
         """
 
     def is_active(self, unit: str) -> bool:
-        """Return whether a unit is running; in an image, none is."""
+        """Return whether a unit is active; always False for an image."""
 
     def is_enabled(self, unit: str) -> bool:
-        """Return whether a unit starts at every boot."""
+        """Return whether a unit is enabled."""
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the units that a consumer stands for and whose settings can be read.
+        """Return the units that a consumer refers to.
 
         Args:
-            consumer: a service, or a template, which stands for all its instances.
+            consumer: a service, or a template to refer to all of its instances.
 
         Returns:
-            The sorted names; none in an image.
+            The sorted unit names; empty for an image.
         """
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
-        """Return a unit's properties as ``systemctl show`` prints them.
+        """Return a unit's properties as printed by ``systemctl show``.
 
-        A property that isn't set is an empty string; in an image, all of them are.
+        Unset properties are empty strings; for an image, all are.
 
         Args:
             unit: the unit's name.
-            names: the names of the properties.
+            names: property names.
         """
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the start order of all units that are loaded or start at boot.
+        """Return the ordering of all loaded or enabled units.
 
         Args:
-            units: more units to include.
+            units: additional units to include.
 
         Returns:
-            The units after which each unit starts; empty for an image.
+            For each unit, the units it is ordered after; empty for an image.
         """

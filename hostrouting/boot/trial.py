@@ -1,7 +1,8 @@
-"""The current trial of routes: its file in /run, and the systemd timer that ends it.
+"""The current route trial: its state file in /run and the systemd timer that ends it.
 
-The file has the end of the trial twice: by the clock since boot, which can't be set, and as text for users. The boot ID
-couldn't replace it: in a container, a unit with ``ProtectKernelTunables=`` sees another boot ID than the other units.
+The file stores the deadline twice: as CLOCK_BOOTTIME seconds, which aren't affected by clock changes, and as a
+timestamp for users. Storing the boot ID instead wouldn't work: in a container, a unit with ``ProtectKernelTunables=``
+sees a different boot ID than other units.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _TIMER, _SERVICE = f"{_UNIT}.timer", f"{_UNIT}.service"
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:
-    """Read a trial's file, which has the end of the trial and its config; return None if there is no trial.
+    """Return a trial's deadline and config from its file, or None if there is no trial.
 
     Raises:
-        FileError: the file was edited.
+        FileError: the file can't be parsed.
     """
     text = read_text(path)
     if text is None:
@@ -40,28 +41,28 @@ def read_trial(path: Path) -> dict[str, Any] | None:
 
 
 def standing(path: Path) -> str | None:
-    """Return the time at which the current trial ends, or None if there is no trial."""
+    """Return the current trial's deadline as a timestamp, or None if there is no trial."""
     document = read_trial(path)
     return None if document is None else document["until"]
 
 
 def uptime() -> float:
-    """Return the seconds since boot, including the time asleep, as in /proc/uptime."""
+    """Return the seconds since boot, including time spent suspended, like /proc/uptime."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def times_of(seconds: int) -> dict[str, Any]:
-    """Return the end of a trial that lasts so many seconds, in the form of its file."""
+    """Return the deadline of a trial that starts now, in the format of its file."""
     return {"until": rfc_3339(time.time() + seconds), "uptime": math.ceil(uptime() + seconds)}
 
 
 def is_overdue(layout: Layout) -> bool:
-    """Return whether the current trial is past its end.
+    """Return whether the current trial's deadline has passed.
 
-    This happens after a soft reboot or ``systemctl isolate``, which remove its timer.
+    This can happen after a soft reboot or ``systemctl isolate``, which remove the trial's timer.
 
     Raises:
-        FileError: the trial's file was edited.
+        FileError: the trial's file can't be parsed.
     """
     document = read_trial(layout.trial)
     if document is None or exists(layout.confirmed):
@@ -70,23 +71,23 @@ def is_overdue(layout: Layout) -> bool:
 
 
 def start_timer(host: Host, seconds: int) -> None:
-    """Make systemd end a trial after some seconds, whether or not the trial's script exists by then."""
-    # Stop the timer of an earlier trial.
+    """Schedule the script that ends a trial; it need not exist yet."""
+    # An earlier trial's timer may still be active.
     host.units.stop(_TIMER)
     host.units.stop(_SERVICE)
     host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", str(host.layout.trial_script)])
 
 
 def stop_timer(host: Host) -> None:
-    """Remove the timer of a trial that has ended."""
+    """Stop the timer after a trial has ended."""
     host.units.within(CancelScope()).stop(_TIMER)
 
 
 def put_back(host: Host) -> None:
-    """End a trial now, if there is one, with the script that would otherwise end it later.
+    """End the current trial, if any, by running its rollback script immediately.
 
     Raises:
-        UnitError: the script fails. If it can, it tries again when the trial's time is over.
+        UnitError: the script failed. If possible, it runs again at the trial's deadline.
     """
     host = host.within(CancelScope())
     if exists(host.layout.trial):

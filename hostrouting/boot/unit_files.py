@@ -1,4 +1,4 @@
-"""Find the unit files and drop-ins that systemd would read now."""
+"""Find the unit files and drop-ins that systemd would load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from hostrouting.boot.files import is_present, matching
 from hostrouting.boot.layout import Layout
 
-# From systemd.unit(5). If two files have the same name, the first one counts. Only the output of generators is read.
+# See systemd.unit(5). The first file of a given name takes precedence. Generators aren't run, but their output is
+# included.
 UNIT_PATH = (
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
@@ -27,10 +28,9 @@ UNIT_PATH = (
 
 
 def unit_names(unit: str) -> tuple[str, ...]:
-    """Return the names under which systemd looks for a unit's drop-ins and links, the most specific first.
+    """Return all names that systemd uses to look up a unit's drop-ins and dependency symlinks, most specific first.
 
-    For ``a-b@c.service`` they are ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and, for all services,
-    ``service``.
+    For example, ``a-b@c.service`` yields ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and ``service``.
     """
     stem, _, kind = unit.rpartition(".")
     prefix, at, _ = stem.partition("@")
@@ -40,21 +40,21 @@ def unit_names(unit: str) -> tuple[str, ...]:
 
 
 def unit_files(layout: Layout, unit: str) -> list[Path]:
-    """Return the files of a unit or of its template, including dangling links; the first file counts."""
+    """Return the files for a unit or its template, including dangling symlinks; the first one takes precedence."""
     paths = [layout.of(f"{folder}/{name}") for name in unit_names(unit)[:2] for folder in UNIT_PATH]
     return [path for path in paths if is_present(path)]
 
 
 def is_masked(path: Path) -> bool:
-    """Return whether a unit file or a drop-in is a link to /dev/null."""
+    """Return whether a unit file or drop-in is masked, i.e. a symlink to /dev/null."""
     return os.path.realpath(path) == os.devnull
 
 
 def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
-    """Return the drop-ins, by name, that systemd would read if it loaded a unit now.
+    """Return the drop-ins, by name, that systemd would load for a unit.
 
-    If several have the same name, the first one counts. The folders come in systemd's order, and within a folder those
-    of the more specific unit come first. Drop-ins for all services come last.
+    For drop-ins with the same name, the first one takes precedence. Folders are searched in systemd's order, and more
+    specific unit names come first within a folder. Drop-ins for all services come last.
     """
     *own, kind = unit_names(unit)
     folders = [f"{folder}/{name}.d" for folder in UNIT_PATH for name in own]
@@ -66,6 +66,6 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
 
 
 def settings(text: str) -> list[tuple[str, str]]:
-    """Return the settings (``KEY=value``) of a unit file, or of a file with the same syntax, in their order."""
+    """Parse the ``KEY=value`` settings of a unit file or a file with the same syntax, in order."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith(("#", ";")))
     return [(key.strip(), value.strip()) for key, equals, value in pairs if equals]

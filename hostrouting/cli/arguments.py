@@ -1,6 +1,6 @@
-"""The commands' names and arguments; ``commands`` and ``checking`` run them and explain them in their docstrings.
+"""The command-line parser. The help text comes from the docstrings in ``commands`` and ``checking``.
 
-Only the parser of the named command is built, because building all of them would take as long as a check.
+Only the requested command's parser is built, because building all of them would take as long as a check.
 """
 
 from __future__ import annotations
@@ -11,28 +11,23 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from itertools import groupby
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hostrouting import __version__
+from hostrouting.boot.host import Host
 from hostrouting.cli import checking, commands, trying
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
-from hostrouting.model.parsing import parse_cidr, parse_unicast_address
+from hostrouting.model.parsing import parse_any_cidr, parse_any_unicast_address
 from hostrouting.model.text import shown
-
-if TYPE_CHECKING:
-    from hostrouting.boot.host import Host
-
 
 ActionT = TypeVar("ActionT", bound=argparse.Action)
 
 _TRY_SECONDS_MAX = 86400
 _COMMAND = "COMMAND"
 
-# The limit for a snapshot. One with a million routes has 250 MB.
-_MIB_MAX = 1024
 _VERBOSE = "log each task when it starts and ends"
 
 _DESCRIPTION = """\
@@ -49,11 +44,12 @@ hostrouting COMMAND --help explains the further codes of check, fix, plan and do
 See it happen, on a throw-away copy of the kernel's tables: hostrouting demo
 """
 
+
 _WIDEST_COLUMNS = 120
 
 
 class Help(argparse.HelpFormatter):
-    """A help formatter that uses the terminal's width, breaks no words and keeps examples on their own lines.
+    """A help formatter that fits the terminal's width, never splits words and keeps each example on its own line.
 
     argparse's own formatter gets the width from shutil, which imports three compression modules.
     """
@@ -64,40 +60,27 @@ class Help(argparse.HelpFormatter):
         super().__init__(prog, width=min(asked, _WIDEST_COLUMNS) - 2)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return _wrapped(text, width)
+        return _wrapped(" ".join(text.split()), width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
         for is_prose, block in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
-            if is_prose:
-                lines += _wrapped(" ".join(block), width)
-            else:
-                lines += chain.from_iterable(_example(line, width) for line in block)
+            for paragraph in [" ".join(block)] if is_prose else block:
+                lines += _wrapped(paragraph, width, "" if is_prose else "      ") or [""]
         return "\n".join(indent + line for line in lines)
 
 
-def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     import textwrap
 
-    words = " ".join(text.split())
-    return textwrap.wrap(
-        words, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _example(line: str, width: int) -> list[str]:
-    """Return the lines of a command and its purpose; the purpose goes below the command if it doesn't fit beside it."""
-    if len(line) <= width:
-        return [line]
-    command, _, meaning = line.strip().partition("  ")
-    return [*_wrapped(command, width, "  ", "    "), *_wrapped(meaning, width, "      ", "      ")]
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises an error instead of ending the process."""
+    """An argument parser that raises ``UsageError`` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error about the arguments, with a hint to --help."""
+        """Raise ``UsageError`` with a pointer to --help."""
         raise UsageError(f"{message}; try {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
@@ -110,18 +93,17 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{shown(value)} isn't a command{f'; did you mean {near[0]}?' if near else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
-        # --help and --version use this. In Python 3.10, argparse's own method fails if the reader of the output has
-        # closed it.
+        # --help and --version use this. In Python 3.10, argparse's own method fails if the output is a closed pipe.
         say(message.removesuffix("\n"))
 
 
 class Word(NamedTuple):
-    """A command or a group of commands, whose function's docstring is the help.
+    """A command or command group; the docstring of ``run`` is its help text.
 
     Args:
         run: the function that runs the command; for a group, it returns the subcommands.
-        takes: the functions that add arguments to the parser, in order.
-        failed: the exit code of any failure that has no code of its own.
+        takes: functions that add arguments to the parser, in order.
+        failed: the default exit code for failures.
         is_followed: whether this is a group of subcommands.
     """
 
@@ -135,7 +117,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The namespace, with ``run`` and ``failed`` of the command, and with the host of --root as ``image``.
+        The namespace, including the command's ``run`` and ``failed``, and ``image``: the host for --root, or None.
 
     Raises:
         ConfigError: --root isn't an image.
@@ -145,12 +127,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
     listed = {name: Word(word.run) for name, word in _WORDS.items()}
     options = _parser({first: _WORDS[first]} if first in _WORDS else listed).parse_args(argv)
-    if getattr(options, "root", None) is None:
-        options.image = None
-        return options
-    from hostrouting.boot.host import Host
-
-    options.image = Host.image(options.root)
+    root = getattr(options, "root", None)
+    options.image = None if root is None else Host.image(root)
     return options
 
 
@@ -165,7 +143,7 @@ def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser
 
 
 def _name_commands(parser: Parser, words: Mapping[str, Word], *_: object) -> NoReturn:
-    """Print the commands and raise an error, because no command was given."""
+    """List the commands and report that one is missing."""
     width = max(map(len, words))
     complain("\n".join(f"  {name:{width}}  {_clause(word)}" for name, word in words.items()))
     parser.error("a command is missing")
@@ -177,7 +155,7 @@ def _clause(word: Word) -> str:
 
 
 def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
-    # The subparsers aren't marked as required, because argparse would then report a missing command for a wrong option.
+    # The subparsers aren't required, because argparse would then report a missing command instead of an unknown option.
     made = parser.add_subparsers(title="commands", metavar=_COMMAND, prog=prog)
     parser.set_defaults(run=partial(_name_commands, parser, words), failed=EXIT_FAILURE)
     for name, word in words.items():
@@ -201,14 +179,14 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
 
 
 def _add_config(parser: Parser) -> None:
-    """Add the argument that names the config."""
-    # This is Layout().config, repeated here because a line of help is no reason to import the layout.
+    """Add the CONFIG argument."""
+    # This duplicates Layout().config; importing the layout just for a help text would be too slow.
     default = "/etc/aks-flex-node/config.json"
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"a JSON file; {default} if none is named")
 
 
 def _add_output(parser: Parser) -> None:
-    """Add the option for the output's format."""
+    """Add the --output option."""
     parser.add_argument("--output", choices=("text", "json"), default="text", help="for people, or for programs")
 
 
@@ -218,7 +196,7 @@ def _add_snapshot(parser: Parser) -> None:
 
 
 def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Return a type for argparse that keeps the text of a ValueError, which argparse itself would drop."""
+    """Return an argparse type that preserves the message of a ValueError, which argparse would discard."""
 
     def parsed(text: str) -> object:
         try:
@@ -231,7 +209,7 @@ def _parsed(parse: Callable[[str], object]) -> Callable[[str], object]:
 
 def _add_cidr(parser: Parser) -> None:
     what = "a CIDR to expect; may be repeated"
-    parser.add_argument("--cidr", type=_parsed(parse_cidr), action="append", default=[], metavar="C", help=what)
+    parser.add_argument("--cidr", type=_parsed(parse_any_cidr), action="append", default=[], metavar="C", help=what)
 
 
 def _add_root(parser: argparse._ActionsContainer) -> None:
@@ -244,18 +222,13 @@ def _add_where(parser: Parser) -> None:
     _add_root(where)
     where.add_argument("--routes-only", action="store_true", help="only the kernel's routes: no files, units or check")
     what = "only the kernel's routes, and the check; undone after SECONDS unless confirmed"
-    where.add_argument(
-        "--try", type=_whole("seconds", _TRY_SECONDS_MAX), dest="try_seconds", metavar="SECONDS", help=what
-    )
+    where.add_argument("--try", type=_try_seconds, dest="try_seconds", metavar="SECONDS", help=what)
 
 
-def _whole(unit: str, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} from 1 to {most}")
-        return int(text)
-
-    return parse
+def _try_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _TRY_SECONDS_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to {_TRY_SECONDS_MAX}")
+    return int(text)
 
 
 def _add_folder(parser: Parser) -> None:
@@ -281,12 +254,12 @@ def _add_snapshots(parser: Parser) -> None:
     parser.add_argument("--output", choices=("text", "json", "html"), default="text", help=what)
     what = "also tell apart the hosts that are one event away, which takes several times as long"
     parser.add_argument("--one-event", action="store_true", help=what)
-    what = "read FILEs up to this size, and limit time and memory for each in proportion (default: 16)"
-    parser.add_argument("--max-mib", type=_whole("MiB", _MIB_MAX), default=16, metavar="MIB", help=what)
 
 
 def _add_address(parser: Parser) -> None:
-    parser.add_argument("address", type=_parsed(parse_unicast_address), metavar="ADDRESS", help="an IPv4 address")
+    parser.add_argument(
+        "address", type=_parsed(parse_any_unicast_address), metavar="ADDRESS", help="a unicast address, IPv4 or IPv6"
+    )
 
 
 def _add_fixed(parser: Parser) -> None:
@@ -319,7 +292,7 @@ def _add_from(parser: Parser) -> None:
 
 
 def _config() -> Mapping[str, Word]:
-    """Change our keys in a file that other components share.
+    """Change our keys in a file shared with other components.
 
     The keys are hostRouting and hostNetworking.
     """
@@ -329,10 +302,10 @@ def _config() -> Mapping[str, Word]:
 def _lb_probe() -> Mapping[str, Word]:
     """Let nodes answer Azure's IPv6 health probes.
 
-    The balancer probes IPv6 Services from fe80::1234:5678:9abc, a source that a node must not forward to another
-    interface. If a pod has to answer, the probe is lost, and the balancer removes the node from its pool. nftables
-    rules rewrite the source of incoming probes and the destination of outgoing answers. The key in CONFIG is
-    hostNetworking.loadBalancerProbe.
+    The balancer probes IPv6 Services from fe80::1234:5678:9abc, a link-local source address that a node must not
+    forward to another interface. Probes that a pod should answer are therefore dropped, and the balancer removes the
+    node from its pool. nftables rules rewrite the source address of incoming probes and the destination address of
+    replies. The CONFIG key is hostNetworking.loadBalancerProbe.
     """
     from hostrouting.cli.azure import probe
 
@@ -344,11 +317,11 @@ def _lb_probe() -> Mapping[str, Word]:
 
 
 def _azure_vnet() -> Mapping[str, Word]:
-    """Clean up what the CNI azure-vnet has left of pods.
+    """Clean up what the azure-vnet CNI has left behind for deleted pods.
 
-    If azure-vnet leaves rules and neighbours behind when a pod is deleted, a later pod with the same address can't be
-    reached. The clean-up removes only such leftovers, inside the CIDRs that CONFIG names in
-    hostNetworking.staleAzureVnet. It removes nothing that a running pod or another program uses.
+    If azure-vnet leaves rules and neighbours behind when a pod is deleted, a later pod with the same address is
+    unreachable. The clean-up removes only these leftovers, and only inside the CIDRs listed in CONFIG's
+    hostNetworking.staleAzureVnet. It never removes anything that a running pod or another program uses.
     """
     from hostrouting.cli.azure import vnet
 
@@ -357,9 +330,9 @@ def _azure_vnet() -> Mapping[str, Word]:
 
 
 def _completion(options: argparse.Namespace, _host: Host) -> int:
-    """Print a script that makes a shell complete our commands.
+    """Print a shell completion script.
 
-    To enable completion in new shells, write the script to the place where the shell looks for it:
+    To enable completion in new shells, write the script to the shell's completion directory:
 
       hostrouting completion bash > /usr/share/bash-completion/completions/hostrouting
       hostrouting completion zsh > /usr/local/share/zsh/site-functions/_hostrouting
@@ -368,7 +341,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> int:
     import shtab
 
     class Completing(Parser):
-        """A parser that marks the arguments that are paths."""
+        """A parser that enables path completion for arguments that are files or directories."""
 
         def _add_action(self, action: ActionT) -> ActionT:
             if action.metavar in ("CONFIG", "FILE"):

@@ -1,56 +1,56 @@
-"""Draw bars, which show the addresses of a CIDR as coloured cells, with a legend."""
+"""Draw a CIDR as a bar of coloured cells, with a legend."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Network
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hostrouting.model.parsing import RESERVED
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.parsing import is_inside, reserved_blocks
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 
 class CellKind(NamedTuple):
-    """A kind of cell, which says what happens to packets to its addresses.
+    """A cell's classification: what happens to packets sent to its addresses.
 
     Args:
-        kind: the kind of finding or note, or None if the packets leave through the uplinks.
-        devs: the interfaces that shadow the addresses, and those that would shadow them next, sorted. It is empty for
-            kinds that usually have many, such as a veth for each pod or a local address on each interface.
+        kind: the finding or note kind, or None if packets leave through the uplinks.
+        devs: the interfaces that shadow the addresses, and those that would shadow them next, sorted. Empty for kinds
+            that usually involve many interfaces, such as pods (one veth each) or local addresses.
     """
 
     kind: str | None = None
     devs: tuple[str, ...] = ()
 
 
-# Each unexpected answer, with its addresses.
-Bar = list[tuple[CellKind, tuple[IPv4Network, ...]]]
+# The unexpected answers in a CIDR, each with its address ranges.
+Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
 
 
-def cells(cidr: IPv4Network, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
-    """Draw a CIDR as cells, each of which stands for an equal part of it.
+def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
+    """Split a CIDR into equal cells and return the answer for each.
 
-    If a cell contains several answers, the worst one is drawn: failures come before notes, and notes before expected
-    answers. Among equals, the one with the fewest addresses in the bar is drawn. So a single failing address in a /12
-    is visible. If the number of cells is a power of two, each cell is a prefix.
+    If a cell contains several answers, the worst one is drawn: failures before notes, and notes before expected
+    answers. Ties go to the answer with the fewest addresses in the bar. This keeps a single failing address in a /12
+    visible. If the number of cells is a power of two, each cell is a prefix.
 
     Args:
         cidr: the CIDR to draw.
         bar: the CIDR's unexpected answers.
-        count: the number of cells; if it exceeds the number of addresses, each address gets several cells.
+        count: the number of cells; with more cells than addresses, each address gets several cells.
 
     Returns:
-        The answer that each cell shows, or None if none of its addresses is judged.
+        The answer for each cell, or None for a cell without checked addresses.
     """
 
-    def rank(part: tuple[CellKind, tuple[IPv4Network, ...]]) -> tuple[bool, int]:
+    def rank(part: tuple[CellKind, tuple[IpNetwork, ...]]) -> tuple[bool, int]:
         answer, ranges = part
         return not isinstance(answer.kind, FindingKind), sum(network.num_addresses for network in ranges)
 
-    judged = [cidr]
-    for block in filter(cidr.supernet_of, RESERVED):
+    judged: list[Any] = [cidr]
+    for block in (each for each in reserved_blocks(Family.of(cidr)) if is_inside(each, cidr)):
         judged = [
             part for each in judged for part in (each.address_exclude(block) if block.subnet_of(each) else [each])
         ]
@@ -68,8 +68,8 @@ class Paint(NamedTuple):
     """The appearance of a cell.
 
     Args:
-        symbol: a single character, for outputs without colours.
-        back: the background colour, one of a terminal's 256 colours.
+        symbol: a single character, for output without colours.
+        back: the background colour, as an index into the 256-colour palette.
         meaning: a short explanation for the legend.
         ink: the colour of the symbol.
     """
@@ -80,17 +80,17 @@ class Paint(NamedTuple):
     ink: int = 16
 
     def on(self, text: str) -> str:
-        """Return text as cells in one solid colour, of which only the middle character is visible.
+        """Return the text as cells in a solid colour, with only its middle character visible.
 
-        If the cells are copied, all of the text is copied.
+        Copying the cells from the terminal copies the whole text.
         """
         middle = len(text) // 2
         parts = ((self.back, text[:middle]), (self.ink, text[middle]), (self.back, text[middle + 1 :]))
         return "".join(f"\x1b[48;5;{self.back};38;5;{ink}m{part}\x1b[0m" for ink, part in parts if part)
 
 
-# Expected cells have calm colours, failures warm ones, and notes cool colours or grey. Adjacent colours differ in
-# lightness, not only in hue, and each has a symbol too, so no reader has to tell red from green.
+# Expected cells have muted colours, failures warm ones, and notes cool colours or grey. The palette is safe for
+# colour-blind readers: adjacent colours also differ in lightness, and each cell has a symbol.
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
@@ -102,8 +102,8 @@ KINDS: dict[str | None, Paint] = {
 }
 
 
-# An H200 has eight InfiniBand interfaces. For more answers than that only the symbols differ, and for more than 21 only
-# the texts. N and X are used by other kinds.
+# Eight colours are enough for the InfiniBand interfaces of an H200. Beyond 8 answers the colours repeat, and beyond 21
+# the symbols too. N and X are reserved for other kinds.
 _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
 
 
@@ -111,14 +111,14 @@ _NAMES = 4
 
 
 def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dict[CellKind | None, Paint]:
-    """Give each answer its own symbol and colour while there are unused ones.
+    """Assign a symbol and a colour to each answer, reusing them only when they run out.
 
     Args:
-        drawn: the answers, in the order in which they appear.
+        drawn: the answers, in order of appearance.
         default_devs: the expected interfaces.
 
     Returns:
-        The paint of each answer: first the expected answer, then failures, notes and parts that aren't judged.
+        The paint for each answer: first the expected answer, then failures, notes and unchecked cells.
     """
     answers = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}
@@ -134,7 +134,7 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
 
 
 def dev_words(devs: Sequence[str]) -> str:
-    """Return a short text for a list of interfaces, such as ``ib0-ib7``."""
+    """Return a compact list of interfaces, such as ``ib0-ib7``."""
     runs = _runs(devs)
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs[:_NAMES]]
     rest = sum(map(len, runs[_NAMES:]))
@@ -145,7 +145,7 @@ _NUMBERED = r"(?s)(.*\D)(0|[1-9][0-9]{0,8})"
 
 
 def _runs(devs: Iterable[str]) -> list[list[str]]:
-    """Group interfaces whose names end in consecutive numbers."""
+    """Group interfaces with consecutive trailing numbers."""
     parts = [
         (match[1], int(match[2]), dev) if (match := re.fullmatch(_NUMBERED, dev)) else (dev, -1, dev) for dev in devs
     ]

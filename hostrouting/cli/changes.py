@@ -1,20 +1,19 @@
-"""Format changes of routes, files and units, either made or planned, as text."""
+"""Format changes to routes, files and units, either made or planned, as text."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
+from hostrouting.cli.report import overlap_text
+from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
+from hostrouting.overlap.findings import OverlapReport
 
 if TYPE_CHECKING:
-    from hostrouting.config.routing import Config
-    from hostrouting.overlap.findings import OverlapReport
     from hostrouting.routes.plan import RoutePlan
     from hostrouting.tasks.preview import Plan
 
@@ -30,28 +29,26 @@ _PAINT = {
 
 
 def changes_lines(changes: Changes) -> list[str]:
-    """Return one line for each change: first the routes, then the files, then the units."""
+    """Return one line per change: routes first, then files, then units."""
     return [*_lines((*changes.routes, *changes.files, *changes.units), {})]
 
 
 def changed_text(plan: RoutePlan, changes: Changes) -> str:
-    """Return one line for each change and each unchanged route, and a final line if nothing was changed."""
+    """Return one line per change and per unchanged route, plus a final line if nothing has changed."""
     lines = changes_lines(Changes(changes.routes)) + _foreign_lines(plan, "unchanged") + changes_lines(changes.of_boot)
     return "\n".join(lines if changes else [*lines, NOTHING])
 
 
 def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> str:
-    """Return the changes, followed by the verdict on the expected CIDRs if there are any."""
+    """Return the changes, followed by the check's result if any CIDRs are expected."""
     text = changed_text(plan, changes)
     if not overlap.cidrs:
         return text
-    from hostrouting.cli.report import overlap_text
-
     return f"{text}\n{overlap_text(overlap, width=columns(sys.stdout))}"
 
 
 def plan_text(plan: Plan, config: Config) -> str:
-    """Return the planned changes of routes, files and units, and the verdict on the consumer's next start."""
+    """Return the planned changes to routes, files and units, and whether the consumer could start."""
     marks = {"added": "+", "replaced": "~", "removed": "-"}
     lines = [*_lines(plan.changes.routes, marks), *_foreign_lines(plan.routes, "=")]
     if plan.missing is not None:
@@ -77,7 +74,7 @@ _IMPERATIVE = {"enabled": "enable", "disabled": "disable", "restarted": "restart
 
 
 def boot_lines(boot: Changes) -> list[str]:
-    """Return the planned changes of files as diffs, and one line for each planned change of a unit."""
+    """Return the planned file changes as diffs, and one line per planned unit change."""
     return [
         *(line for change in boot.files for line in diff_lines(change)),
         *(_PAINT[each.action](f"{_IMPERATIVE[each.action]} {each.what}") for each in boot.units),
@@ -85,7 +82,7 @@ def boot_lines(boot: Changes) -> list[str]:
 
 
 def diff_lines(change: Change) -> list[str]:
-    """Return a file's planned change as a unified diff, or only its name if it is removed, or new and long."""
+    """Return a planned file change as a unified diff, or just the name for removed files and long new ones."""
     import difflib
 
     name, before, after = clean(str(change.what)), (change.before or "").splitlines(), (change.after or "").splitlines()
@@ -103,14 +100,11 @@ def diff_lines(change: Change) -> list[str]:
 
 
 def _lines(changes: Iterable[Change], marks: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each change, starting with the mark of its kind."""
-    # There may be thousands of lines that differ only in the route.
-    for action, alike in groupby(changes, attrgetter("action")):
-        word = marks.get(action) or action.ljust(len("unchanged"))
-        start, end = _PAINT.get(action, str)(f"{word} \n").split("\n")
-        for each in alike:
-            was = "" if each.was is None else dim(f"  was: {clean(str(each.was))}")
-            yield f"{start}{clean(str(each.what))}{end}{was}"
+    """Yield one line per change, prefixed with its mark or action."""
+    for each in changes:
+        word = marks.get(each.action) or each.action.ljust(len("unchanged"))
+        was = "" if each.was is None else dim(f"  was: {clean(str(each.was))}")
+        yield _PAINT.get(each.action, str)(f"{word} {clean(str(each.what))}") + was
 
 
 def _foreign_lines(plan: RoutePlan, word: str) -> list[str]:

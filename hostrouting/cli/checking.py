@@ -1,64 +1,66 @@
-"""The commands that judge a host; each docstring is the command's help."""
+"""Commands that check a host. Each docstring doubles as the command's help text."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 import phases
+from hostrouting.boot.host import Host
+from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.layout import page_text
-from hostrouting.cli.options import UsageError, asked_host, has_config, load, read, read_with_cidrs
+from hostrouting.cli.nagios import nagios
+from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
+from hostrouting.cli.report import fix_lines, overlap_picture, overlap_text
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_as_asked, say_json
+from hostrouting.config.routing import Config
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import clean
+from hostrouting.overlap.check import uplink_patterns
+from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.wording import advice, summary
+from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config, StaticRoute
-    from hostrouting.model.changes import Changes
-    from hostrouting.overlap.findings import OverlapReport
-
 
 def check(options: argparse.Namespace, host: Host) -> int:
-    """Check now that every expected CIDR leaves through the node's uplink.
+    """Check that traffic to every expected CIDR leaves through the node's uplink.
 
-    The check judges every address. It cuts each CIDR into ranges inside which the kernel's answer can't change, and
-    asks the kernel about each range. If a policy rule has a "from", it also asks about connections from the source
-    address that the kernel would choose for them. It waits at most waitSeconds for a default route (30 without a
-    CONFIG), and for InfiniBand's addresses as settleSeconds says. It writes no marker. With --one-event it also says
-    what a single event would break, which changes neither the verdict nor the exit code. It exits with 0 if all is
-    well, with 1 if a CIDR is shadowed, has no route or is discarded, and with 2 if it can't judge. With --output nagios
-    it exits with 0, 1 (failures, WARN), 2 (failures, STRICT) or 3.
+    The check judges every address. It splits each CIDR into ranges with a uniform lookup result, and queries the kernel
+    for each range. If a policy rule has a "from" selector, it repeats the lookup with the source address that the
+    kernel would choose. It waits up to waitSeconds for a default route (30 without a CONFIG), and up to settleSeconds
+    for InfiniBand addresses. It writes no marker. With --one-event it also reports what a single event would break,
+    without affecting the verdict or the exit code. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
+    route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0 (OK), 1 (failures in
+    WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
 
       hostrouting check                         the CIDRs of /etc/aks-flex-node/config.json, or of the installation
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     no file is read
+      hostrouting check --cidr fd00:10:96::/108                      IPv6, by the uplinks of IPv4
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host (waits for nothing)
       hostrouting check --one-event             also after each event that an interface or a network manager may have
       hostrouting check --output svg > check.svg                     a picture for a ticket
       hostrouting check --output nagios                              one line with performance data (waits for nothing)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, where no watcher writes them (likewise)
     """
-    from hostrouting.cli.nagios import nagios
-    from hostrouting.cli.report import overlap_picture, overlap_text
-    from hostrouting.overlap.findings import Verdict
-
     if options.report:
         return _explain_verdict(host)
     on = asked_host(options, host)
     document, config = read_with_cidrs(options, host) if _is_asked(options, host) else (None, _installed(host))
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
-    # CONFIG may be meant for another host than the snapshot's.
+    # CONFIG may belong to a different host than the snapshot.
     result = _check(config, on, document if on.snapshot is None else None, one_event=options.one_event)
     if options.output == "nagios":
         code, line = nagios(result)
@@ -71,7 +73,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
     elif options.output == "prometheus":
         from hostrouting.overlap.metrics import check_metrics, exposition, gate_metrics
 
-        # There are no files in a snapshot.
+        # A snapshot doesn't include files.
         gate = () if on.snapshot is not None else gate_metrics(on.layout, result.mode)
         say(exposition(*gate, *check_metrics(result, int(time.time()))).rstrip())
     else:
@@ -82,7 +84,7 @@ def check(options: argparse.Namespace, host: Host) -> int:
 
 
 def _is_asked(options: argparse.Namespace, host: Host) -> bool:
-    """Return whether the expectations come from the command line or the default config, or a snapshot was given."""
+    """Return whether --cidr, --snapshot or CONFIG is given, or the default config exists."""
     return bool(options.cidr) or options.snapshot is not None or has_config(options, host)
 
 
@@ -100,11 +102,11 @@ to find the cluster's CIDRs:
 
 
 def _next_lines(report: OverlapReport, host: Host) -> list[str]:
-    """Return the next steps for the user if nothing could be judged."""
-    from hostrouting.overlap.findings import UnknownReason
-
+    """Return suggested next steps if there is no verdict."""
     if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
-        return ["to see why there is none: ip -4 address; ip -4 route; networkctl status"]
+        is_ipv6 = any(each.family.value == 6 and each.reason == report.reason for each in report.families)
+        ip = "ip -6" if is_ipv6 else "ip -4"
+        return [f"to see why there is none: {ip} address; {ip} route; networkctl status"]
     if report.reason_kind is not UnknownReason.NOTHING_EXPECTED:
         return []
     from hostrouting.overlap.suspects import taken_networks
@@ -120,8 +122,6 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
 def _check(
     config: Config, host: Host, document: dict[str, Any] | None = None, *, one_event: bool = False
 ) -> OverlapReport:
-    from hostrouting.tasks import queries
-
     task = phases.task("check")(
         lambda scope: queries.check(config, host=host, scope=scope, document=document, one_event=one_event)
     )
@@ -134,18 +134,16 @@ def _without_waits(config: Config) -> Config:
 
 
 def _explain_verdict(host: Host) -> int:
-    """Judge again with the installed config, explain the verdict on standard error, and write the report.
+    """Repeat the check with the installed config, explain the verdict on stderr, and write the report.
 
     Returns:
-        0, or 1 if the marker disagrees. In that case nothing is explained or written, because the script's verdict
-        counts.
+        0, or 1 if the verdict differs from the marker. In that case no report is written, because the boot script's
+        verdict is authoritative.
     """
     from hostrouting.boot.files import write_if_changed
-    from hostrouting.boot.manifest import Manifest
     from hostrouting.overlap.markers import marked_verdict
-    from hostrouting.overlap.wording import advice, summary
 
-    report = _check(_without_waits(Manifest.load(host.layout).config), host)
+    report = _check(_without_waits(_installed(host)), host)
     marked = marked_verdict(host.layout)
     if report.verdict is not marked:
         complain(f"hostrouting: the marker says {marked}, and the host is now {report.verdict}")
@@ -159,17 +157,17 @@ def _explain_verdict(host: Host) -> int:
 def explain(options: argparse.Namespace, host: Host) -> int:
     """Explain where traffic to ADDRESS goes, and why.
 
-    The command follows each lookup that a socket makes for the address. It shows the policy rules in their order and
-    why the kernel passes each, the entry that wins in a table, the interface, and the source address that a connection
-    gets. Then it follows the second lookup, which uses that source. It compares the result with CONFIG's expectation
-    for the CIDRs around the address. Without a CONFIG, or if no CIDR contains the address, it expects the uplinks. It
-    exits with 0 if the address goes as expected, with 1 if not, and with 2 if there is nothing to compare with.
+    The command traces each route lookup that a socket performs for the address. It shows the policy rules in order and
+    why the kernel skips each, the matching route, the outgoing interface, and the source address that a connection
+    would use. Then it traces the second lookup, which includes that source address. It compares the result with the
+    expected interfaces for the CIDRs in CONFIG that contain the address. Without a CONFIG or a matching CIDR, it
+    expects the uplinks. It exits with 0 if the result is as expected, with 1 if not, and with 2 if the expected
+    interface is unknown.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on another host
     """
     from hostrouting.cli.pages import explanation_page
-    from hostrouting.tasks import queries
 
     config = load(options, host) if has_config(options, host) else None
     on = asked_host(options, host)
@@ -184,55 +182,49 @@ def explain(options: argparse.Namespace, host: Host) -> int:
 
 
 def fix(options: argparse.Namespace, host: Host) -> int:
-    """Print the config that fixes what a check finds.
+    """Print a config that fixes the failures found by the check.
 
-    The fix consists of the fewest routes that cover every failing address and no address that is fine. Each route is
-    longer than the route that wins there. With CONFIG the command prints the whole document with these routes merged
-    in, as if its own routes were already installed. With --cidr alone it prints a document that has only the proposal.
-    On standard error it says what no route can fix, and what else the fix changes. It changes nothing itself, unless
-    --in-place makes it write CONFIG's file, in which all text outside hostRouting stays the same byte for byte. It
-    exits with 0, with 1 if something isn't fixable (it prints the rest), and with 2 if it can't judge.
+    The fix is the smallest set of routes that covers every failing address and no passing ones. Each route is more
+    specific than the one that currently matches. With CONFIG, the command assumes that CONFIG's routes are installed,
+    and prints the whole document with the new routes merged in. With --cidr alone, it prints a document that contains
+    only the proposal. It reports on stderr what no route can fix, and any side effects of the fix. It changes nothing
+    unless --in-place is given, which updates CONFIG and preserves everything outside hostRouting byte for byte. It
+    exits with 0 on success, with 1 if some failures can't be fixed (it still prints the rest), and with 2 if there is
+    no verdict.
 
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
-      hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes netplan keeps
+      hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """
     from hostrouting.boot.nameservers import nameservers
-    from hostrouting.cli.changes import NOTHING, changes_lines
-    from hostrouting.cli.report import fix_lines
-    from hostrouting.model.changes import Changes
-    from hostrouting.overlap.findings import NoteKind, Verdict
-    from hostrouting.tasks import queries
     from hostrouting.tasks.preview import as_installed
 
     document, config = read_with_cidrs(options, host)
     if options.in_place and document is None:
-        raise UsageError("--in-place changes a config: name it beside --cidr")
+        raise UsageError("--in-place needs a CONFIG in addition to --cidr")
     on = asked_host(options, host)
-    # A config says everything that is wanted. A proposal for CIDRs alone will be added to a config that isn't known
-    # here.
-    backend = on.routes if document is None else as_installed(config, on.routes)
+    # A config is complete. A proposal for --cidr alone will be merged into a config that we don't know.
+    backends = None if document is None else as_installed(config, on)
     servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
-    task = phases.task("check")(lambda scope: queries.check_kernel(config, on, backend, scope, servers))
+    task = phases.task("check")(lambda scope: queries.check_kernel(config, on, backends, scope, servers))
     result = run_task(task)
     contested = (f"mind: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
     for line in (*fix_lines(result), *contested):
         complain(line)
     proposal, changes = None, Changes()
-    if is_judged := result.verdict is not Verdict.UNKNOWN or not result.cidrs:
-        if config.static_routes.routes and backend is not on.routes:
-            complain("the fix relies on the routes that CONFIG already has; hostrouting apply installs them")
+    is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
+    if not is_unknown or result.findings:
         path = host.layout.config if options.config is None else options.config
-        proposal, changes = _proposal(options, document, result.fix.routes, on, path, config.uplinks)
+        proposal, changes = _proposal(options, document, result, on, path, config)
     if options.output == "json":
         found = {"overlap": result.to_json(), "fix": result.fix.to_json()}
         say_json({"host": result.host} | changes.to_json() | found | {"format": options.format, "proposal": proposal})
     elif options.in_place:
         say("\n".join(changes_lines(changes)) or NOTHING)
-    elif proposal is not None:
+    elif proposal not in (None, ""):
         say(proposal if isinstance(proposal, str) else to_json_text(proposal).rstrip())
-    if not is_judged:
+    if is_unknown:
         return EXIT_CHECK_UNKNOWN
     return EXIT_FAILURE if result.fix.unfixable else 0
 
@@ -240,39 +232,44 @@ def fix(options: argparse.Namespace, host: Host) -> int:
 def _proposal(
     options: argparse.Namespace,
     document: dict[str, Any] | None,
-    entries: Sequence[StaticRoute],
+    report: OverlapReport,
     on: Host,
     path: Path | str,
-    uplinks: tuple[str, ...] | None,
+    config: Config,
 ) -> tuple[dict[str, Any] | str, Changes]:
-    """Return the proposal, as a document or in another format, and the changes that were made to write it."""
+    """Return the proposal in the requested format, and the file changes made for --in-place."""
     from hostrouting.cli.fixing import fixed
-    from hostrouting.model.changes import Changes
     from hostrouting.routes import formats
     from hostrouting.routes.resolve import resolve
 
+    by_family = {
+        family: [each for each in report.fix.routes if Family.of(each.destination) is family] for family in Family
+    }
     if options.format != "config":
-        kernel = on.routes
-        main = kernel.routes(Table.MAIN)
-        routes, missing = resolve(entries, kernel.links(), kernel.addresses(), main, uplinks)
-        if missing:
-            raise RouteError(f"can't fill in the routes without {missing}")
+        routes: list[Route] = []
+        for family, wanted in by_family.items():
+            if not wanted:
+                continue
+            kernel = on.routes_of(family)
+            main, by = kernel.routes(Table.MAIN), uplink_patterns(config, kernel, on.routes)
+            resolved, missing = resolve(wanted, kernel.links(), kernel.addresses(), main, by)
+            if missing:
+                raise RouteError(f"can't fill in the routes without {missing}")
+            routes += resolved
         write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
         return write(routes).rstrip(), Changes()
-    if document is not None and entries and not options.in_place:
-        complain(f"{clean(str(path))} isn't changed; --in-place writes it there")
-    return fixed(path, document, entries, options.cidr, is_in_place=options.in_place)
+    return fixed(path, document, report.fix.routes, options.cidr, is_in_place=options.in_place)
 
 
 def judge(options: argparse.Namespace, host: Host) -> int:
-    """Check many hosts from their snapshots at once, and group them by what is wrong.
+    """Check many hosts from their snapshots, and group them by failure.
 
-    Each FILE is the output of hostrouting snapshot on a host. If it doesn't name the host, the file's name is used.
-    Hosts with the same failures (kind, CIDR, interfaces) and the same fix form one group. If a FILE can't be read, or
-    takes too much time or memory, the verdict on its host is unknown, and the command continues with the others. With
-    --one-event, hosts that a single event would lead astray permanently form separate groups. The command uses all
-    cores, and docs/howto/many-hosts.md shows how to use more machines. It exits with 0 if all is well, with 1 if a host
-    fails, and otherwise with 2 if a host can't be judged.
+    Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name, the file name is
+    used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are grouped together. If a FILE can't
+    be read, or takes too much time or memory, its host's verdict is unknown and the command continues with the others.
+    With --one-event, hosts that a single event would break permanently are grouped separately. The command uses all
+    cores; docs/howto/many-hosts.md shows how to use several machines. It exits with 0 if all hosts pass, with 1 if any
+    host fails, and otherwise with 2 if any verdict is unknown.
 
       hostrouting judge config.json snapshots/*.json
       hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs hostrouting[html]
@@ -280,19 +277,15 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     from importlib.util import find_spec
 
     from hostrouting.cli import fleet
-    from hostrouting.overlap.findings import Verdict
     from hostrouting.overlap.fleet import judge as judge_all
 
-    library = fleet.LIBRARIES.get(options.output)
-    if library is not None and find_spec(library) is None:
-        how = f"pip install 'hostrouting[{options.output}]'"
-        raise HostRoutingError(f"--output {options.output} needs {library}, which isn't installed", hint=how)
+    if options.output == "html" and find_spec("jinja2") is None:
+        how = "pip install 'hostrouting[html]'"
+        raise HostRoutingError("--output html needs jinja2, which isn't installed", hint=how)
     config = load(options, host)
     report = run_task(
         phases.task("judge")(
-            lambda scope: judge_all(
-                options.snapshots, config, max_mib=options.max_mib, scope=scope, one_event=options.one_event
-            ),
+            lambda scope: judge_all(options.snapshots, config, scope=scope, one_event=options.one_event)
         )
     )
     if options.output == "html":
@@ -305,17 +298,16 @@ def judge(options: argparse.Namespace, host: Host) -> int:
 
 
 def doctor(options: argparse.Namespace, host: Host) -> int:
-    """Say whether the gate on this host holds, and what may break it.
+    """Report whether this host's gate works, and what may break it.
 
-    The doctor first reports the check's current verdict. Then it examines the units as systemd has loaded them, every
-    installed file, the kernel's routes, and programs that may remove these routes. It prints a fix with each finding,
-    and changes nothing. If there is no CONFIG, and no default one either, it compares the installation with the config
-    that it was made from. It exits with 1 if anything is broken, and otherwise with 0, even if it lists things that may
-    break later.
+    The doctor first reports the check's current verdict. Then it examines the loaded systemd units, every installed
+    file, the kernel's routes, and programs that may remove these routes. It prints a hint with each finding, and
+    changes nothing. If neither CONFIG nor the default config exists, it compares the installation with the config that
+    was used to create it. It exits with 1 if anything is broken, and otherwise with 0, even if it reports risks.
 
-    With --output preflight it prints JSON in the form of AKSFlexNode's preflight, without any value of CONFIG.
+    With --output preflight it prints JSON in AKSFlexNode's preflight format, without any values from CONFIG.
 
-      ✓ is fine;  ✗ is broken now;  • may break later;  ? couldn't be examined
+      ✓ fine;  ✗ broken now;  • may break later;  ? couldn't be examined
     """
     import shlex
 
@@ -326,16 +318,14 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
 
     is_preflight = options.output == "preflight"
     if not is_preflight and (options.ignore_preflight_errors or options.fail_on_warnings):
-        raise UsageError("--ignore-preflight-errors and --fail-on-warnings are for --output preflight")
+        raise UsageError("--ignore-preflight-errors and --fail-on-warnings require --output preflight")
     host = options.image or host
     is_there = has_config(options, host)
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
-    document, config = read(options, host) if is_there else (None, None)
+    config = load(options, host) if is_there else None
     checks = CHECKS + sections.checks(options, host, has_config=is_there)
     report = run_task(
-        phases.task("doctor")(
-            lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope, document=document)
-        )
+        phases.task("doctor")(lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope))
     )
     if is_preflight:
         is_strict = options.fail_on_warnings or options.strict

@@ -1,4 +1,4 @@
-"""The commands that change or show something; each docstring is the command's help."""
+"""Commands that change or show something. Each docstring doubles as the command's help text."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import phases
+from hostrouting.boot.host import Host
+from hostrouting.cli.changes import NOTHING, applied_text, changed_text, changes_lines, plan_text
 from hostrouting.cli.options import asked_host, load
 from hostrouting.cli.output import complain, patience, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked
-
-if TYPE_CHECKING:
-    from hostrouting.boot.host import Host
+from hostrouting.cli.trying import try_routes
+from hostrouting.config.routing import Config
+from hostrouting.model.errors import FileError
+from hostrouting.model.jsonable import to_json_text
+from hostrouting.tasks import queries
 
 _LINE_SECONDS = 1.0
 
 
 def demo(_options: argparse.Namespace, _host: Host) -> int:
-    """Show the whole story in a throw-away network namespace.
+    """Demonstrate hostrouting in a throw-away network namespace.
 
-    The demo builds a node like Azure's H200 machines. Its interface eth0 has the default route, and the connected /16
-    routes of ib0 to ib7 shadow the cluster's network. The demo checks, installs more specific routes, checks again, and
-    cleans up. It never touches the host's tables, and needs no root where user namespaces are allowed. Where namespaces
-    are refused, it uses a kernel in memory.
+    The demo simulates an Azure H200 node. The default route uses eth0, and the connected /16 routes on ib0 to ib7
+    shadow the cluster's network. The demo runs a check, installs more specific routes, checks again, and cleans up. It
+    never touches the host's routing tables, and doesn't need root if unprivileged user namespaces are enabled. If
+    namespaces aren't available, it uses an in-memory fake kernel.
     """
     import signal
     import subprocess
 
-    # Use exactly the modules of this process: -m alone would search the caller's folder first.
+    # Use this process's sys.path, because -m would search the current directory first.
     program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
-    # Ctrl-C reaches both processes. SIGINT is blocked in the child, which may still be importing, so the child gets
-    # SIGTERM.
+    # Ctrl-C reaches both processes. The child may still be importing, so SIGINT is blocked there and it is sent SIGTERM
+    # instead.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
@@ -47,33 +50,29 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
-    """Install the routes, the check and the gate of CONFIG, and check now.
+    """Install CONFIG's routes, check and gate, and run the check.
 
-    The command first installs the static routes, either all of them or none, and then checks. For every boot it
-    installs scripts, units and the gate. The gate is two drop-ins that hold back the consumer (systemd-nspawn@.service,
-    or the unit that CONFIG names) until the routes are installed and the check has passed. The command never stops or
-    restarts a running machine. It removes parts that an earlier run installed and that CONFIG no longer asks for. It
-    lists every route, file and unit that it changes, even if it fails half-way. With --output json it prints one
-    document, whatever the exit code. This has "host", "changed", lists of "routes", "files" and "units", "overlap", and
-    "error" if it fails.
+    The command first installs the static routes, either all or none, and then runs the check. For later boots, it
+    installs scripts, units and the gate. The gate consists of two drop-ins that hold back the consumer
+    (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed and the check has passed. The
+    command never stops or restarts a running machine. It removes anything from an earlier run that is no longer in
+    CONFIG. It lists every route, file and unit that it changes, even if it fails half-way. With --output json it always
+    prints a single document, regardless of the exit code. The document has "host", "changed", lists of "routes",
+    "files" and "units", "overlap", and "error" on failure.
 
-    With --try it changes only the kernel's routes, and checks. When the time is over, systemd restores the former
-    routes, even if other processes have died. To keep the routes and install the rest, confirm them with
-    hostrouting confirm, or with Enter on a terminal. Ctrl-C restores the former routes at once, and so does a failing
-    check in STRICT mode. During the trial the watcher leaves routes alone. Another apply, remove or a start of the
-    consumer ends the trial. That start is judged as the installation says.
+    With --try it only changes the kernel's routes and runs the check. When the timeout expires, systemd restores the
+    previous routes, even if other processes have died. To keep the routes and install the rest, run hostrouting
+    confirm, or press Enter on a terminal. Ctrl-C restores the previous routes immediately, as does a failing check in
+    STRICT mode. The watcher doesn't change routes during a trial. Another apply, a remove or a start of the consumer
+    ends the trial. Such a start is checked against the installed config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
       hostrouting apply --root /mnt/image config.json        takes effect at the image's first boot
     """
-    from hostrouting.cli.changes import applied_text, changed_text
-
     on = options.image or host
     config = load(options, on)
     if options.try_seconds is not None:
-        from hostrouting.cli.trying import try_routes
-
         return try_routes(options, config, host)
     if options.routes_only:
         from hostrouting.tasks.install_routes import InstallRoutes
@@ -99,15 +98,14 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 
 
 def plan(options: argparse.Namespace, host: Host) -> int:
-    """Show what apply would change, and change nothing.
+    """Show what apply would change, without changing anything.
 
-    The plan marks each route: + is added, ~ is replaced, - is removed, = is there already. It shows files as diffs,
-    then units, and finally whether the consumer's next start would be admitted. It exits with 2 if there is anything to
-    change, and with 0 if not. Its JSON has the form of apply's output, as if the changes were made. With --snapshot it
-    compares only routes, and judges the next start on the snapshot's host, because a snapshot has no files and units.
-    With --root it compares only files and units.
+    The plan marks each route: + added, ~ replaced, - removed, = unchanged. It shows file changes as diffs, then unit
+    changes, and finally whether the consumer would be allowed to start. It exits with 2 if anything would change, and
+    with 0 otherwise. The JSON has the same format as apply's output. With --snapshot it only compares routes, and
+    predicts the next start on the snapshot's host, because a snapshot doesn't include files or units. With --root it
+    only compares files and units.
     """
-    from hostrouting.cli.changes import plan_text
     from hostrouting.tasks import preview
 
     config = load(options, options.image or host)
@@ -120,11 +118,10 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 
 
 def render(options: argparse.Namespace, host: Host) -> int:
-    """Write the files that apply would install, for a host without Python.
+    """Write the files that apply would install, for hosts without Python.
 
-    With --out it writes the files into a folder, together with install.sh, which installs them, and remove.sh, which
-    removes them. Both scripts need bash, coreutils, util-linux, ip, sed and grep. With --format it prints the files as
-    an Ignition document.
+    With --out it writes the files to a directory, together with the scripts install.sh and remove.sh. Both scripts need
+    bash, coreutils, util-linux, ip, sed and grep. With --format it prints the files as an Ignition config.
 
       hostrouting render --out routing config.json && scp -r routing root@node:    there: ./routing/install.sh
       hostrouting render --format ignition config.json > routing.ign    for a machine that is made from an image
@@ -132,8 +129,6 @@ def render(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.boot.bundle import bundle, ignition
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
-    from hostrouting.model.errors import FileError
-    from hostrouting.model.jsonable import to_json_text
 
     config = load(options, host)
     if not config.is_gated:
@@ -153,32 +148,39 @@ def render(options: argparse.Namespace, host: Host) -> int:
 
 
 def snapshot(_options: argparse.Namespace, host: Host) -> int:
-    """Print the state that a check needs, to judge it elsewhere.
+    """Print the state that a check needs, so that it can be run elsewhere.
 
-    The output is one JSON document with links, IPv4 addresses, rules, routes of all tables, nexthop objects,
-    nameservers, and the sysctl and network managers that decide how events affect them. The command needs no privileges
-    and changes nothing. If the host changes during every attempt to read it, the document has "isTorn": true, and can't
-    be judged.
+    The output is a JSON document with links, addresses, rules, routes in all tables, nexthop objects, nameservers,
+    and the sysctl and network managers that determine how events affect them. The command needs no privileges and
+    changes nothing. If the host's state changes during every attempt to read it, the document has "isTorn": true, and a
+    check of it returns no verdict.
 
-      hostrouting snapshot > node.json                               on the sick node
+      hostrouting snapshot > node.json                               on the failing node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
 
-    To record a host without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough:
+    To record a host without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough. For IPv6 CIDRs, change the
+    first line to "only=":
 
-      ip -4 -o monitor link address rule route nexthop > node.changes 2>&1 &
+      only=-4
+      ip $only -o monitor link address rule route nexthop > node.changes 2>&1 &
       sleep 1
       { printf '{"kernel": "%s", "ip": "%s"' "$(uname -sr)" "$(ip -V)"
         echo ', "links":';     ip -j -N -d link show
-        echo ', "addresses":'; ip -j -N -d -4 address show
+        echo ', "addresses":'; ip -j -N -d $only address show
         echo ', "rules":';     ip -j -N -d -4 rule show
         echo ', "routes":';    ip -j -N -d -4 route show table all
         echo ', "nexthops":';  ip -j -N -d nexthop show
+        [ "$only" ] || {
+          echo ', "rules6":';  ip -j -N -d -6 rule show
+          echo ', "routes6":'; ip -j -N -d -6 route show table all
+          [ "$(cat /proc/sys/net/ipv6/conf/all/forwarding)" = 1 ] || {
+            echo ', "neighbours6":'; ip -j -6 neigh show nud failed
+          }
+        }
         sleep 1; kill $! || echo gone >> node.changes
         echo ', "isTorn":';    [ -s node.changes ] && echo true || echo false
         echo '}'; } > node.json
     """
-    from hostrouting.tasks import queries
-
     say(queries.snapshot(host=host).to_text().rstrip())
     return 0
 
@@ -188,8 +190,8 @@ def schema(_options: argparse.Namespace, _host: Host) -> int:
 
       hostrouting schema > config.schema.json
 
-    An editor then completes and validates a config that has the key "$schema": "./config.schema.json" at its top level.
-    To use the schema for all configs, name the file in json.schemas of VS Code's settings.
+    Editors then offer completion and validation for a config with a top-level "$schema": "./config.schema.json". To use
+    the schema for all configs, add the file to json.schemas in VS Code's settings.
     """
     from importlib import resources
 
@@ -198,33 +200,32 @@ def schema(_options: argparse.Namespace, _host: Host) -> int:
 
 
 def watch(options: argparse.Namespace, host: Host) -> int:
-    """Keep the node as CONFIG asks, until a signal ends it.
+    """Keep the node in the state described by CONFIG until stopped by a signal.
 
-    The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and otherwise once a minute. It
-    restores our routes if they are lost, and adapts them if the default route changes. It also writes the markers, and
-    the metrics of watch.textfile. It reports each new failure once, and once more when the failure ends. If systemd has
-    started it, the reports go to the journal. Otherwise they go to standard output, and a line is lost if it can't be
-    written within a second. The watcher never stops a running machine. In another network namespace it refuses to run
-    if it would replace the host's markers. With "watch": {"enabled": true} in CONFIG, apply installs it as
-    hostrouting-watch.service.
+    The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and at least once a minute. It
+    restores our routes if they disappear, and updates them if the default route changes. It also writes the markers,
+    and the metrics if watch.textfile is set. It reports each failure once when it appears and once when it is resolved.
+    The reports go to the journal if the watcher runs under systemd. Otherwise they go to stdout, and a line is dropped
+    if it can't be written within a second. The watcher never stops a running machine. It refuses to run in another
+    network namespace if it would overwrite the host's markers. With "watch": {"enabled": true} in CONFIG, apply
+    installs it as hostrouting-watch.service.
 
-      hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; the routes stay
+      hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; keeps the routes
       journalctl -u hostrouting-watch       the service's messages
     """
     from pathlib import Path
 
-    from hostrouting.config.routing import Config
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
     load(options, host)  # report all its problems now; later only one line is reported
     path = host.layout.config if options.config is None else options.config
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
-    # An idle process then wakes up four times a second, not forty times.
+    # This reduces the wake-ups of an idle watcher from 40 to 4 per second.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
 
     def print_line(line: str) -> None:
-        # The watcher must go on even if its terminal is stopped.
+        # The watcher must keep running even if its terminal is stopped.
         is_in_time = patience(_LINE_SECONDS)
         say(line, lambda: is_in_time() and not scope.is_cancelled)
 
@@ -241,16 +242,15 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 
 
 def set_config(options: argparse.Namespace, host: Host) -> int:
-    """Write our keys of CONFIG into FILE, which other components share.
+    """Copy our keys from CONFIG into FILE, which is shared with other components.
 
-    The keys are hostRouting and hostNetworking. Each is replaced as a whole, and a key that CONFIG lacks stays in FILE
-    unchanged. The bytes around the keys, the mode, the owner and a link to FILE stay the same too. If FILE doesn't
-    exist, it is created and only its owner can read it. A second run writes nothing.
+    The keys are hostRouting and hostNetworking. Each key is replaced as a whole; a key that is missing in CONFIG is
+    left unchanged in FILE. Everything else in FILE, its mode and its owner are preserved, and a symlink is followed. If
+    FILE doesn't exist, it is created with mode 0600. A second run is a no-op.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """
     from hostrouting.cli.azure import sections
-    from hostrouting.cli.changes import NOTHING, changes_lines
     from hostrouting.cli.fixing import set_sections
 
     changes = set_sections(options.file, sections.our_sections(options, host))
@@ -259,10 +259,10 @@ def set_config(options: argparse.Namespace, host: Host) -> int:
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
-    """Remove everything that was ever installed.
+    """Remove everything that hostrouting has installed.
 
     The command removes our routes (protocol 217 in table main), files and markers, and lists each of them. With --root
-    it removes the files in an image. It needs no config, and touches nothing that another program owns.
+    it removes the files from an image. It needs no config, and never touches anything that another program owns.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
@@ -270,8 +270,9 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
     host = options.image or host
     requiring = requiring_units(host, *Manifest.of_host(host.layout).parts)
-    text, document = run_task(phases.task("remove")(lambda scope: sections.remove_all(host, scope)))
+    report = run_task(phases.task("remove")(partial(sections.remove_all, host)))
+    text = changed_text(report.plan, report.changes)
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
-    say_as_asked(options, lambda: document | {"stillRequired": requiring}, lambda: text)
+    say_as_asked(options, lambda: report.to_json() | {"stillRequired": requiring}, lambda: text)
     return 0

@@ -1,7 +1,7 @@
-"""The story of an H200, on a real kernel in a throw-away namespace or on the kernel in memory.
+"""The H200 demo, in a throw-away network namespace or on an in-memory fake kernel.
 
-The demo moves its own process into the namespace. The ``demo`` command therefore starts it as a child process, because
-a process that has entered a user namespace can't leave it again.
+The demo moves its own process into the namespace. The ``demo`` command therefore runs it in a child process, because a
+process can't leave a user namespace.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import ConfigureStaticRoutes, RemoveHostRouting
 
@@ -43,7 +44,7 @@ CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "S
 
 
 def main() -> int:
-    """Print the story and return the exit code; this process ends up in another network namespace."""
+    """Run the demo and return the exit code; this moves the process into another network namespace."""
     try:
         for part in story(columns(sys.stdout)):
             say(part)
@@ -56,13 +57,13 @@ def main() -> int:
 
 
 def story(width: int | None) -> Iterator[str]:
-    """Yield the demo's parts, each as soon as it has happened.
+    """Run the demo, yielding the output of each step when it is done.
 
     Args:
         width: the number of columns, or None if the output isn't a terminal.
 
     Raises:
-        HostRoutingError: a step didn't have the expected result.
+        HostRoutingError: a step failed or had an unexpected result.
     """
     kernel: Kernel
     with tempfile.TemporaryDirectory(prefix="hostrouting-demo-") as root:
@@ -90,7 +91,7 @@ def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
     yield _below(_answer(kernel))
 
     yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
-    sick = phases.run(phases.task("check")(partial(check_overlap, CONFIG, kernel, host=_NODE)))
+    sick = _checked(CONFIG, kernel)
     yield _below(overlap_text(sick, width=width))
 
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
@@ -99,8 +100,7 @@ def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
     yield _below(_answer(kernel))
 
     yield _heading("hostrouting check, again")
-    after = phases.run(phases.task("check")(partial(check_overlap, config, kernel, host=_NODE)))
-    yield _below(overlap_text(after, width=width))
+    yield _below(overlap_text(_checked(config, kernel), width=width))
 
     yield _heading("hostrouting apply, again; then remove: the table is as it was")
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
@@ -110,12 +110,17 @@ def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
     yield _below(f"{good('✓')} every route that was there before is untouched")
 
 
+def _checked(config: Config, kernel: Kernel) -> OverlapReport:
+    report = phases.run(phases.task("check")(partial(check_overlap, config, kernel)))
+    return attrs.evolve(report, host=_NODE)
+
+
 def _heading(text: str) -> str:
     return f"\n{head(text)}"
 
 
 def _routes(report: RoutesReport) -> str:
-    """Return only the changes of routes, because the demo removes the folder with the files."""
+    """Return only the route changes, because the demo's files are temporary."""
     return _below(changed_text(report.plan, report.plan.changes))
 
 
@@ -134,7 +139,7 @@ def _build(kernel: Kernel) -> None:
 
 
 def _answer(kernel: Kernel) -> str:
-    """Return the kernel's lookup of the API server's address."""
+    """Return the kernel's route lookup for the API server's address."""
     (answer,) = kernel.lookup([_API_SERVER])
     if answer.route is None:
         raise HostRoutingError(f"there is no route to {_API_SERVER}")
@@ -143,7 +148,7 @@ def _answer(kernel: Kernel) -> str:
 
 
 def run() -> NoReturn:
-    """Run ``main`` and end the process with its exit code."""
-    # With SIGTERM raising KeyboardInterrupt, the temporary folder is removed.
+    """Run ``main`` and exit with its exit code."""
+    # SIGTERM raises KeyboardInterrupt, so that the temporary directory is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Draw pages for a terminal, and pictures of such pages, with rich, which no other module imports."""
+"""Render pages for a terminal or as SVG. No other module imports rich."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from hostrouting.cli.output import Page, Row
 PICTURE_COLUMNS = 100
 _LEAST_COLUMNS = 40
 
-# White, red and green of a terminal's eight colours; the others aren't used.
+# Only white, red and green of the eight ANSI colours are used.
 _THEME = TerminalTheme((11, 20, 32), (214, 222, 235), [(255, 255, 255), (255, 123, 114), (127, 219, 138)])
-# rich's SVG would load fonts from another site.
+# Without this, rich's SVG would load web fonts.
 _FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
 _FONTS = 2
-# Characters that XML 1.0 can't represent (section 2.2).
+# Characters that aren't allowed in XML 1.0 (section 2.2).
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def draw(page: Page, width: int) -> str:
-    """Return a page with colours, in which no line is wider than the terminal.
+    """Return a page with colours, wrapped to the terminal's width.
 
-    If the terminal has less than 40 columns, it breaks the lines itself.
+    Below 40 columns, wrapping is left to the terminal.
     """
     text = _printed(page, max(width, _LEAST_COLUMNS)).export_text(styles=True)
     return "\n".join(line.rstrip(" ") for line in text.strip("\n").split("\n"))
 
 
 def picture(page: Page, title: str) -> str:
-    """Return a page as a picture of a terminal.
+    """Return an SVG image of a page in a terminal window.
 
     Args:
         page: the page to draw.
-        title: a few plain words for the picture's title.
+        title: the window title, as plain text.
 
     Returns:
-        A self-contained SVG document in ASCII, so that its encoding doesn't matter.
+        A self-contained SVG document, encoded as pure ASCII.
     """
     svg = _FONT.sub("", _printed(page, PICTURE_COLUMNS).export_svg(title=title, theme=_THEME), count=_FONTS)
     return _NOT_XML.sub("?", svg).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _printed(page: Page, width: int) -> Console:
-    # The colours are always those of the palette, whatever the terminal and its variables.
+    # Always use the 256-colour palette, regardless of the terminal and the environment.
     out = StringIO()
     console = Console(file=out, width=width, record=True, force_terminal=True, color_system="256", no_color=False)
     for _, items in groupby(page, type):
@@ -65,7 +65,7 @@ def _printed(page: Page, width: int) -> Console:
 
 
 class _Paragraph:
-    """Text that is broken into lines where necessary, with an indentation from the second line on."""
+    """Text that is wrapped with a hanging indent."""
 
     def __init__(self, text: str) -> None:
         self._text = Text.from_ansi(text)

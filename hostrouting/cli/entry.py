@@ -1,4 +1,4 @@
-"""The entry point of the command line, which decides how every run ends.
+"""The command-line entry point, with error reporting and exit codes.
 
 ``arguments`` parses the arguments, and ``commands`` and ``checking`` run the commands.
 """
@@ -9,19 +9,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import phases
+from hostrouting.boot.host import Host
 from hostrouting.cli.arguments import parse
+from hostrouting.cli.changes import changes_lines
+from hostrouting.cli.nagios import nagios_unknown
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import KeepOn, OutputError, bad, complain, dim, patience, say
 from hostrouting.cli.running import EXIT_FAILURE, say_json
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
-
-if TYPE_CHECKING:
-    from hostrouting.boot.host import Host
 
 # sysexits.h
 _EXIT_USAGE, _EXIT_OUTPUT, _EXIT_NOT_PERMITTED, _EXIT_CONFIG = 64, 74, 77, 78
@@ -33,8 +34,8 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: the arguments after the program's name; by default those of the process.
-        host: the host to work on; by default this host.
+        argv: the arguments without the program name; ``sys.argv[1:]`` by default.
+        host: the host to operate on; the local host by default.
 
     Returns:
         The exit code.
@@ -54,18 +55,14 @@ def _run(words: Sequence[str], host: Host | None) -> int:
     try:
         options = parse(words)
         failed = options.failed
-        if host is None:
-            from hostrouting.boot.host import Host
-
-            host = Host()
         with _logged_to_stderr() if options.verbose else nullcontext():
-            return int(options.run(options, host))
+            return int(options.run(options, host or Host()))
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
         return _tell(error, failed, words)
     except OSError as error:
         import shlex
 
-        # An error should be translated where it occurs, but an import may open a file anywhere.
+        # This is a last resort: most OSErrors are translated where they occur, but any import may fail.
         named = f" ({error.filename})" if error.filename is not None else ""
         stray = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
         vars(stray).update(vars(error))  # the changes so far and the notes
@@ -73,14 +70,12 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 
 
 def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
-    """Report a command's failure in the requested form, and return its exit code."""
-    # A cancelled command doesn't wait for a terminal that doesn't accept output. A program gets its whole document.
+    """Report a command's failure in the requested format, and return the exit code."""
+    # A cancelled command must not block on a stopped terminal. Output to a pipe or file is always complete.
     last_words = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
     keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
-    # A monitoring daemon expects a line in its own format, whatever went wrong.
+    # Monitoring daemons expect their own format even on failure.
     if _is_asked_for("nagios", words):
-        from hostrouting.cli.nagios import nagios_unknown
-
         code, line = nagios_unknown(" ".join([*_said(error), *_hints(error)]))
         say(line, keep_on)
         return code
@@ -94,8 +89,6 @@ def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, 
     if _is_asked_for("json", words):
         say_json(_document_of(error), keep_on)
     elif changes := getattr(error, "changes", None):
-        from hostrouting.cli.changes import changes_lines
-
         say("\n".join(changes_lines(changes)), keep_on)
     return code
 
@@ -105,9 +98,7 @@ def _is_asked_for(output: str, words: Sequence[str]) -> bool:
 
 
 def _document_of(error: BaseException) -> dict[str, Any]:
-    """Return a failure as JSON: the changes so far, the check's report if there is one, and the error."""
-    from hostrouting.model.changes import Changes
-
+    """Return a failure as JSON: the changes made so far, the check's report (if any), and the error."""
     document: dict[str, Any] = getattr(error, "changes", Changes()).to_json()
     if (report := getattr(error, "report", None)) is not None:
         document["overlap"] = report.to_json()
@@ -118,19 +109,19 @@ def _document_of(error: BaseException) -> dict[str, Any]:
     return document
 
 
-# The fields that `phases` adds to the log records of a task.
+# Fields that `phases` adds to log records.
 _DATA = ("task", "path", "status", "duration", "error")
 
 
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
-    """Log each record of a task with its fields to standard error, until the end of the block."""
+    """Log task records and their extra fields to stderr within the block."""
     import logging
 
     form = " ".join(["%(levelname)s %(name)s: %(message)s", *(f"{key}=%({key})s" for key in _DATA)])
 
     class ToStderr(logging.Handler):
-        """A handler that never waits, because a run that waited for the terminal would miss signals."""
+        """A non-blocking handler: a process blocked on its terminal would miss signals."""
 
         def emit(self, record: logging.LogRecord) -> None:
             complain(self.format(record), lambda: False)

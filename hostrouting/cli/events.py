@@ -1,4 +1,4 @@
-"""Format the events of a check, with one row for all events of an interface that have the same result."""
+"""Format the predicted events of a check, grouping an interface's events that have the same result."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import EventVerdict, Finding, Outlook, OverlapReport, Verdict
 
-# A user won't read more than these, and programs have the JSON.
-_ROWS, _FINDINGS = 32, 4
+# A limit for readability; the JSON output is complete.
+_FINDINGS = 4
 
 
 def event_rows(report: OverlapReport) -> Page:
-    """Return what each event would change and what would undo it, or an empty page if no events were requested."""
+    """Return what each event would break and what would restore it, or an empty page without --one-event."""
     if report.events is None:
         return []
     rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
@@ -24,9 +24,7 @@ def event_rows(report: OverlapReport) -> Page:
             rows.setdefault((mark, clean(each.event.subject), (*_said(each),)), []).append(words)
     news = sum(each.outlook in (Outlook.RESTORED, Outlook.LASTING) for each in report.events)
     page: Page = [head(f"one event away: {news} of {len(report.events)} events would change the verdict")]
-    page += [Row(mark, f"{dev}: {', '.join(kinds)}", [*said]) for (mark, dev, said), kinds in rows.items()]
-    more = [f"and {len(rows) - _ROWS} rows more; --output json has them all"] if len(rows) > _ROWS else []
-    return [*page[: _ROWS + 1], *more]
+    return [*page, *(Row(mark, f"{dev}: {', '.join(kinds)}", [*said]) for (mark, dev, said), kinds in rows.items())]
 
 
 def _said(each: EventVerdict) -> list[str]:

@@ -1,4 +1,4 @@
-"""Change a config's file, and keep all text outside our sections the same byte for byte."""
+"""Edit a config file and preserve everything outside our sections byte for byte."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +15,7 @@ from hostrouting.config.documents import parse_document
 from hostrouting.config.routing import CONFIG_BYTES_MAX, SECTION, StaticRoute
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import to_json_text
 
 _BLANKS = re.compile(r"\s*")
@@ -25,7 +25,7 @@ def fixed(
     path: str | os.PathLike[str],
     document: dict[str, Any] | None,
     entries: Sequence[StaticRoute],
-    cidrs: Sequence[IPv4Network] = (),
+    cidrs: Sequence[IpNetwork] = (),
     *,
     is_in_place: bool,
 ) -> tuple[dict[str, Any], Changes]:
@@ -33,16 +33,16 @@ def fixed(
 
     Args:
         path: the config's path.
-        document: the config's content when it was judged, or None if there is no config and only routes were asked for.
+        document: the config's content at the time of the check, or None without a config.
         entries: the routes to add.
-        cidrs: the CIDRs to add, except those that the config already expects.
-        is_in_place: whether to write the file, which only happens if there is something to add.
+        cidrs: the CIDRs to add; those that the config already expects are skipped.
+        is_in_place: whether to write the file if there is anything to add.
 
     Returns:
-        The document, and the changes that were made.
+        The new document, and the file changes.
 
     Raises:
-        FileError: the file can't be written, or it has changed since it was judged.
+        FileError: the file can't be written, or it has changed since the check.
     """
     before = document or {}
     section = before.get(SECTION) or {}
@@ -62,61 +62,62 @@ def fixed(
         return after, Changes()
 
     def edit(file: BinaryIO) -> str:
-        content = file.read(CONFIG_BYTES_MAX + 1)
-        if parse_document(BytesIO(content), str(path), "config", bytes_max=CONFIG_BYTES_MAX) != before:
+        text, document = _read(file, Path(path))
+        if document != before:
             raise FileError(f"{path} was changed in the meantime, so the proposal may not fix it", hint="run it again")
-        return _with_value(content.decode("utf-8", "surrogateescape"), SECTION, section)
+        return _with_value(text, SECTION, section)
 
     files.rewrite(Path(path), edit)
     return after, Changes(files=(Change(path, "replaced"),))
 
 
 def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> Changes:
-    """Write our keys into a JSON file; if it doesn't exist, create it so that only its owner can read it.
+    """Write our keys into a JSON file, creating it with mode 0600 if it doesn't exist.
 
     Args:
-        path: the file's path; other components may have their own keys, and secrets, in it.
-        sections: the values of our keys.
+        path: the file's path; it may also contain other components' keys and secrets.
+        sections: our keys and their values.
 
     Returns:
-        The changes, of which there are none if the keys already have these values.
+        The changes, which are empty if the keys already have these values.
 
     Raises:
-        ConfigError: the file isn't a JSON object, or has one of our keys twice.
+        ConfigError: the file isn't a JSON object, or contains one of our keys twice.
         FileError: the file can't be read or written.
     """
-    text = files.read_text(Path(path))
-    if text is None:
-        files.write_if_changed(Path(path), to_json_text(sections), mode=0o600)
+    path = Path(path)
+    if files.read_text(path) is None:
+        files.write_if_changed(path, to_json_text(sections), mode=0o600)
         return Changes(files=(Change(path, "added"),))
 
-    def values(text: str) -> str:
-        content = BytesIO(text.encode("utf-8", "surrogateescape"))
-        document = parse_document(content, str(path), "config", bytes_max=CONFIG_BYTES_MAX)
+    def edit(file: BinaryIO) -> str | None:
+        text, document = _read(file, path)
         if not isinstance(document, dict):
             raise ConfigError([(str(path), "is not a JSON object")])
-        # The values are compared as JSON text, because 1 equals True in Python.
-        return json.dumps([document.get(key) for key in sections], sort_keys=True)
+        if doubled := [key for key in sections if key in getattr(document, "duplicates", ())]:
+            raise ConfigError([(str(path), f"has {', '.join(doubled)} twice: which one counts?")])
+        new = [key for key in sections if _sorted(document.get(key)) != _sorted(sections[key])]
+        for key in new:
+            text = _with_value(text, key, sections[key])
+        return text if new else None
 
-    wanted = json.dumps([*sections.values()], sort_keys=True)
-    if values(text) == wanted:
-        return Changes()
+    return Changes(files=(Change(path, "replaced"),) if files.rewrite(path, edit) else ())
 
-    def edit(file: BinaryIO) -> str:
-        text = file.read(CONFIG_BYTES_MAX + 1).decode("utf-8", "surrogateescape")
-        values(text)
-        for key, value in sections.items():
-            text = _with_value(text, key, value)
-        if values(text) != wanted:
-            raise ConfigError([(str(path), f"has one of the keys {', '.join(sections)} twice: which one counts?")])
-        return text
 
-    files.rewrite(Path(path), edit)
-    return Changes(files=(Change(path, "replaced"),))
+def _sorted(value: object) -> str:
+    """Return a value as JSON for comparisons, because 1 == True in Python."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _read(file: BinaryIO, path: Path) -> tuple[str, Any]:
+    """Return the text and the parsed document of an open config."""
+    content = file.read(CONFIG_BYTES_MAX + 1)
+    document = parse_document(BytesIO(content), str(path), "config", bytes_max=CONFIG_BYTES_MAX)
+    return content.decode("utf-8", "surrogateescape"), document
 
 
 def _with_value(text: str, key: str, value: object) -> str:
-    """Return the text of a JSON object with the value of one key replaced or added."""
+    """Return a JSON object's text with one key's value replaced or added."""
     decode = json.JSONDecoder().raw_decode
 
     def begin(at: int) -> int:

@@ -1,13 +1,17 @@
-"""Reports on many hosts, which show their groups as text or as a page for a browser.
+"""Fleet reports as text or HTML.
 
 No other module imports jinja2.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from importlib import resources
 from typing import Any
+
+import attrs
 
 from hostrouting.cli.bars import dev_words
 from hostrouting.cli.layout import page_text
@@ -15,24 +19,21 @@ from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, shortened
-from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.findings import Verdict
 from hostrouting.overlap.fleet import FleetReport, HostGroup
 from hostrouting.overlap.wording import advice, reasons
 
-LIBRARIES = {"html": "jinja2"}
-"""The library that an output needs, from the extra of the same name."""
-
-# A user won't look at more pictures, and programs have the JSON.
+# Limits for readability; the JSON output is complete.
 _SHOWN_HOSTS, _SHOWN_EVENTS, _DRAWN_GROUPS = 16, 4, 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
 def fleet_text(report: FleetReport, width: int | None) -> str:
-    """Return the groups as text, each with its fix and some of its hosts.
+    """Return the groups as text, each with its fix and its first hosts.
 
     Args:
         report: the fleet's report.
-        width: the number of columns of the terminal, or None if the output isn't a terminal.
+        width: the terminal's width in columns, or None if the output isn't a terminal.
 
     Returns:
         Lines with colours.
@@ -53,7 +54,7 @@ def _counts(report: FleetReport) -> str:
 
 
 def _title(group: HostGroup) -> str:
-    """Return the result that all hosts of a group have in common."""
+    """Return the result shared by all hosts in a group."""
     if group.verdict is Verdict.UNKNOWN:
         return f"unknown: {clean(group.report.reason or '')}"
     failures = (
@@ -69,16 +70,14 @@ def _title(group: HostGroup) -> str:
 
 
 def fleet_page(report: FleetReport) -> str:
-    """Return the groups as an HTML page, each with a picture of its first host and a fix that can be copied.
+    """Return the groups as an HTML page, each with a picture of its first host and a fix to copy.
 
     Args:
         report: the fleet's report.
 
     Returns:
-        A self-contained document in ASCII, so that its encoding doesn't matter.
+        A self-contained HTML document, encoded as pure ASCII.
     """
-    import hashlib
-
     from jinja2 import Environment, StrictUndefined
 
     template, script = (
@@ -96,23 +95,20 @@ def fleet_page(report: FleetReport) -> str:
 
 
 def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
+    picture = ""
+    if group.failures and is_drawn:
+        # The SVG is embedded as an image to block its scripts and isolate its styles. Notes would only
+        # apply to the first host.
+        picture = _base64(overlap_picture(attrs.evolve(group.report, notes=())).encode())
     return {
         "verdict": str(group.verdict),
         "title": _title(group),
-        "picture": _picture(group.report) if group.failures and is_drawn else "",
+        "picture": picture,
         "reasons": [clean(reason) for reason in reasons(group.report)],
         "fix": ",\n".join(json.dumps(entry) for entry in in_json(group.fix)),
         "hosts": [clean(host) for host in group.hosts],
     }
 
 
-def _picture(report: OverlapReport) -> str:
-    # The notes are left out, because they are only about the first host. The page embeds the picture as an image, so
-    # that it can't run scripts and its styles stay separate.
-    return _base64(overlap_picture(report, tells_notes=False).encode())
-
-
 def _base64(content: bytes) -> str:
-    import base64
-
     return base64.b64encode(content).decode()

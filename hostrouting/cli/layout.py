@@ -1,4 +1,4 @@
-"""Lay out a page, as aligned lines for a pipe or with rich for a terminal."""
+"""Lay out a page: as plain aligned lines for a pipe, or with rich for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def page_text(page: Page, width: int | None) -> str:
 
     Args:
         page: the lines and rows of the page.
-        width: the number of columns of the terminal, or None for a pipe, for which paragraphs aren't broken.
+        width: the terminal's width in columns, or None for a pipe, where lines aren't wrapped.
 
     Returns:
         The lines, with aligned rows.

@@ -1,39 +1,36 @@
-"""Read what a command's options refer to: a config, CIDRs or a host."""
+"""Load the config, CIDRs or host that a command's options refer to."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
+from hostrouting.boot.host import Host
 from hostrouting.cli.output import bad, complain
-from hostrouting.config.routing import ExpectedCidr
+from hostrouting.config.routing import SECTION, Config, ExpectedCidr, read_config
 from hostrouting.model.errors import ConfigError
+from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.text import clean
-
-if TYPE_CHECKING:
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
 
 T = TypeVar("T")
 
 
 class UsageError(Exception):
-    """Arguments that are invalid; the message says why."""
+    """The command-line arguments are invalid."""
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
-    """Return the host that a command works on: the image of --root, the host of --snapshot, or the given one."""
+    """Return the image for --root, the recorded host for --snapshot, or else the given host."""
     if options.snapshot is None:
         return options.image or host
     if options.image is not None:
-        raise UsageError("--root and --snapshot name different hosts; give only one")
+        raise UsageError("--root and --snapshot are mutually exclusive")
     path, *others = options.snapshot
     if others:
         raise UsageError("--snapshot is given twice; give one snapshot at a time")
-    from hostrouting.boot.host import Host
     from hostrouting.kernel.snapshot import STDIN, Snapshot
 
     try:
@@ -46,21 +43,17 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:
-    """Return CONFIG's document as it was written, and the config in it."""
-    from hostrouting.config.routing import SECTION, Config
-
+    """Return CONFIG's raw document and the parsed config."""
     return read_section(options, host, SECTION, Config.from_mapping)
 
 
 def read_section(
     options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
-    """Return CONFIG's document, and the config that ``parse`` makes of it.
+    """Return CONFIG's raw document and the result of ``parse`` for it.
 
-    If the document lacks the section, say so on standard error; with None as the section, it may be missing.
+    Report on stderr if the section is missing, unless ``section`` is None.
     """
-    from hostrouting.config.routing import read_config
-
     path = host.layout.config if options.config is None else options.config
     if path == "":
         raise UsageError("CONFIG is empty; is a shell variable unset?")
@@ -79,11 +72,9 @@ def read_section(
 
 
 def _is_cidr(word: str) -> bool:
-    """Return whether an argument was meant as a CIDR, and not as the name of a file."""
-    from hostrouting.model.parsing import parse_cidr
-
+    """Return whether an argument looks like a CIDR and not a file name."""
     try:
-        parse_cidr(word)
+        parse_any_cidr(word)
     except ValueError:
         return False
     return True
@@ -102,12 +93,10 @@ def load(options: argparse.Namespace, host: Host) -> Config:
 
 
 def read_with_cidrs(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any] | None, Config]:
-    """Return CONFIG's document, and its config with the CIDRs of --cidr added.
+    """Return CONFIG's raw document, and the parsed config with the CIDRs from --cidr added.
 
-    If only CIDRs are given, no file is read and the document is None.
+    With --cidr but no CONFIG, no file is read and the document is None.
     """
-    from hostrouting.config.routing import Config
-
     given = tuple(map(ExpectedCidr, options.cidr))
     document, config = (None, Config()) if given and options.config is None else read(options, host)
     expected = (*config.route_overlap.expected_cidrs, *given)

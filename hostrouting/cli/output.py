@@ -15,12 +15,12 @@ _POLL_SECONDS = 0.025
 
 
 class Row(NamedTuple):
-    """A row of a page, whose rows are aligned as a table.
+    """A table row on a page.
 
     Args:
         mark: a single character.
-        label: what the row is about.
-        said: the paragraphs beside the label.
+        label: the row's heading, such as a CIDR.
+        said: the paragraphs to the right of the label.
     """
 
     mark: str
@@ -32,17 +32,17 @@ Page = list[str | Row]
 
 
 def good(text: str) -> str:
-    """Return text in the colour of a good result."""
+    """Return the text in green, for good results."""
     return f"\x1b[32m{text}\x1b[0m"
 
 
 def bad(text: str) -> str:
-    """Return text in the colour of a bad result."""
+    """Return the text in red, for bad results."""
     return f"\x1b[31m{text}\x1b[0m"
 
 
 def dim(text: str) -> str:
-    """Return text in the colour of a side remark."""
+    """Return the text dimmed, for minor details."""
     return f"\x1b[2m{text}\x1b[0m"
 
 
@@ -52,7 +52,7 @@ def head(text: str) -> str:
 
 
 def columns(stream: TextIO | None) -> int | None:
-    """Return the width of a terminal, or None if the stream isn't a terminal or its width is unknown."""
+    """Return the terminal's width, or None if it is unknown or the stream isn't a terminal."""
     if stream is None:
         return None
     try:
@@ -62,7 +62,7 @@ def columns(stream: TextIO | None) -> int | None:
 
 
 class OutputError(Exception):
-    """An error in writing standard output, raised when the command itself has finished.
+    """The command has finished, but its output can't be written to stdout.
 
     Args:
         error: the operating system's error.
@@ -77,15 +77,15 @@ KeepOn = Callable[[], bool]
 
 
 def say(text: str, keep_on: KeepOn | None = None) -> None:
-    """Print to standard output; if its reader is gone or never existed, the command still succeeds.
+    """Print to stdout. A closed pipe or a missing stdout isn't an error.
 
     Args:
         text: one or more lines.
-        keep_on: a function that returns whether to keep waiting; when it returns False, the rest of the text is
-            dropped. Without it, ``say`` waits as long as necessary, which is only right for a process that signals end.
+        keep_on: returns whether to keep waiting; when it returns False, the remaining text is dropped. Without it,
+            ``say`` may block indefinitely, so signals must be able to terminate the process.
 
     Raises:
-        OutputError: the output can't be written, for example because the disk is full.
+        OutputError: the output can't be written, e.g. because the disk is full.
     """
     try:
         _print(text, sys.stdout, BrokenPipeError, keep_on)
@@ -94,7 +94,7 @@ def say(text: str, keep_on: KeepOn | None = None) -> None:
 
 
 def complain(text: str, keep_on: KeepOn | None = None) -> None:
-    """Print to standard error, if there is one; if that fails, the run continues and ends as usual.
+    """Print to stderr, ignoring write errors.
 
     Args:
         text: one or more lines.
@@ -104,12 +104,12 @@ def complain(text: str, keep_on: KeepOn | None = None) -> None:
 
 
 def draw_line(text: str) -> None:
-    """Write a part of a line to the terminal of standard error, and drop what the terminal doesn't accept at once."""
+    """Write text to stderr without a newline or blocking; whatever the terminal doesn't accept is dropped."""
     _print(text, sys.stderr, OSError, lambda: False, end="")
 
 
 def patience(seconds: float) -> KeepOn:
-    """Return a function for ``keep_on`` that keeps waiting for that many seconds in all."""
+    """Return a ``keep_on`` callback that stops waiting after a number of seconds."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() < end
 
@@ -125,12 +125,12 @@ def _print(text: str, stream: TextIO | None, forgiven: type[OSError], keep_on: K
             stream.flush()  # text from print() must come first
             _write(f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"), descriptor, keep_on)
     except forgiven:
-        # Otherwise the interpreter would fail again when it flushes the stream at its end.
+        # Otherwise the interpreter's final flush of the stream would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """Return the file descriptor of a stream, or None if the stream is in memory."""
+    """Return the stream's file descriptor, or None for an in-memory stream."""
     try:
         return stream.fileno()
     except (OSError, ValueError):
@@ -138,14 +138,13 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _write(data: bytes, descriptor: int, keep_on: KeepOn) -> None:
-    """Write data without blocking for more than 25 ms at a time."""
+    """Write the data, calling ``keep_on`` at least every 25 ms while blocked."""
     with ExitStack() as stack:
         # A writable pipe has space for at least PIPE_BUF bytes (pipe_poll in fs/pipe.c).
         target, at_once = descriptor, select.PIPE_BUF
         if os.isatty(descriptor):
             try:
-                # The terminal is opened again, because other processes share the stream's open file, whose flags must
-                # not change.
+                # Reopen the terminal, because O_NONBLOCK on the shared file description would affect other processes.
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
@@ -164,13 +163,13 @@ def _write(data: bytes, descriptor: int, keep_on: KeepOn) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-_ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…": "...", "━": "="})
+_ASCII = str.maketrans({"✓": "ok", "✗": "!!", "•": "--", "·": "-", "…": "..."})
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """Return the text in a form that the stream can show, with colours only where they are wanted.
+    """Return the text adapted to the stream's encoding, with colours only if enabled.
 
-    The variables NO_COLOR and FORCE_COLOR are respected (https://no-color.org, https://force-color.org).
+    NO_COLOR and FORCE_COLOR are honoured (https://no-color.org, https://force-color.org).
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:

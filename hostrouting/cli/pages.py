@@ -1,4 +1,4 @@
-"""Compose the pages that show the explanation of an address and the doctor's findings."""
+"""Compose the output pages of ``explain`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hostrouting.overlap.findings import FindingKind
 
 
 def explanation_page(found: Explanation) -> Page:
-    """Return a page that shows each lookup with a row for each rule, and how the lookup ends."""
+    """Return a page that shows each lookup: a row per rule, followed by the result."""
     expected = " and ".join(map(str, found.expected))
     uplinks = f"expected is {clean(','.join(found.default_devs))}"
     if not found.default_devs:
@@ -60,7 +60,7 @@ def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:
     by = f"by {','.join(lookup.classification.devs)}{chosen}" if lookup.classification.devs else ""
     kind = lookup.classification.kind
     if not lookup.sends:
-        return Row("·", "", [clean(f"{by}; nothing is sent yet")])
+        return Row("·", "", [clean(f"{by or 'no route'}; nothing is sent yet")])
     if kind is None and not is_known:
         return Row("?", "", [clean(by)])
     mark, paint = (bad("✗"), bad) if lookup.classification.is_failure else (good("✓"), good)
@@ -75,7 +75,7 @@ _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNO
 
 
 def doctor_page(report: DoctorReport) -> Page:
-    """Return a page with every check, its findings and their hints, followed by a verdict."""
+    """Return a page with all checks, their findings and hints, and a verdict."""
     page: Page = []
     for each, findings in report.found.items():
         if not findings:

@@ -1,7 +1,7 @@
-"""Format the doctor's report like the ``preflight`` of AKSFlexNode and unbounded, for use together with theirs.
+"""Format the doctor's report like the ``preflight`` output of AKSFlexNode and unbounded.
 
-Their contract forbids configured values in messages and targets. So a message contains only fixed text, which says what
-the check looks for and which kinds of findings there are.
+Their contract forbids configured values in messages and targets. Messages are therefore limited to fixed text: what the
+check expects, and the kinds of findings.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ _ALL = "all"
 
 
 def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_warnings: bool = False) -> dict[str, Any]:
-    """Return the doctor's report in the form of a preflight.
+    """Return the doctor's report in preflight format.
 
     Args:
         report: the doctor's report.
-        ignored: the names of checks whose errors count as warnings, or ``all`` for all checks. A string may have
-            several names, separated by commas.
+        ignored: names of checks whose errors count as warnings, or ``all``. Each string may be a comma-separated list.
         fails_on_warnings: whether a warning makes the preflight fail.
     """
     names = {name.strip().lower() for each in ignored for name in each.split(",")}
@@ -41,7 +40,7 @@ def preflight(report: DoctorReport, *, ignored: Iterable[str] = (), fails_on_war
 
 
 def unmade_preflight() -> dict[str, Any]:
-    """Return the preflight for a host that couldn't be examined."""
+    """Return a failed preflight for a host that couldn't be examined."""
     message = "the host couldn't be examined; standard error says why"
     return _document([_check(f"{_PREFIX}config", "error", message)])
 

@@ -1,4 +1,4 @@
-"""The commands for routes on trial: ``apply --try`` and ``confirm``, whose docstring is its help."""
+"""The commands ``apply --try`` and ``confirm``. The docstring of ``confirm`` doubles as its help text."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import argparse
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import phases
+from hostrouting.boot.host import Host
+from hostrouting.cli.changes import applied_text
 from hostrouting.cli.output import complain
 from hostrouting.cli.running import cancelled_by_signals, run_task, say_as_asked
+from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError
-
-if TYPE_CHECKING:
-    from hostrouting.boot.host import Host
-    from hostrouting.config.routing import Config
+from hostrouting.overlap.findings import RouteOverlapError
 
 
 def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
-    """Install the routes in the kernel until Enter keeps them; without a terminal, print how to keep them."""
+    """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
     from hostrouting.boot.trial import put_back, standing
-    from hostrouting.cli.changes import applied_text
-    from hostrouting.overlap.findings import RouteOverlapError
     from hostrouting.tasks.trial import TryRoutes
 
     seconds = options.try_seconds
@@ -36,27 +33,22 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
         stood = standing(host.layout.trial)
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
-        except RouteOverlapError:
-            complain("hostrouting: the former routes are back, because this fails with the tried ones:", keep_on)
-            raise
-        except phases.Cancelled:
-            # A signal may arrive between the task's last check and its end.
-            if stood is None and standing(host.layout.trial) is not None:
-                put_back(host)
-            raise
-        until = report.until
-        text = applied_text(report.routes.plan, report.changes, report.overlap)
-        text = f"{text}\nuntil {until}, unless they are kept with: hostrouting confirm"
-        try:
-            # A program always gets its whole document.
+            until = report.until
+            text = applied_text(report.routes.plan, report.changes, report.overlap)
+            text = f"{text}\nuntil {until}, unless they are kept with: hostrouting confirm"
+            # JSON output is never truncated.
             say_as_asked(options, report.to_json, lambda: text, keep_on if options.output != "json" else None)
             if not is_asking:
                 if options.output != "json":
                     scope.check()
                 return 0
             is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
+        except RouteOverlapError:
+            complain("hostrouting: the former routes are back, because this fails with the tried ones:", keep_on)
+            raise
         except phases.Cancelled:
-            if standing(host.layout.trial) == until:
+            # The signal may have arrived after the task's last cancellation check.
+            if standing(host.layout.trial) not in (None, stood):
                 put_back(host)
             raise
     if not is_kept:
@@ -65,7 +57,7 @@ def try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
 
 
 def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
-    """Return whether Enter is pressed before the trial ends; if standard input is closed, end the trial."""
+    """Return whether Enter is pressed before the trial ends; EOF on stdin ends the trial."""
     from hostrouting.boot.trial import put_back, standing
 
     end = scope.clock.monotonic() + seconds
@@ -82,12 +74,11 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
 
 
 def confirm(options: argparse.Namespace, host: Host) -> int:
-    """Keep the routes that apply --try has installed in the kernel.
+    """Keep the routes installed by apply --try.
 
-    The command writes the files and units and checks, as apply does with the tried config, and ends the trial. It exits
-    with 1 if there is no trial.
+    The command applies the tried config permanently, with files, units and a check, and ends the trial. It exits with 1
+    if there is no trial.
     """
-    from hostrouting.cli.changes import applied_text
     from hostrouting.tasks.trial import ConfirmTrial
 
     report = run_task(ConfirmTrial(host=host))

@@ -1,5 +1,5 @@
-"""The ``hostRouting`` section of a JSON document, read into typed values; all problems are reported at once.
+"""The ``hostRouting`` config section, parsed into typed values; all problems are reported together.
 
-``routing`` has the section, ``schema`` reads it into attrs classes, ``values`` has the rules of single values, and
-``documents`` reads JSON files.
+``routing`` defines the section, ``schema`` parses it into attrs classes, ``values`` validates single values, and
+``documents`` loads JSON files.
 """

@@ -1,4 +1,4 @@
-"""Read JSON documents (RFC 8259, UTF-8) that other programs or users have written."""
+"""Read JSON documents (RFC 8259, UTF-8) written by users or other programs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
 
     Args:
         path: the file's path.
-        what: the expected kind of document as a single word, for messages.
-        bytes_max: the size above which a file is refused.
+        what: the expected kind of document, a single word for error messages.
+        bytes_max: the maximum file size.
 
     Returns:
-        The document. If keys are given twice in it, ``schema.read`` reports them.
+        The document. Duplicate keys are reported later by ``schema.read``.
 
     Raises:
-        ConfigError: the file doesn't exist, or isn't JSON.
+        ConfigError: the file doesn't exist or isn't valid JSON.
         FileError: the file can't be read.
     """
     name = str(path)
@@ -44,16 +44,16 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
     """Read an open JSON file.
 
     Args:
-        file: the file; it is read to its end.
-        name: the file's name, for messages.
-        what: the expected kind of document as a single word.
-        bytes_max: the size above which a file is refused.
+        file: the file, which is read until EOF.
+        name: the file's name for error messages.
+        what: the expected kind of document, a single word for error messages.
+        bytes_max: the maximum file size.
 
     Returns:
-        The document, as for ``read_document``.
+        The document, same as for ``read_document``.
 
     Raises:
-        ConfigError: the file isn't JSON.
+        ConfigError: the file isn't valid JSON.
         OSError: the file can't be read.
     """
     import json
@@ -66,10 +66,10 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
             [(name, "is empty (a shell empties the file that it redirects output to, before we read it)")]
         )
     if raw.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        # Notepad and PowerShell put a BOM at the start of a file.
+        # Notepad and PowerShell write a BOM at the start of files.
         raise ConfigError([(name, "begins with a byte order mark (BOM): save it as UTF-8 without BOM")])
     try:
-        # As in os.fsdecode: the kernel accepts any bytes in an interface's name, and ip prints them unchanged.
+        # Same as in os.fsdecode: the kernel allows arbitrary bytes in interface names, and ip prints them verbatim.
         return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=_json_object)
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
@@ -78,9 +78,9 @@ def parse_document(file: BinaryIO, name: str, what: str, *, bytes_max: int) -> A
 
 
 class _Doubled(dict[str, Any]):
-    """A JSON object in which some keys were given twice.
+    """A JSON object with duplicate keys.
 
-    It has the last value of each key, and ``first`` has the first values.
+    It holds the last value of each key; ``first`` holds the first values.
     """
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
@@ -90,6 +90,6 @@ class _Doubled(dict[str, Any]):
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object from its pairs, for ``json.loads(object_pairs_hook=)``."""
+    """Build an object from key-value pairs (an ``object_pairs_hook`` for ``json.loads``)."""
     found = dict(pairs)
     return found if len(found) == len(pairs) else _Doubled(pairs)

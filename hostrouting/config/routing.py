@@ -1,16 +1,15 @@
-"""The ``hostRouting`` section of AKSFlexNode's config as typed values, read strictly as ``schema`` describes."""
+"""Typed config classes for the ``hostRouting`` section of AKSFlexNode's config."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from hostrouting.config.documents import read_document
-from hostrouting.config.schema import Section, checked_at_once, each, read, read_section
+from hostrouting.config.schema import Problem, Section, checked_at_once, each, read, read_section
 from hostrouting.config.values import (
     parse_boolean,
     parse_consumer,
@@ -20,9 +19,15 @@ from hostrouting.config.values import (
     parse_word,
 )
 from hostrouting.model.errors import ConfigError
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.links import is_like
-from hostrouting.model.parsing import parse_cidr, parse_device, parse_prefix, parse_unicast_address
+from hostrouting.model.parsing import (
+    parse_any_cidr,
+    parse_any_prefix,
+    parse_device,
+    parse_gateway,
+)
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
@@ -37,8 +42,9 @@ CONFIG_BYTES_MAX = 64 << 20
 WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
 STRICT_SETTLE_SECONDS = 60
 
-# Interfaces of pods and of their overlay networks. Those of Docker, libvirt and VPNs are left out on purpose, because
-# their networks really shadow the cluster's.
+# Interfaces of pods and their overlay networks. Docker, libvirt and VPN interfaces are left out on purpose, because
+# their networks really do shadow the cluster's.
+
 # fmt: off
 CONTAINER_DEVS = (
     "veth*", "cni*", "cbr*", "cali*", "tunl*", "vxlan*", "geneve*", "genev_sys*", "gre_sys*", "ipip*",
@@ -48,11 +54,11 @@ CONTAINER_DEVS = (
 # fmt: on
 
 
-Gateway = IPv4Address | Literal["onlink"] | None
+Gateway = IpAddress | Literal["onlink"] | None
 
 
 class OverlapMode(StrEnum):
-    """What a failed check does: ``WARN`` only reports it, and ``STRICT`` also holds the node back."""
+    """How to handle a failed check: ``WARN`` only reports it, ``STRICT`` also holds the node back."""
 
     WARN = "WARN"
     STRICT = "STRICT"
@@ -61,14 +67,14 @@ class OverlapMode(StrEnum):
 # --- rules: for others see values, and model.parsing ---
 
 
-def _gateway(value: str | IPv4Address | None) -> Gateway:
+def _gateway(value: str | IpAddress | None) -> Gateway:
     if value is None or value == "":
         return None
     if value == ONLINK:
         return ONLINK
     if isinstance(value, str) and value.lower() in ("onlink", "on-link"):
-        raise ValueError(f'{shown(value)} is not an IPv4 address; did you mean "onlink"?')
-    return parse_unicast_address(value)
+        raise ValueError(f'{shown(value)} is not an address; did you mean "onlink"?')
+    return parse_gateway(value)
 
 
 def _dev(value: str | None) -> str | None:
@@ -80,15 +86,17 @@ def _metric(value: int) -> int:
 
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
-    first: dict[tuple[Prefix, int], int] = {}
+    first: dict[tuple[Family, Prefix, int], int] = {}
     positions = count()
 
     def parse(item: object) -> StaticRoute:
         position = next(positions)
         route = read(StaticRoute, item)
-        earlier = first.setdefault((numbers(route.destination), route.metric), position)
+        family = Family.of(route.destination)
+        metric = route.metric or family.usual_metric
+        earlier = first.setdefault((family, numbers(route.destination), metric), position)
         if earlier != position:
-            twin = f"{route.destination} with metric {route.metric} is already routes[{earlier}]"
+            twin = f"{route.destination} with metric {metric} is already routes[{earlier}]"
             raise ValueError(f"{twin}; the kernel has only one route for each destination and metric")
         return route
 
@@ -108,17 +116,17 @@ def _watch(value: Watch | Mapping[str, Any]) -> Watch:
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
-    """Return the document of a config file as it is written; ``Config.load`` also parses it.
+    """Load a config file as raw JSON; use ``Config.load`` to parse it as well.
 
     Raises:
-        ConfigError: the file doesn't exist, or isn't JSON.
+        ConfigError: the file doesn't exist or isn't valid JSON.
         FileError: the file can't be read.
     """
     return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
 
 
 def seconds(value: int) -> int:
-    """Return a waiting time in seconds after checking its range."""
+    """Validate a wait time in seconds."""
     return parse_integer(value, WAIT_SECONDS_MAX)
 
 
@@ -130,34 +138,32 @@ def _mode(value: str) -> OverlapMode:
     return parse_word(value, OverlapMode, "a mode", OverlapMode.WARN)
 
 
-def _cidrs(value: Sequence[str | IPv4Network]) -> tuple[IPv4Network, ...]:
-    return each(value, parse_cidr)
+def _cidrs(value: Sequence[str | IpNetwork]) -> tuple[IpNetwork, ...]:
+    return each(value, parse_any_cidr)
 
 
 def _patterns(value: Sequence[str]) -> tuple[str, ...]:
     return each(value, parse_pattern)
 
 
-def _uplinks(value: Sequence[str] | None) -> tuple[str, ...] | None:
+def _named_patterns(value: Sequence[str] | None) -> tuple[str, ...] | None:
     patterns = None if value is None else each(value, parse_pattern)
     if patterns == ():
-        raise ValueError("names no interface; leave uplinks out to expect the default route's")
+        raise ValueError("must not be empty; leave it out for the default")
     return patterns
 
 
-def _expected_devs(value: Sequence[str] | None) -> tuple[str, ...] | None:
-    patterns = None if value is None else each(value, parse_pattern)
-    if patterns == ():
-        raise ValueError("names no interface; leave devs out to expect the default route's")
-    return patterns
-
-
-def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, Any]]) -> tuple[ExpectedCidr, ...]:
+def _expected(value: Sequence[str | IpNetwork | ExpectedCidr | Mapping[str, Any]]) -> tuple[ExpectedCidr, ...]:
     def parse(item: Any) -> ExpectedCidr:
         is_object = isinstance(item, ExpectedCidr | Mapping)
-        return read(ExpectedCidr, item) if is_object else ExpectedCidr(parse_cidr(item))
+        return read(ExpectedCidr, item) if is_object else ExpectedCidr(parse_any_cidr(item))
 
     return each(value, parse)
+
+
+def _families(networks: Iterable[IpNetwork]) -> tuple[Family, ...]:
+    found = {network.version for network in networks}
+    return tuple(family for family in Family if family.value in found)
 
 
 # --- the config ---
@@ -165,24 +171,39 @@ def _expected(value: Sequence[str | IPv4Network | ExpectedCidr | Mapping[str, An
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaticRoute(Section):
-    """A more specific route for the host.
+    """A more specific host route.
 
     Args:
-        destination: an IPv4 prefix without host bits. It can't be the default route, and can't lie inside 0/8, 127/8,
-            224/4 or 240/4.
-        gateway: the address of the next router. ``"onlink"`` means that there is none, because the destination is on
-            the link. Without this key the route takes the default route's whole next hop: its gateways, source and MTU.
-        dev: the interface. Without this key the route takes the default route's interface through an uplink.
-        metric: a number from 0 to 4294967295. 0 is the kernel's default.
+        destination: an IPv4 or IPv6 prefix without host bits. The default route and prefixes inside 0/8, 127/8, 224/4,
+            240/4, ::/127, ::ffff:0:0/96, fe80::/10 or ff00::/8 aren't allowed.
+        gateway: the next hop's address, of the destination's family, or ``"onlink"`` if the destination is directly
+            connected. A link-local IPv6 address requires ``dev``. If omitted, the route inherits the default route's
+            gateways, source and MTU.
+        dev: the interface; defaults to that of the default route through an uplink.
+        metric: the route's metric, from 0 to 4294967295. For IPv6, 0 means 512.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: one or more fields are invalid; the error lists all of them.
     """
 
-    destination: IPv4Network = attrs.field(converter=parse_prefix)
+    destination: IpNetwork = attrs.field(converter=parse_any_prefix)
     gateway: Gateway = attrs.field(default=None, converter=_gateway)
     dev: str | None = attrs.field(default=None, converter=_dev)
     metric: int = attrs.field(default=0, converter=_metric)
+
+    def __attrs_post_init__(self) -> None:
+        problems = self._apply_rules() or list(self._problems_of_gateway())
+        if problems:
+            raise ConfigError(problems)
+
+    def _problems_of_gateway(self) -> Iterator[Problem]:
+        if self.gateway is None or self.gateway == ONLINK:
+            return
+        family = Family.of(self.destination)
+        if Family.of(self.gateway) is not family:
+            yield "gateway", f"'{self.gateway}' is not an {family} gateway for {self.destination}"
+        elif family is Family.IPV6 and self.gateway.is_link_local and self.dev is None:
+            yield "gateway", f"'{self.gateway}' is link-local; name dev"
 
     def __str__(self) -> str:
         gateway = ONLINK if self.gateway == ONLINK else f"via {self.gateway}"
@@ -192,14 +213,14 @@ class StaticRoute(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class StaticRoutes(Section):
-    """The routes to install, which need an explicit opt-in.
+    """The static routes to install (opt-in).
 
     Args:
-        enabled: the opt-in. It must be true if there are routes.
-        routes: the routes. No two of them may have the same destination and metric.
+        enabled: the opt-in; must be true if there are any routes.
+        routes: the routes. Each combination of destination and metric must be unique.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: one or more fields are invalid; the error lists all of them.
     """
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
@@ -207,28 +228,37 @@ class StaticRoutes(Section):
 
     def __attrs_post_init__(self) -> None:
         problems = self._apply_rules()
-        # Invalid routes count as routes too.
+        # Also check this if some routes are invalid.
         if self.enabled is False and self.routes:
             problems.insert(0, ("enabled", "must be true where routes are given (explicit opt-in)"))
         if problems:
             raise ConfigError(problems)
 
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The address families of the routes."""
+        return _families(route.destination for route in self.routes)
+
+    def of(self, family: Family) -> tuple[StaticRoute, ...]:
+        """Return the routes in the given family."""
+        return tuple(route for route in self.routes if Family.of(route.destination) is family)
+
 
 @attrs.frozen(field_transformer=checked_at_once)
 class ExpectedCidr(Section):
-    """A CIDR whose traffic must leave through certain interfaces.
+    """A CIDR that must be routed through specific interfaces.
 
     Args:
-        cidr: an IPv4 CIDR. Host bits are masked.
-        devs: shell patterns of the interfaces that may carry this CIDR. No other interface may, not even a container's.
-            Without this key the uplinks may.
+        cidr: an IPv4 or IPv6 CIDR. Host bits are masked.
+        devs: shell patterns for the interfaces that may carry this CIDR. No other interfaces are allowed, not even
+            container interfaces. Defaults to the uplinks.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: one or more fields are invalid; the error lists all of them.
     """
 
-    cidr: IPv4Network = attrs.field(converter=parse_cidr)
-    devs: tuple[str, ...] | None = attrs.field(default=None, converter=_expected_devs)
+    cidr: IpNetwork = attrs.field(converter=parse_any_cidr)
+    devs: tuple[str, ...] | None = attrs.field(default=None, converter=_named_patterns)
 
     def is_expected(self, dev: str, uplinks: Container[str]) -> bool:
         """Return whether an interface may carry the CIDR, given the uplinks."""
@@ -242,31 +272,31 @@ class ExpectedCidr(Section):
         return str(self.cidr) if self.devs is None else f"{self.cidr} by {','.join(self.devs)}"
 
     def to_mapping(self) -> Any:
-        """Return this value as JSON that can be read back."""
+        """Return this object as JSON that can be parsed again."""
         return str(self.cidr) if self.devs is None else super().to_mapping()
 
 
 @attrs.frozen(field_transformer=checked_at_once)
 class RouteOverlap(Section):
-    """The CIDRs that must leave through the node's uplinks, and the other interfaces that may carry them.
+    """The CIDRs that must be routed through the node's uplinks, and exceptions for other interfaces.
 
     Args:
-        expected_cidrs: the networks of the cluster: nodes, pods, Services. Each is a CIDR, or an object with the keys
-            below. They may overlap.
-        mode: what a failure does. ``WARN`` reports it, and the node starts. ``STRICT`` reports it and holds the node
-            back.
-        container_devs: shell patterns of interfaces that belong to pods. Traffic through one of them is a note and not
-            a failure. If this key is given, it replaces the default list.
-        allowed_devs: shell patterns of interfaces that may carry expected traffic, such as second NICs, storage
+        expected_cidrs: the cluster's networks: nodes, pods, Services. Each is a CIDR, or an object with the keys below.
+            They may overlap.
+        mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT`` reports them and holds
+            the node back.
+        container_devs: shell patterns for pod interfaces. Traffic through one of these is reported as a note, not a
+            failure. Setting this key replaces the default list.
+        allowed_devs: shell patterns for interfaces that may carry expected traffic, such as secondary NICs, storage
             networks and VPNs.
-        settle_seconds: how long the check waits for InfiniBand interfaces that have no address yet, from 0 to 600.
-            Without this key, a ``STRICT`` check waits 60 s for those that are up, because Azure's agent assigns their
-            addresses late, and a ``WARN`` check doesn't wait. Right before a start of the node, the check waits at most
-            5 s.
-        foreseen: CIDRs that another interface may get later. The check notes which addresses they would shadow.
+        settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600. By default, a
+            ``STRICT`` check waits 60 s for interfaces that are up, because Azure's agent assigns their addresses late,
+            and a ``WARN`` check doesn't wait. Immediately before the node starts, the check waits for at most 5 s.
+        foreseen: CIDRs that may be assigned to another interface later. The check reports any addresses that they would
+            shadow as a note.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: one or more fields are invalid; the error lists all of them.
     """
 
     expected_cidrs: tuple[ExpectedCidr, ...] = attrs.field(default=(), converter=_expected)
@@ -274,32 +304,45 @@ class RouteOverlap(Section):
     container_devs: tuple[str, ...] = attrs.field(default=CONTAINER_DEVS, converter=_patterns)
     allowed_devs: tuple[str, ...] = attrs.field(default=(), converter=_patterns)
     settle_seconds: int | None = attrs.field(default=None, converter=_settle_seconds)
-    foreseen: tuple[IPv4Network, ...] = attrs.field(default=(), converter=_cidrs)
+    foreseen: tuple[IpNetwork, ...] = attrs.field(default=(), converter=_cidrs)
 
     @property
     def address_seconds(self) -> int:
-        """Return how long the check waits for InfiniBand's addresses."""
+        """Return how long to wait for InfiniBand addresses."""
         if self.settle_seconds is not None:
             return self.settle_seconds
         return STRICT_SETTLE_SECONDS if self.mode is OverlapMode.STRICT else 0
 
     @property
+    def families(self) -> tuple[Family, ...]:
+        """The address families that the expected CIDRs belong to."""
+        return _families(expected.cidr for expected in self.expected_cidrs)
+
+    def of(self, family: Family) -> RouteOverlap:
+        """Return a copy of these settings with only the CIDRs in the given family."""
+        expected = tuple(each for each in self.expected_cidrs if Family.of(each.cidr) is family)
+        foreseen = tuple(each for each in self.foreseen if Family.of(each) is family)
+        if (expected, foreseen) == (self.expected_cidrs, self.foreseen):
+            return self
+        return attrs.evolve(self, expected_cidrs=expected, foreseen=foreseen)
+
+    @property
     def judged(self) -> tuple[Prefix, ...]:
-        """The prefixes that a check judges; it needs no routes outside of them."""
+        """The prefixes to check, all in one family. Routes outside these prefixes are irrelevant."""
         return tuple(map(numbers, (*(expected.cidr for expected in self.expected_cidrs), *self.foreseen)))
 
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Watch(Section):
-    """The settings of the watcher, which watches a host after boot.
+    """Settings for the watcher, which monitors a host after boot.
 
     Args:
         enabled: whether ``hostrouting-watch.service`` restores lost routes and reports new failures.
-        textfile: the file to which the watcher writes metrics for Prometheus' node exporter, as an absolute path that
-            ends in ``.prom``. Without this key it writes none.
+        textfile: absolute path of the metrics file for the Prometheus node exporter, ending in ``.prom``. If omitted,
+            no metrics are written.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: one or more fields are invalid; the error lists all of them.
     """
 
     enabled: bool = attrs.field(default=False, converter=parse_boolean)
@@ -308,48 +351,47 @@ class Watch(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Config(Section):
-    """The complete config of hostrouting.
+    """The complete hostrouting config.
 
     Args:
         static_routes: the routes to install.
         route_overlap: the CIDRs to check.
-        wait_seconds: how long a run waits in all for the default route, devices and gateways, from 0 to 600.
-        uplinks: shell patterns of the interfaces through which the cluster is reached. Name them if several interfaces
-            have a default route. Without this key the uplink is the interface of the default route with the lowest
-            metric.
+        wait_seconds: total time that a run waits for the default route, devices and gateways, from 0 to 600.
+        uplinks: shell patterns for the interfaces that connect the node to the cluster. Set this if several interfaces
+            have a default route. Defaults to the interface of the default route with the lowest metric.
         consumer: the unit that must not start before the routes are installed and the check has passed. A template
-            stands for all of its instances, and a single instance can't be named. ``kubelet.service`` is a single unit.
-        watch: whether and how the watcher keeps everything correct afterwards.
+            covers all of its instances; single instances aren't supported. ``kubelet.service`` is a regular unit.
+        watch: settings for the watcher.
 
     Raises:
-        ConfigError: fields break their rules; the error lists all of them.
+        ConfigError: one or more fields are invalid; the error lists all of them.
     """
 
     static_routes: StaticRoutes = attrs.field(default=StaticRoutes(), converter=_static_routes)
     route_overlap: RouteOverlap = attrs.field(default=RouteOverlap(), converter=_route_overlap)
     wait_seconds: int = attrs.field(default=WAIT_SECONDS, converter=seconds)
-    uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=_uplinks)
+    uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=_named_patterns)
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
 
     @property
     def is_gated(self) -> bool:
-        """Return whether the config asks for routes or a check, and therefore for the gate."""
+        """Return whether the config enables routes or a check, either of which needs the gate."""
         return bool(self.static_routes.routes or self.route_overlap.expected_cidrs)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Config:
-        """Read the ``hostRouting`` key of a document, and ignore its other keys, which belong to other components.
+        """Parse the ``hostRouting`` section of a document, ignoring other components' keys.
 
         Args:
-            mapping: the whole document, as returned by ``json.load``.
+            mapping: the entire document, as returned by ``json.load``.
 
         Returns:
             The config, or an empty one if the key is missing.
 
         Raises:
-            ConfigError: the section breaks the rules, or the document has a key that looks like ``hostRouting`` or
-                belongs below it. The error lists all problems, each with its path.
+            ConfigError: the section is invalid, or the document has a key that resembles ``hostRouting`` or belongs
+                inside it. The error lists all problems with their paths.
         """
         section = read_section(cls, mapping, SECTION)
         if section is None and (stray := [key for key in ("staticRoutes", "routeOverlap") if key in mapping]):
@@ -358,20 +400,20 @@ class Config(Section):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
-        """Read a config file.
+        """Load and parse a config file.
 
         Args:
-            path: the path of a JSON document (RFC 8259, UTF-8).
+            path: the path of a JSON file (RFC 8259, UTF-8).
 
         Returns:
             The config.
 
         Raises:
-            ConfigError: the file doesn't exist, isn't JSON, or has content that breaks the rules.
+            ConfigError: the file doesn't exist or isn't a valid config.
             FileError: the file can't be read.
         """
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return a document from which ``from_mapping`` can read this config."""
+        """Return a document that ``from_mapping`` can parse."""
         return {SECTION: super().to_mapping()}

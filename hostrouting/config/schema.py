@@ -1,19 +1,20 @@
-"""Turn JSON into typed values, strictly, and report every problem with its path.
+"""Strictly parse JSON into typed values, reporting every problem with its path.
 
-A class is its own schema: the field ``wait_seconds`` is the key ``waitSeconds``, and the field's converter is its rule.
-With ``checked_at_once`` as the ``field_transformer``, ``Section`` applies the rules once all fields are given, and
-raises all problems as one ``ConfigError``. So the same rules apply to a mapping and to a constructor call, and the
-problems of a nested object have its path.
+The attrs classes are the schema: the field ``wait_seconds`` corresponds to the key ``waitSeconds``, and the field's
+converter validates it. With ``checked_at_once`` as the ``field_transformer``, ``Section`` runs the converters after all
+fields are set, and raises a single ``ConfigError`` with all problems. So the same rules apply to mappings and
+constructor calls, and problems in nested objects have full paths.
 
-cattrs isn't used, because it coerces values (``"1"`` to 1, ``True`` to 1) unless every type gets a hook, and because
-its paths end at the object when an attrs validator refuses a field. Its remaining benefit is smaller than this file.
+This doesn't use cattrs, because it coerces values (``"1"`` to 1, ``True`` to 1) unless every type has a hook, and
+because its error paths stop at the object if an attrs validator rejects a field. Its remaining benefits don't justify
+the dependency.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import attrs
 
@@ -26,37 +27,25 @@ T = TypeVar("T")
 
 
 _RULE = "rule"
-# The value of a required field that wasn't given.
+# Sentinel for missing required fields.
 _MISSING = object()
 
 
-class _Rules(NamedTuple):
-    """The rules of a class.
-
-    Args:
-        by_key: for each key, the name of the field, its converter, which raises an error for invalid values, and its
-            default.
-        needed: the names of the fields that have no default.
-    """
-
-    by_key: dict[str, tuple[str, Callable[[Any], Any], object]]
-    needed: tuple[str, ...]
+# A field's name, a converter that raises an error on invalid values, and the field's default.
+_Rule = tuple[str, Callable[[Any], Any], object]
+# The rules by class and key. They are cached, because there may be thousands of routes.
+_KNOWN: dict[type, dict[str, _Rule]] = {}
 
 
-# The rules of each class, cached because there may be thousands of routes.
-_KNOWN: dict[type, _Rules] = {}
-
-
-def _rules(cls: type) -> _Rules:
+def _rules(cls: type) -> dict[str, _Rule]:
     if cls not in _KNOWN:
         fields = attrs.fields(cls)
-        by_key = {json_key(field.name): (field.name, rule_of(field), field.default) for field in fields}
-        _KNOWN[cls] = _Rules(by_key, tuple(field.name for field in fields if field.default is attrs.NOTHING))
+        _KNOWN[cls] = {json_key(field.name): (field.name, rule_of(field), field.default) for field in fields}
     return _KNOWN[cls]
 
 
 def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Leave the converters to ``Section``, which reports all problems; for ``attrs.frozen(field_transformer=)``."""
+    """Defer running the converters to ``Section`` (a ``field_transformer`` for ``attrs.frozen``)."""
     return [
         field.evolve(converter=None, metadata={_RULE: field.converter}) if field.converter else field
         for field in fields
@@ -64,18 +53,18 @@ def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[at
 
 
 def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:
-    """Return the function that converts and checks a field's values."""
+    """Return a field's converter, which also validates values."""
     rule: Callable[[Any], Any] = field.metadata[_RULE]
     return rule
 
 
 def problems_of(refusal: ConfigError | ValueError) -> Sequence[Problem]:
-    """Return the problems of a value, with paths relative to the value."""
+    """Return the problems in an exception, with paths relative to the rejected value."""
     return refusal.problems if isinstance(refusal, ConfigError) else [("", str(refusal))]
 
 
 class Section:
-    """The base of all classes of a config, each of which is an attrs class."""
+    """Base class for all config classes (attrs classes)."""
 
     __slots__ = ()
     __attrs_attrs__: ClassVar[Any]
@@ -85,12 +74,12 @@ class Section:
             raise ConfigError(problems)
 
     def _apply_rules(self) -> list[Problem]:
-        """Convert the value of each field with its rule, and return the problems.
+        """Run all converters and return the problems.
 
-        A field with a problem keeps its original value.
+        Invalid fields keep their original values.
         """
         problems: list[Problem] = []
-        for key, (name, convert, default) in _rules(type(self)).by_key.items():
+        for key, (name, convert, default) in _rules(type(self)).items():
             value = getattr(self, name)
             if value is default:
                 continue
@@ -104,7 +93,7 @@ class Section:
         return problems
 
     def to_mapping(self) -> Any:
-        """Return this value as JSON that can be read back, without the fields that have their defaults."""
+        """Return this object as JSON that can be parsed again, omitting fields with default values."""
         return {
             json_key(field.name): in_json(value)
             for field in attrs.fields(type(self))
@@ -116,7 +105,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems of a value, with paths relative to the object that contains it."""
+    """Prefix the paths of problems with the parent's key."""
     return [
         (f"{parent}.{path}" if parent and path and not path.startswith("[") else parent + path, message)
         for path, message in problems
@@ -124,7 +113,7 @@ def below(parent: str, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def kind(value: object) -> str:
-    """Return the kind of a JSON value as text with an article, such as "a string"."""
+    """Describe the type of a JSON value, for example "a string"."""
     kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (Mapping, "an object"),
         (str, "a string"),
@@ -137,8 +126,8 @@ def kind(value: object) -> str:
 
 
 def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
-    """Parse every item of a list, and collect the problems of all items."""
-    # Most values are lists, and a list is quick to test for.
+    """Parse every item of a list, collecting all problems."""
+    # Test for lists first, because that is fast and most values are lists.
     if not isinstance(value, list) and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
         raise ValueError(f"expected a list, not {kind(value)}")
     items: list[T] = []
@@ -154,11 +143,11 @@ def each(value: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
 
 
 def _key(key: object) -> str:
-    """Return a key as part of a path, quoted if it contains unusual characters."""
+    """Format a key as a path component, quoting unusual characters."""
     return key if isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", key) else shown(str(key))
 
 
-# Keys that older configs may have, and why they were removed.
+# Keys from older configs and why they were removed.
 _FORMER = {"coverage": "every address of an expected CIDR is checked; leave it out"}
 
 
@@ -171,32 +160,31 @@ def _unknown(key: object, known: Iterable[str]) -> Problem:
 
 
 def read(cls: type[Read], value: object) -> Read:
-    """Build a class from a JSON object, in which ``null`` counts as missing.
+    """Build an instance of a class from a JSON object, treating ``null`` values as missing.
 
     Args:
         cls: a subclass of ``Section``.
-        value: any value. Unknown and duplicate keys are also problems. An instance of the class is returned unchanged.
+        value: the value to parse. Unknown and duplicate keys are rejected. Instances of the class are returned
+            unchanged.
 
     Returns:
         The instance.
 
     Raises:
-        ConfigError: the value has problems; the error lists all of them.
+        ConfigError: the value is invalid; the error lists all problems.
     """
     if isinstance(value, cls):
         return value
     if not isinstance(value, (dict, Mapping)):  # most values are dicts, and a dict is quick to test for
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
-    rules, needed = _rules(cls)
+    rules = _rules(cls)
     problems = [(_key(key), "this key is given twice") for key in getattr(value, "duplicates", ())]
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {name: _MISSING for name, _, default in rules.values() if default is attrs.NOTHING}
     for key, item in value.items():
         if key not in rules:
             problems.append(_unknown(key, rules))
         elif item is not None:
             given[rules[key][0]] = item
-    for name in needed:
-        given.setdefault(name, _MISSING)
     try:
         instance = cls(**given)
     except ConfigError as error:
@@ -207,18 +195,18 @@ def read(cls: type[Read], value: object) -> Read:
 
 
 def read_section(cls: type[Read], document: object, section: str) -> Read | None:
-    """Build a class from one key of a document, and ignore the other keys, which belong to other components.
+    """Build an instance of a class from one key of a document, ignoring other components' keys.
 
     Args:
         cls: a subclass of ``Section``.
-        document: any value.
-        section: the name of the key.
+        document: the parsed JSON document.
+        section: the key.
 
     Returns:
         The instance, or None if the key is missing or its value is ``null``.
 
     Raises:
-        ConfigError: the section has problems; the error lists all of them, with paths that begin with the key.
+        ConfigError: the section is invalid; the error lists all problems, with paths relative to the document.
     """
     if not isinstance(document, Mapping):
         raise ConfigError([("", f"expected an object with the key {section}, not {kind(document)}")])
@@ -227,7 +215,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
     if document.get(section) is None:
         import difflib
 
-        # This accepts at most one edit. A typo in the key must not mean that nothing is wanted.
+        # Reject near misses (one edit), because a typo in the key must not be mistaken for an empty config.
         plain = {str(key).replace("-", "").replace("_", "").lower(): key for key in document if key != section}
         if near := difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9):
             raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])

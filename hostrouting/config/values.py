@@ -1,4 +1,4 @@
-"""Rules for single values, each of which parses a value or raises a ``ValueError`` that says what is wrong with it."""
+"""Parsers for single values, which raise a ``ValueError`` with a description of the problem."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from hostrouting.model.text import shown
 Word = TypeVar("Word", bound=StrEnum)
 
 
-# From systemd.unit(5), without any character of a path.
+# See systemd.unit(5); escape sequences and slashes aren't allowed.
 _CONSUMER = r"(?!-)[A-Za-z0-9:_.-]+@?\.service"
 _INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
 _WORD = r"[A-Za-z]*"
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
-# Parts "." and ".." aren't allowed, so that a path has only one spelling.
+# The components "." and ".." aren't allowed, so that each file has a unique path.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
-# From limits.h: the limits of a name, and of a path without its final NUL. The name of the temporary file is longer by
-# the third number.
+# NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and how much longer the temporary file's name is.
 _NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
-# The name must leave space for the folder of an instance's drop-ins; "hostrouting-probe" is the made-up instance.
+# Leave room for an instance's drop-in folder; "hostrouting-probe" is the dummy instance.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
 def parse_integer(value: int, highest: int) -> int:
-    """Return an integer after checking that it lies between 0 and a maximum."""
+    """Validate that a value is an integer from 0 to a maximum."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{shown(value)} is not an integer")
     if not 0 <= value <= highest:
@@ -38,14 +37,14 @@ def parse_integer(value: int, highest: int) -> int:
 
 
 def parse_boolean(value: bool) -> bool:
-    """Return a boolean, and refuse other values even if they are truthy or falsy."""
+    """Validate that a value is a boolean, rejecting other truthy or falsy values."""
     if kind(value) != "a boolean":
         raise ValueError(f"{shown(value)} is not a boolean; expected true or false")
     return value
 
 
 def parse_word(value: str, words: type[Word], kind: str, default: Word) -> Word:
-    """Return the word that a value names in any case, or the default for an empty string."""
+    """Parse an enum member, ignoring case; an empty string selects the default."""
     if _is(value, _WORD):
         word = value.upper() or default.name
         if word in words.__members__:
@@ -58,7 +57,7 @@ def _is(value: object, pattern: str) -> bool:
 
 
 def parse_consumer(value: str) -> str:
-    """Return the name of a service or of a template after checking it."""
+    """Validate the name of a service or a template."""
     if _is(value, _TOO_LONG):
         raise ValueError(f"{shown(value)} is too long; expected at most {_CONSUMER_MAX} characters")
     if _is(value, _INSTANCE):
@@ -76,14 +75,14 @@ def parse_consumer(value: str) -> str:
 
 
 def parse_pattern(value: str) -> str:
-    """Return a shell pattern of interface names after checking it."""
+    """Validate a shell pattern for interface names."""
     if not _is(value, _PATTERN):
         raise ValueError(f"{shown(value)} is not a pattern of interface names; it may hold A-Z a-z 0-9 _ . - * ? [ ]")
     return value
 
 
 def parse_textfile(value: str | None) -> str | None:
-    """Return the path of a file for the textfile collector of Prometheus' node exporter, which reads ``*.prom``."""
+    """Validate a path for the node exporter's textfile collector, which reads ``*.prom``."""
     if value is None or value == "":
         return None
     if not _is(value, _TEXTFILE) or not value.isprintable():
@@ -92,11 +91,7 @@ def parse_textfile(value: str | None) -> str | None:
             "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
         )
     *folders, name = (len(part.encode()) for part in value.split("/"))
-    if max(*folders, name + _TEMPORARY_BYTES) > _NAME_BYTES_MAX:
-        raise ValueError(
-            f"{shown(value)} has too long a name in it; expected at most {_NAME_BYTES_MAX} bytes of a folder's, "
-            f"{_NAME_BYTES_MAX - _TEMPORARY_BYTES} of the textfile's"
-        )
-    if sum(folders) + len(folders) + name + _TEMPORARY_BYTES > _PATH_BYTES_MAX:
-        raise ValueError(f"{shown(value)} is too long; expected at most {_PATH_BYTES_MAX - _TEMPORARY_BYTES} bytes")
+    is_too_long = max(*folders, name + _TEMPORARY_BYTES) > _NAME_BYTES_MAX
+    if is_too_long or sum(folders) + len(folders) + name + _TEMPORARY_BYTES > _PATH_BYTES_MAX:
+        raise ValueError(f"{shown(value)} is too long, or has too long a name in it")
     return value

@@ -1,4 +1,4 @@
-"""The doctor, which checks whether the gate is effective on this host, and what may break it.
+"""The doctor, which checks whether the gate is effective on this host and looks for risks.
 
-``examine`` has a row for each check, and ``checks`` has the types that checks use.
+The ``examine`` module lists all checks, and ``checks`` defines their types.
 """

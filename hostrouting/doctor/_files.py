@@ -1,4 +1,4 @@
-"""Check the files for the next boot: all of them exist, only root can change them, and the scripts can be run."""
+"""Check that the installed files exist, are writable only by root and can be executed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hostrouting.model.errors import FileError
 
 _EXECUTABLE = 0o111
 
-# The gate itself waits this long for the lock.
+# The gate's own lock timeout.
 _GATE_SECONDS = 5
 
-# These lines aren't compared. The installing run chooses the Python, which is rarely the one that runs the doctor, and
-# an image has none.
+# Ignore these lines. The Python path was chosen by the installing process, usually differs from the doctor's own, and
+# isn't set in images.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
-# Each script is compared on its own, so its checksum isn't.
+# Ignore checksums, because the scripts themselves are compared.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
 
 _TOOLS = {
@@ -46,27 +46,25 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if examined.given is not None:
         wanted = wanted_manifest(manifest, Wanted.of(examined.given, layout), layout).parts
     if not manifest.parts:
-        is_asked = wanted or examined.given is None
-        message = f"nothing is {'installed' if is_asked else 'asked for, and nothing installed'}: no node is held back"
-        yield DoctorFinding(
-            "not-installed", subject, message, apply if is_asked else f"name routes and CIDRs in CONFIG; {apply}"
-        )
+        what, hint = "installed", apply
+        if not wanted and examined.given is not None:
+            what, hint = "asked for, and nothing installed", f"name routes and CIDRs in CONFIG; {apply}"
+        yield DoctorFinding("not-installed", subject, f"nothing is {what}: no node is held back", hint)
         return
     differing = [name for name in sorted({*wanted, *manifest.parts}) if wanted.get(name) != manifest.parts.get(name)]
     if wanted and examined.config.consumer != manifest.consumer:
         differing.append(f"the gate on {manifest.consumer}")
     if differing:
         message = f"{' and '.join(differing)}: CONFIG asks for something else"
-        yield DoctorFinding(
-            "another-config", subject, message, f"{examined.command('plan')} shows the difference; {apply}"
-        )
+        hint = f"{examined.command('plan')} shows the difference; {apply}"
+        yield DoctorFinding("another-config", subject, message, hint)
     if manifest.former:
         message = f"a run was stopped while it moved the gate: the old gate is still on {' '.join(manifest.former)}"
         yield DoctorFinding("interrupted", subject, message, apply, Severity.RISK)
 
 
 def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that every file has the content and mode with which it would be rendered."""
+    """Check that every file has the content and mode that a fresh rendering would give it."""
     layout, manifest = examined.layout, examined.manifest
     rendered = [file for part in wanted_parts(manifest.config, layout) for file in part.files]
     for file in (*rendered, *gate_files(layout, manifest, {})):
@@ -78,7 +76,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("file-missing", name, "it isn't there", examined.command("apply"))
             continue
         content, mode = state
-        if settled.sub(b"", content) != settled.sub(b"", file.text.encode("utf-8", "surrogateescape")):
+        if settled.sub(b"", content) != settled.sub(b"", file.content):
             message = "it has been edited, or another version of hostrouting has written it"
             yield DoctorFinding("file-differs", name, message, examined.writing_anew)
         if mode & _EXECUTABLE != file.mode & _EXECUTABLE:
@@ -87,7 +85,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the oneshots exist, start at boot, and were reloaded by systemd."""
+    """Check that the oneshots exist, are enabled and don't need a daemon-reload."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
@@ -106,7 +104,7 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that only root can change what runs as root."""
+    """Check that everything that runs as root is writable only by root."""
     layout = examined.layout
     ours = [layout.manifest, *examined.manifest.files(layout), layout.lock]
     on_the_way = set[Path]()
@@ -127,9 +125,9 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
-    """Add a file, its parent folders, and the targets of any links among them.
+    """Collect a file, its parent folders and the targets of any symlinks among them.
 
-    A user who can change one of these can change the file.
+    Anyone who can modify one of these can replace the file.
     """
     for each in (path, *path.parents):
         if each in found or not each.is_relative_to(layout.root) or each == layout.root:
@@ -142,7 +140,7 @@ def _add_way(layout: Layout, path: Path, found: set[Path]) -> None:
 
 
 def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the scripts can be run and their lock can be taken."""
+    """Check that the scripts are executable and the lock is available."""
     layout = examined.layout
     for folder in (layout.gate_script.parent, layout.config.parent):
         if not _has_flag(folder, os.ST_NOEXEC):
@@ -167,13 +165,13 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
-    """Return whether the file system of a folder, or of its nearest existing parent, is mounted with a flag."""
+    """Return whether a folder (or its nearest existing parent) is on a file system mounted with the given flag."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return bool(os.statvfs(there).f_flag & flag)
 
 
 def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that nothing is left of the reference's installation, of earlier versions, or of another consumer."""
+    """Check for leftovers from the Go package, earlier versions or a previous consumer."""
     layout = examined.layout
     for link in map(layout.relative, reference_links(layout)):
         is_bouncing = ".requires/" in link
@@ -181,7 +179,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = f"{examined.command('apply')} removes it; by hand: rm {link}; systemctl daemon-reload"
         yield DoctorFinding("reference-link", link, message, hint, Severity.BROKEN if is_bouncing else Severity.RISK)
     gates = set(layout.units.glob("*.service.d/*hostrouting*.conf")) - set(examined.manifest.files(layout))
-    # If a mask replaces one of our drop-ins, ``gate`` reports it.
+    # Masked drop-ins are reported by ``gate``.
     for gate in (layout.relative(path) for path in sorted(gates) if not is_masked(path)):
         message = "a gate that no installation knows of: it holds its unit back by scripts that may be gone"
         yield DoctorFinding("stale-gate", gate, message, f"rm {gate}; systemctl daemon-reload", Severity.RISK)
@@ -190,7 +188,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no other program writes our files."""
+    """Check that no other program manages our files."""
     if any(examined.layout.followed(f"{folder}/{_AGENT}").exists() for folder in UNIT_PATH):
         message = (
             "AKSFlexNode's own agent knows hostRouting too: it writes scripts and units of these names, and has the "
@@ -201,10 +199,10 @@ def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the programs that the scripts need at boot exist, and that bash is bash."""
+    """Check that the programs used by the scripts exist, and that /bin/bash really is bash."""
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
-    # Programs of an image can't be run on this machine.
+    # Binaries in an image can't be executed on the build host.
     is_looked_for = examined.host.is_image or "bash" in {finding.subject for finding in missing}
     if not is_looked_for and not _is_bash(examined):
         message = "another shell is in its place, and the scripts fail in it: no start is let through"
@@ -212,7 +210,7 @@ def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _is_bash(examined: ExaminedHost) -> bool:
-    """Return whether the interpreter in the scripts' first line says that it is bash."""
+    """Return whether the scripts' interpreter sets ``BASH_VERSION``."""
     program = examined.layout.of("/bin/bash")
     try:
         asked = examined.scope.child(timeout=5).run([str(program), "-pc", 'echo "$BASH_VERSION"'], check=False)

@@ -1,4 +1,4 @@
-"""Check the consumer: that it exists, may start, runs the gate, starts in order, and recovers after a fix."""
+"""Check the consumer: it exists, may start, runs the gate, is ordered correctly and recovers after a fix."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from hostrouting.boot.trial import standing
 from hostrouting.boot.unit_files import UNIT_PATH, drop_ins, settings
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import UnitError
-from hostrouting.overlap.check import check_overlap, uplink_devs
+from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, Verdict
-from hostrouting.overlap.node_ip import NONE_GIVEN, misfits
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -38,7 +37,7 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the installed check would let the consumer start now."""
+    """Check that the installed overlap check would currently pass."""
     is_strict = examined.manifest.is_strict
     follows = "its next start is held back" if is_strict else "its next start is let through, as the mode is WARN"
     if is_strict and (bare := _bare_instances(examined)):
@@ -56,7 +55,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = "hostrouting confirm, or apply; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
-    report = check_overlap(config, examined.host.routes, examined.scope)
+    report = check_families(config, examined.host.routes_of, examined.scope)
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if is_strict else Severity.UNKNOWN
@@ -77,12 +76,12 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
         return []
 
 
-# A start that the gate admits takes less time than this.
+# Starts that the gate admits take less time than this.
 _LOOK_SECONDS = 3
 
 
 def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find the starts that the gate is holding at this moment."""
+    """Find starts that the gate is currently holding."""
     for instance, shown in examined.instances.items():
         began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
@@ -91,20 +90,11 @@ def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("held", instance, message, f"journalctl -u {instance} says what it waits for")
 
 
-def node_ip(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Compare the addresses that CONFIG has for other components with the uplinks and the expected CIDRs."""
-    overlap, kernel = examined.config.route_overlap, examined.host.routes
-    if examined.addresses == NONE_GIVEN or not (uplinks := uplink_devs(examined.config, kernel)):
-        return
-    for misfit in misfits(examined.addresses, overlap, kernel.addresses(), uplinks, kernel.default_routes()):
-        yield DoctorFinding("node-ip", misfit.key, misfit.message, misfit.hint, Severity.RISK)
-
-
 # --- the gate ------------------------------------------------------------------------------------------------------
 
 
 def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that every instance of the consumer runs the gate before its process and obeys it, also after a reboot."""
+    """Check that every consumer instance runs the gate on start and can't bypass it, even after a reboot."""
     if examined.host.is_image:
         yield from _gate_of_image(examined)
     for instance, shown in examined.instances.items():
@@ -116,7 +106,7 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("gate-disobeyed", called, clause, f"look at: systemctl cat {instance}")
         unread = _unread(examined, instance, shown)
         if shown["NeedDaemonReload"] == "yes" or unread:
-            # Their effect can only be seen once systemd has read them.
+            # Their effect can't be checked before systemd has loaded them.
             what = " and ".join(unread) or "one of its files"
             message = f"systemd hasn't read {what} as it is now: whether the gate holds at the next boot can't be seen"
             hint = "systemctl daemon-reload; hostrouting doctor"
@@ -126,7 +116,7 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find drop-ins that replace ours or clear the lists that ours fill, using only the files."""
+    """Find drop-ins that replace ours or reset our lists, based on the files alone."""
     layout, consumer = examined.layout, examined.consumer
     first, last = layout.gates(consumer)
     prefix, _, suffix = consumer.partition("@.")
@@ -146,14 +136,14 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 yield DoctorFinding("gate-overridden", unit, message, f"take the empty {lists[0]} out of it")
 
 
-# For each list, the drop-in that has the gate's commands.
+# Maps each list setting to the drop-in with the gate's commands.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 _RELOAD = "then: systemctl daemon-reload"
 
 
 def _is_edited(examined: ExaminedHost) -> bool:
-    """Return whether our drop-ins differ from the rendered ones."""
+    """Return whether our drop-ins have been modified."""
     gates = examined.layout.gates(examined.consumer)
     return any(files.read_text(path) != text for path, text in zip(gates, DROP_INS, strict=True))
 
@@ -174,33 +164,32 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
 
 
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
-    """Return the drop-ins that systemd would read now but hasn't read yet.
+    """Return existing drop-ins that systemd hasn't loaded yet.
 
-    systemd 252 overlooks drop-ins in new folders.
+    NeedDaemonReload misses drop-ins in new folders in systemd 252.
     """
     read = {_below_usr(path) for path in shown["DropInPaths"].split()}
     names = {PurePosixPath(path).name for path in read}
     return [
         examined.layout.relative(path)
         for name, path in drop_ins(examined.layout, instance).items()
-        # An empty drop-in, or a link to /dev/null, only masks others with the same name.
+        # Empty drop-ins and symlinks to /dev/null only mask others of the same name.
         if _below_usr(examined.layout.relative(path)) not in read and (name in names or files.read_text(path))
     ]
 
 
 def _below_usr(path: str) -> str:
-    """Map /lib to /usr/lib, because either they are one folder, or /lib has files that /usr/lib lacks."""
+    """Treat /usr/lib and /lib as one folder: either /lib is a symlink or their contents don't overlap."""
     return path.removeprefix("/usr") if path.startswith("/usr/lib/") else path
 
 
 def break_glass(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the gate wasn't left open."""
+    """Check that the gate hasn't been left open."""
     why, off = why_open(examined.layout), examined.layout.relative(examined.layout.gate_off)
     if why and ARGUMENT in why:
         message = f"{why}: every start is admitted unchecked until the next boot"
-        yield DoctorFinding(
-            "gate-off", "/proc/cmdline", message, f"take {ARGUMENT} out of the boot loader's kernel arguments"
-        )
+        hint = f"take {ARGUMENT} out of the boot loader's kernel arguments"
+        yield DoctorFinding("gate-off", "/proc/cmdline", message, hint)
     elif why:
         message = "as long as it is there every start is admitted unchecked"
         yield DoctorFinding("gate-off", off, message, f"rm {off}")
@@ -212,9 +201,9 @@ _MOUNTS = ("BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem")
 
 
 def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer's gate sees the host's network and files.
+    """Check that the gate sees the host's network and files when it runs in the consumer's unit.
 
-    Even commands with "+" run inside a unit's mounts.
+    Even commands with the "+" prefix run in the unit's mount namespace.
     """
     for instance, shown in examined.instances.items():
         settings = [f"{key}={shown[key]}" for key in (*_NETWORKS, *_ROOTS) if shown[key] not in ("", "no")]
@@ -230,9 +219,9 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
-    """Return whether a unit's mount hides something that the gate reads or writes."""
+    """Return whether one of the unit's mounts hides a path used by the gate."""
     parts = word.removeprefix("-").split(":")
-    # The format is source[:destination[:options]], systemd.exec(5); a temporary file system has no source.
+    # The format is source[:destination[:options]] (see systemd.exec(5)), without a source for TemporaryFileSystem=.
     place = parts[0] if key == "TemporaryFileSystem" or len(parts) == 1 else parts[1]
     if key == "BindPaths" and place == parts[0]:
         return False  # the files are the same without the mount
@@ -241,12 +230,12 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     ours = [path.resolve() for path in (layout.manifest.parent, layout.config.parent, layout.run_dir)]
     if any(mounted.is_relative_to(each) for each in ours):
         return True
-    # If the mounted files are the same as without the mount, programs can still be read and run.
+    # A read-only bind mount of a path onto itself doesn't hide any programs.
     is_other = place != parts[0] or key == "TemporaryFileSystem"
     return any(each.is_relative_to(mounted) for each in (*ours, *(_used(layout) if is_other else ())))
 
 
-# Everything that the scripts run and read besides our files; libraries and devices are listed as folders.
+# All programs and paths that the scripts use, other than our own files. Libraries and devices are listed by folder.
 _PROGRAMS = (
     *("awk", "bash", "busybox", "cat", "env", "flock", "gawk", "ip", "mawk", "mkdir", "mv", "rm", "sleep", "sort"),
     *("systemctl", "tail", "test", "timeout"),
@@ -269,7 +258,7 @@ def _used(layout: Layout) -> Iterator[Path]:
 
 
 def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer starts after the oneshots, and that their start order has no cycle."""
+    """Check that the consumer is ordered after the oneshots and that there is no ordering cycle."""
     for instance, shown in examined.instances.items():
         early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
         if early:
@@ -290,18 +279,17 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
-    """Return a shortest cycle in the start order of units that contains at least one of the given units.
+    """Return an ordering cycle through one of the given units, as short as possible.
 
-    systemd drops the job of one of the cycle's units, which can differ from boot to boot, and doesn't always log the
-    cycle.
+    systemd breaks a cycle by dropping one unit's job, not necessarily the same one at each boot, and doesn't always log
+    it.
 
     Args:
-        after: for each unit, the units after which it starts.
-        through: the units of which the cycle must contain one.
+        after: for each unit, the units it is ordered after.
+        through: the cycle must contain at least one of these units.
 
     Returns:
-        The units of the cycle, or none if there is no cycle. Each unit starts after the next one, and the last after
-        the first.
+        The cycle's units, each ordered after the next one and the last after the first, or an empty tuple.
     """
     for start in through:
         seen = {start}
@@ -325,7 +313,7 @@ _CONFLICTING = ("Conflicts", "ConflictedBy")
 
 
 def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no operation on the oneshots stops the consumer or prevents its start."""
+    """Check that starting, stopping or restarting a oneshot can't stop the consumer or keep it from starting."""
     for instance, shown in examined.instances.items():
         for unit in examined.oneshots:
             keys = [key for key in (*_NEEDING, *_STOPPED_BY, *_CONFLICTING) if unit in shown[key].split()]
@@ -348,13 +336,13 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
 
-# The gate waits this long before it fails with this status.
+# The gate exits with this status after this delay.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 
 
 def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the consumer recovers on its own after a fix."""
+    """Check that the consumer recovers by itself once a problem is fixed."""
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
             because, setting = why
@@ -364,7 +352,7 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the setting that keeps a unit from being restarted after a failed start, and what to set instead."""
+    """Return the setting that prevents restarts after a failed start, and its replacement, or None."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
         return (f"Restart={shown['Restart']}" if is_set else "it has no Restart="), "[Service] Restart=on-failure"

@@ -1,4 +1,4 @@
-"""Check that our routes exist and win, and find programs that may remove or restore them."""
+"""Check that our routes are in effect, and find programs that may remove or restore them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from hostrouting.boot.files import read_text
 from hostrouting.boot.manifest import WATCH
 from hostrouting.boot.trial import is_overdue, standing
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, is_managed
+from hostrouting.kernel.nexthops import default_route, is_among, unicast_defaults
 from hostrouting.model.errors import RouteError
-from hostrouting.model.routes import Route
+from hostrouting.model.family import Family
+from hostrouting.model.routes import Protocol, Route
 from hostrouting.overlap.one_event import anticipate
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_now
@@ -22,7 +25,7 @@ _WATCHED = "hostrouting watch puts them back whenever they get lost"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no trial of routes is in progress, because the kernel's routes then differ from the installed ones."""
+    """Check that no route trial is active; during a trial, the kernel's routes differ from the installed ones."""
     until, subject = standing(examined.layout.trial), "trial of routes"
     if is_overdue(examined.layout):
         message = "its time is over, and the timer that restores the former routes is lost"
@@ -33,25 +36,28 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
 
 
+_LOOKS = ("rule", "route show table all")
+
+
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that every route is in the kernel as configured, and wins."""
+    """Check that the kernel has every route as configured and that none is shadowed."""
     try:
-        plan, missing = plan_now(examined.config, examined.host.routes)
+        plan, missing = plan_now(examined.config, *examined.backends)
         if missing is not None:
-            yield DoctorFinding(
-                "route-waits", "static routes", f"they wait for {missing}", "bring it up, or change CONFIG"
-            )
+            message = f"they wait for {missing}"
+            yield DoctorFinding("route-waits", "static routes", message, "bring it up, or change CONFIG")
         for route in plan.add:
             yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", examined.command("apply"))
         for change in plan.replace:
-            yield DoctorFinding(
-                "route-differs", str(change.new), f"the kernel has: {change.old}", examined.command("apply")
-            )
-        verify_routes((*plan.unchanged, *plan.foreign), examined.host.routes)
+            message = f"the kernel has: {change.old}"
+            yield DoctorFinding("route-differs", str(change.new), message, examined.command("apply"))
+        verify_routes((*plan.unchanged, *plan.foreign), *examined.backends)
     except RouteError as error:
-        # Query the kernel again, because a failed query isn't a finding about routes.
-        examined.host.routes.routes()
-        hint = f"look at: {examined.command('plan')}; ip -4 rule; ip -4 route show table all"
+        # Query the kernel again so that a failing kernel isn't reported as a route problem.
+        for backend in examined.backends:
+            backend.routes()
+        families = [f"ip -{backend.family.value} {words}" for backend in examined.backends for words in _LOOKS]
+        hint = f"look at: {examined.command('plan')}; {'; '.join(families)}"
         yield DoctorFinding("route-fails", "static routes", str(error), hint)
 
 
@@ -60,7 +66,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that systemd-networkd doesn't remove our routes."""
-    # This was measured; before version 257, systemd-networkd does it with any settings.
+    # Determined by experiment; before version 257, no setting prevents it.
     message = (
         "systemd-networkd removes our routes on it when the link goes down or loses its carrier; before systemd 257, "
         "or without ManageForeignRoutes=no in networkd.conf, also at networkctl reconfigure, when its .network file "
@@ -81,19 +87,19 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that NetworkManager doesn't remove our routes."""
-    # This is the documented effect of its Reapply(), unless it is called with preserve-external-ip.
+    # Documented behavior of its Reapply() method, unless called with preserve-external-ip.
     message = (
         "NetworkManager removes our routes on it when its connection is applied again (nmcli device reapply) or taken "
         "down"
     )
     for dev, routes in _managed(examined, NETWORK_MANAGER).items():
-        theirs = " ".join(f"+ipv4.routes '{route.destination} GATEWAY'" for route in routes)
+        theirs = " ".join(f"+ipv{route.family.value}.routes '{route.destination} GATEWAY'" for route in routes)
         hint = f"{_WATCHED}; or let NetworkManager install them: nmcli connection modify CONNECTION {theirs}"
         yield DoctorFinding("network-manager-flushes", dev, message, hint, Severity.RISK)
 
 
 def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that cloud-init doesn't configure the network again while the node runs."""
+    """Check that cloud-init doesn't reconfigure the network at runtime."""
     message = (
         "cloud-init writes and applies the network's configuration again when an interface appears or goes; our routes "
         "may go with the old one"
@@ -105,7 +111,7 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no single event leads an expected CIDR elsewhere permanently."""
+    """Check that no single event can permanently divert an expected CIDR."""
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs or standing(examined.layout.trial) is not None:
         return
@@ -117,15 +123,14 @@ def events(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             found.setdefault((each.event.subject, failure), []).append(str(each.event.kind))
     for (subject, failure), kinds in found.items():
         hint = f"{examined.command('check')} --one-event says more; watch.enabled in CONFIG puts our routes back"
-        yield DoctorFinding(
-            "one-event", subject, f"one event away ({', '.join(kinds)}): {failure}", hint, Severity.RISK
-        )
+        message = f"one event away ({', '.join(kinds)}): {failure}"
+        yield DoctorFinding("one-event", subject, message, hint, Severity.RISK)
 
 
 def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
-    """Return our routes on the interfaces of a network manager, grouped by interface.
+    """Return our routes on interfaces controlled by a network manager, grouped by interface.
 
-    There are none if the manager isn't running, or if the watcher would restore them.
+    The result is empty if the manager isn't running or the watcher would restore the routes.
     """
     if examined.units.is_active(_WATCHER) or not examined.units.is_active(f"{manager}.service"):
         return {}
@@ -136,12 +141,12 @@ def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
-    """Return the wanted routes that are or would be ours, not another program's.
+    """Return the wanted routes, except those that another program has already installed.
 
-    There are none if the routes can't be planned at this moment.
+    The result is empty if planning fails.
     """
     try:
-        plan, _ = plan_now(examined.config, examined.host.routes)
+        plan, _ = plan_now(examined.config, *examined.backends)
     except RouteError:  # ``routes`` reports this
         plan = RoutePlan()
     return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
@@ -151,7 +156,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
 
 _WATCHER = f"{WATCH}.service"
 
-# One or two restarts may be an accident.
+# One or two restarts may be accidental.
 _RESTARTS_MAX = 2
 
 
@@ -174,6 +179,40 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         message = f"it isn't there, so the watcher can't write {textfile}"
         yield DoctorFinding("textfile", folder, message, f"mkdir -p {folder}; {restart}", Severity.RISK)
     elif shown["ActiveState"] == "active" and not examined.layout.of(textfile).exists():
-        # The folders that a service may write to are determined when it starts.
+        # A service's writable folders are set up when it starts.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         yield DoctorFinding("textfile", textfile, message, f"{restart}; {journal}", Severity.RISK)
+
+
+# --- IPv6 ----------------------------------------------------------------------------------------------------------
+
+_SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
+
+
+def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Find uplinks on which the kernel ignores advertisements because the host forwards packets."""
+    config = examined.manifest.config
+    if Family.IPV6 not in (*config.route_overlap.families, *config.static_routes.families):
+        return
+    defaults = unicast_defaults(examined.host.routes_of(Family.IPV6).default_routes())
+    patterns = config.uplinks
+    if patterns is None and (ipv4 := default_route(examined.host.routes.default_routes())):
+        patterns = ipv4.devs
+    if patterns is None:
+        patterns = tuple(dev for route in defaults for dev in route.devs)
+    # Those that an administrator or a network manager has made stay.
+    lasting = {dev for route in defaults if route.protocol != Protocol.RA for dev in route.devs}
+    for link in examined.host.routes.links():
+        if link.name in lasting or not is_among(link.name, patterns):
+            continue
+        if (_value(examined, link.name, "accept_ra"), _value(examined, link.name, "forwarding")) == ("1", "1"):
+            message = (
+                "it forwards packets and accept_ra is 1, so the kernel ignores its routers' advertisements: the IPv6 "
+                "default route that they made is gone, or goes when it expires"
+            )
+            hint = f"sysctl -w net.ipv6.conf.{link.name}.accept_ra=2, and the same in a file in /etc/sysctl.d"
+            yield DoctorFinding("accept-ra", link.name, message, hint, Severity.RISK)
+
+
+def _value(examined: ExaminedHost, dev: str, name: str) -> str:
+    return (read_text(examined.layout.of(_SYSCTL.format(dev, name))) or "").strip()

@@ -1,6 +1,6 @@
-"""The building blocks of checks: the examined host, and the findings about it.
+"""Types for writing checks: the examined host and the findings.
 
-A plug-in builds its own checks from these types and passes them to ``examine``.
+Plug-ins can define their own checks and pass them to ``examine``.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import StrEnum
-from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
 from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")
 
 
 class Severity(StrEnum):
-    """How bad a finding is.
+    """The severity of a finding.
 
-    ``broken`` means that a promise doesn't hold now, ``unknown`` that something can't be examined, and ``risk`` that it
-    may break later.
+    ``broken`` means that a guarantee is currently violated, ``unknown`` that a check couldn't run, and ``risk`` that
+    something may break later.
     """
 
     BROKEN = "broken"
@@ -41,14 +41,14 @@ class Severity(StrEnum):
 
 @attrs.frozen
 class DoctorFinding:
-    """A problem of a host.
+    """A problem found on a host.
 
     Args:
-        kind: an identifier for programs, such as ``gate-overridden``.
-        subject: the file, unit, route or interface that has the problem.
-        message: the problem and its consequence, without the subject.
-        hint: how to fix the problem; it may have several lines.
-        severity: whether the problem already has an effect.
+        kind: a machine-readable identifier, such as ``gate-overridden``.
+        subject: the affected file, unit, route or interface.
+        message: the problem and its consequences, not including the subject.
+        hint: how to fix the problem, possibly in several lines.
+        severity: the problem's severity.
     """
 
     kind: str
@@ -62,36 +62,32 @@ class DoctorFinding:
         return attrs.asdict(self)
 
 
+@attrs.frozen(slots=False)
 class ExaminedHost:
     """A host to examine.
 
     Args:
-        host: the host with the kernel, systemd and files to examine.
-        config: the wanted config, or None for the config from which the installed parts were rendered.
-        config_name: the argument with which our commands read that config.
-        scope: cancels the waits of a check.
-        addresses: the addresses that the config's document has for other components.
+        host: the host, which provides the kernel and systemd.
+        layout: the paths of the host's files. A snapshot has none, so it can't be examined.
+        given: the wanted config, or None for the installed one.
+        config_name: the config argument for commands in hints.
+        scope: cancels running checks.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        config: Config | None,
-        config_name: str,
-        scope: CancelScope,
-        addresses: NodeAddresses = NONE_GIVEN,
-    ) -> None:
-        self.host = host
-        self.scope = scope
-        self.layout: Layout = host.layout
-        self.units: UnitManager = host.units.within(scope)
-        self.given = config
-        self.addresses = addresses
-        self._config_name = config_name
+    host: Host
+    layout: Layout
+    given: Config | None
+    config_name: str
+    scope: CancelScope
+
+    @cached_property
+    def units(self) -> UnitManager:
+        """The host's service manager; a cancelled check stops waiting for it."""
+        return self.host.units.within(self.scope)
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Return the manifest of the installation.
+        """Return the installation's manifest.
 
         Raises:
             FileError: the manifest can't be read.
@@ -100,12 +96,17 @@ class ExaminedHost:
 
     @cached_property
     def config(self) -> Config:
-        """Return the config that the host should have, which is the given one or that of the installed parts."""
+        """Return the wanted config; defaults to that of the installed parts."""
         return self.manifest.config if self.given is None else self.given
 
     @property
+    def backends(self) -> tuple[RouteBackend, ...]:
+        """The backends for the families of the static routes."""
+        return self.host.backends(self.config.static_routes.families)
+
+    @property
     def has_installation(self) -> bool:
-        """Return whether anything is installed, or the manifest can't be read."""
+        """Return whether anything is installed; assume so if the manifest can't be read."""
         try:
             return bool(self.manifest.parts)
         except FileError:
@@ -113,17 +114,17 @@ class ExaminedHost:
 
     @property
     def oneshots(self) -> tuple[str, ...]:
-        """The units of the installed parts of the gate."""
+        """The oneshot units of the gated parts."""
         return tuple(f"{name}.service" for name, part in self.manifest.parts.items() if part.is_gated)
 
     @property
     def consumer(self) -> str:
-        """The unit that the gate can block."""
+        """The gated unit."""
         return self.manifest.consumer or self.config.consumer
 
     @cached_property
     def units_of_consumer(self) -> dict[str, dict[str, str]]:
-        """The consumer's units, each with the properties that the checks examine.
+        """The consumer's units, each with the properties that the checks need.
 
         Raises:
             UnitError: systemd can't be queried.
@@ -132,7 +133,7 @@ class ExaminedHost:
 
     @property
     def instances(self) -> dict[str, dict[str, str]]:
-        """Return the instances that could start now.
+        """Return the consumer's units that are loaded, with their properties.
 
         Raises:
             UnitError: systemd can't be queried.
@@ -140,18 +141,18 @@ class ExaminedHost:
         return {name: shown for name, shown in self.units_of_consumer.items() if shown["LoadState"] == "loaded"}
 
     def called(self, instance: str) -> str:
-        """Return an instance's name, or its template's name if it is the made-up instance, which stands for all."""
+        """Return an instance's display name; for the dummy instance, this is the template's name."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property
     def writing_anew(self) -> str:
-        """The hint for one of our files if it differs from the rendered file."""
+        """A hint for files that differ from the rendered version."""
         return f"{self.command('plan')} shows the difference, {self.command('apply')} fixes it"
 
     def command(self, verb: str) -> str:
-        """Return one of our commands in a form that can be pasted."""
+        """Return a hostrouting command line that can be copied and pasted."""
         root = f" --root {quote(str(self.layout.root))}" if self.host.is_image else ""
-        return f"hostrouting {verb}{root} {self._config_name}".rstrip()
+        return f"hostrouting {verb}{root} {self.config_name}".rstrip()
 
 
 _PROPERTIES = (
@@ -165,12 +166,12 @@ _PROPERTIES = (
 
 
 def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) -> Iterator[DoctorFinding]:
-    """Yield a finding for each program that isn't in the scripts' path.
+    """Yield a finding for each program that isn't found in the scripts' PATH.
 
     Args:
         examined: the host to examine.
-        tools: the programs, each with the package that contains it.
-        who: what fails without the programs, as a noun phrase.
+        tools: the required programs and the packages that contain them.
+        who: a noun phrase for the components that need the programs.
     """
     for tool, package in tools.items():
         if not any(os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH):
@@ -179,10 +180,11 @@ def missing_tools(examined: ExaminedHost, tools: Mapping[str, str], who: str) ->
 
 
 def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
-    """Yield findings for a part's unit and script if they exist but aren't part of the installation."""
+    """Yield findings for a part's unit and script if they exist but aren't in the manifest."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # The watcher may be stopped. A oneshot must not be stopped, because machines of older installations may require it.
+    # Stopping the watcher is safe. Don't stop a oneshot: machines from older installations may still have Requires= on
+    # it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():
@@ -193,14 +195,14 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
 
 @attrs.frozen
 class DoctorCheck:
-    """A check of the doctor.
+    """A doctor check.
 
     Args:
-        name: the check's name, a single word.
-        fine: a clause that describes the host if there are no findings.
-        look: the function that yields the findings.
-        is_of_the_installed: whether the check is skipped if nothing is installed.
-        is_of_images: whether the check also works for an image, which has neither a kernel nor a running systemd.
+        name: the check's name (a single word).
+        fine: a clause to print if there are no findings.
+        look: a function that yields findings.
+        is_of_the_installed: whether to skip the check if nothing is installed.
+        is_of_images: whether the check supports images, which have no kernel and no running systemd.
     """
 
     name: str

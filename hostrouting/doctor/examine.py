@@ -1,12 +1,12 @@
-"""Examine whether the gate is effective on this host, and what may break it, without changing anything.
+"""Check whether the gate is effective on this host and look for risks, without changing anything.
 
-Each check is a function that takes an ``ExaminedHost`` and yields its findings. If a check fails, this is a finding
-too, and the other checks continue. A new check gets a row in ``CHECKS``.
+Each check is a function that takes an ``ExaminedHost`` and yields findings. If a check raises an error, that is
+reported as a finding, and the remaining checks still run. To add a check, add it to ``CHECKS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -16,7 +16,6 @@ from hostrouting.config.routing import Config
 from hostrouting.doctor import _files, _gate, _routes
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.overlap.node_ip import NodeAddresses
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
@@ -26,7 +25,6 @@ CHECKS = (
     DoctorCheck("trial", "no trial of routes stands", _routes.trial, is_of_the_installed=False),
     DoctorCheck("installed", "everything that CONFIG asks for is installed", _files.installed, False, True),
     DoctorCheck("consumer", "the unit that is held back exists", _gate.consumer, is_of_images=True),
-    DoctorCheck("node-ip", "CONFIG's addresses for node and DNS fit", _gate.node_ip, is_of_the_installed=False),
     DoctorCheck("files", "every file is as rendered", _files.rendered, is_of_images=True),
     DoctorCheck("modes", "only root can change what the gate runs", _files.modes, is_of_images=True),
     DoctorCheck("access", "the scripts can be run, and their lock is free", _files.access),
@@ -46,33 +44,34 @@ CHECKS = (
     DoctorCheck("networkd", "systemd-networkd takes no route away", _routes.networkd),
     DoctorCheck("networkmanager", "NetworkManager takes no route away", _routes.network_manager),
     DoctorCheck("cloud-init", "cloud-init takes no route away", _routes.cloud_init),
+    DoctorCheck("advertisements", "the kernel heeds the advertisements of IPv6 routers", _routes.advertisements),
 )
 
 
 @attrs.frozen
 class DoctorReport:
-    """The doctor's findings on a host.
+    """The doctor's report on a host.
 
     Args:
-        found: the findings of each check, in the order of the checks.
+        found: findings by check, in execution order.
     """
 
     found: dict[DoctorCheck, tuple[DoctorFinding, ...]]
 
     @property
     def findings(self) -> tuple[DoctorFinding, ...]:
-        """All findings of all checks."""
+        """The findings from all checks."""
         return tuple(finding for findings in self.found.values() for finding in findings)
 
     @property
     def worst(self) -> Severity | None:
-        """The worst severity among the findings, or None if there are no findings."""
+        """The worst severity of all findings, or None without findings."""
         found = {finding.severity for finding in self.findings}
         return next((severity for severity in Severity if severity in found), None)
 
     @property
     def is_broken(self) -> bool:
-        """Return whether anything is broken or couldn't be examined; findings that are only a risk don't count."""
+        """Return whether anything is broken or couldn't be checked, ignoring mere risks."""
         return self.worst in (Severity.BROKEN, Severity.UNKNOWN)
 
     def to_json(self) -> dict[str, Any]:
@@ -93,25 +92,22 @@ def examine(
     checks: Iterable[DoctorCheck] = CHECKS,
     config_name: str = "CONFIG",
     scope: CancelScope | None = None,
-    document: Mapping[str, Any] | None = None,
 ) -> DoctorReport:
-    """Run all checks on a host, or on an image those that need only its files, without changing anything.
+    """Run all checks on a host, without changing anything. On an image, only run those that need nothing but files.
 
     Args:
-        config: the wanted config, or None for the config of what is installed.
-        host: the host to examine; by default this host.
-        checks: the checks to run, in order. To add those of a plug-in, pass for example ``CHECKS + azure.CHECKS``.
-        config_name: the config's file, for commands in hints, or an empty string if the commands needn't name it.
-        scope: cancels the waits.
-        document: the document that contains the config. Its ``node.kubelet.nodeIP`` and ``networking.dnsServiceIP`` are
-            compared with the host.
+        config: the wanted config, or None for the installed one.
+        host: the host to examine; defaults to the local host.
+        checks: the checks to run, in order. To add a plug-in's checks, pass e.g. ``CHECKS + azure.CHECKS``.
+        config_name: the config file to mention in suggested commands, or an empty string to omit it.
+        scope: cancels the run.
 
     Returns:
-        The findings. A check that fails becomes a finding and raises no exception.
+        The report. Errors in checks are reported as findings and don't raise an exception.
     """
     config = None if config is None else to_config(config)
-    given = NodeAddresses.of(document)
-    examined = ExaminedHost(to_host(host), config, config_name, scope or CancelScope(), given)
+    host = to_host(host)
+    examined = ExaminedHost(host, host.layout, config, config_name, scope or CancelScope())
     able = (each for each in checks if each.is_of_images or not examined.host.is_image)
     made = (each for each in able if examined.has_installation or not each.is_of_the_installed)
     return DoctorReport({each: _look(each, examined) for each in made})

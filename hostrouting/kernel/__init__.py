@@ -1,5 +1,5 @@
-"""Access the kernel's routes through netlink, in a throw-away namespace, in memory or in a snapshot.
+"""Routing backends: netlink, a disposable network namespace, an in-memory kernel and snapshots.
 
-``port`` defines the interface that all of these implement. ``fib`` and ``rules`` are the pure model that computes the
-answers of a snapshot. ``managers`` finds the network manager that claims an interface.
+``port`` defines the interface that they all implement. ``fib`` and ``rules`` model the kernel's lookup for snapshots.
+``managers`` detects which network manager controls an interface.
 """

@@ -1,6 +1,6 @@
-"""Pure: convert JSON objects to fields and back, and report all problems together with their paths.
+"""Convert JSON objects to fields and back, and report all problems with their JSON paths.
 
-The classes of the kernel's items can't be their own schemas, unlike the classes of a config (``config.schema``).
+Config classes double as their own schemas (``config.schema``), but the classes for kernel objects can't.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from hostrouting.config.schema import below, kind, problems_of
 from hostrouting.model.errors import ConfigError
+from hostrouting.model.jsonable import in_json
 
 NEEDED = object()
 
@@ -19,23 +20,22 @@ _WORD_MAX = 64
 
 
 class Key(NamedTuple):
-    """A key with its field, its parser and formatter, its default, and whether to write the default."""
+    """A JSON key with its field, parser, default and formatter. A default isn't written."""
 
     key: str
     field: str
     parse: Callable[[Any], Any]
-    show: Callable[[Any], Any]
     default: Any = NEEDED
-    is_always: bool = False
+    show: Callable[[Any], Any] = in_json
 
 
 def is_set(value: object) -> bool:
-    """Parse a flag, which is a key whose value is null or true."""
+    """Parse a flag. A value of null or true means that it is set."""
     return value is not False
 
 
 def is_unset(value: object) -> bool:
-    """Parse a flag that negates its field."""
+    """Parse a flag whose presence means False."""
     return value is False
 
 
@@ -43,21 +43,21 @@ class Keys:
     """The keys of an object.
 
     Args:
-        keys: the keys, in the order in which they are written and their problems are reported.
+        keys: the keys, in output order. Problems are reported in the same order.
     """
 
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
         self._defaults = {key.field: key.default for key in keys}
         self._needed = [(key.key, key.field) for key in keys if key.default is NEEDED]
-        # The same words occur many times, on one host and across hosts. Without caches, judging takes a third longer.
+        # The same strings occur many times, on one host and across hosts. Without a cache, checks take a third longer.
         self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
 
     def read(self, value: object) -> dict[str, Any]:
         """Return the fields of an object, ignoring unknown keys.
 
         Raises:
-            ConfigError: the object is invalid. The error has all of its problems.
+            ConfigError: the object is invalid. The error lists all problems.
         """
         if not isinstance(value, (dict, Mapping)):  # dict is the usual type, and quick to check
             raise ConfigError([("", f"expected an object, not {kind(value)}")])
@@ -82,6 +82,5 @@ class Keys:
         return fields
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the object that ``read`` converts to these fields."""
-        written = (key for key in self.keys if key.is_always or fields[key.field] != key.default)
-        return {key.key: key.show(fields[key.field]) for key in written}
+        """Return an object that ``read`` would convert back to these fields."""
+        return {key.key: key.show(fields[key.field]) for key in self.keys if fields[key.field] != key.default}

@@ -1,18 +1,15 @@
-"""Create and enter network namespaces with unshare(2) and setns(2), and explain why the system refuses.
+"""Create and enter network namespaces with unshare(2) and setns(2), and explain failures.
 
-These namespaces have no names and leave nothing behind. They exist as long as a thread, a socket or a file descriptor
-refers to them.
+The namespaces are anonymous and leave nothing behind. They exist as long as a thread, socket or file descriptor refers
+to them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import errno as errnos
 import os
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,21 +23,20 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 _SO_NETNS_COOKIE = 71  # asm-generic/socket.h
 
-# The namespaces that this process has made, which are the only ones that it may change. This is safer than a list of
-# forbidden ones, because reading the host's /proc/1/ns/net takes permission to trace that process, which not every root
-# has.
+# Namespaces created by this process, the only ones it may modify. An allowlist is safer than excluding the host's
+# namespace: reading /proc/1/ns/net requires ptrace permission, which even root may lack.
 made: set[int] = set()
 
 
 class NamespaceError(RouteError):
-    """The error for a network namespace that can't be created or must not be changed."""
+    """Exception raised when a network namespace can't be created or must not be changed."""
 
 
 def this_namespace() -> int:
-    """Return the cookie of the calling thread's network namespace, which is unique until a reboot.
+    """Return the calling thread's network namespace cookie, which is unique until the next reboot.
 
-    The cookie needs Linux 5.14. The inode of a namespace isn't unique, because the kernel reuses it once the namespace
-    is gone.
+    SO_NETNS_COOKIE requires Linux 5.14. Inode numbers aren't unique, because the kernel reuses them once a namespace is
+    gone.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as here:
         return int.from_bytes(here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
@@ -74,14 +70,14 @@ def _enter_user_namespace() -> None:
 
 
 def _call(function: str, *arguments: int) -> None:
-    # os.unshare and os.setns need Python 3.12.
+    # os.unshare and os.setns require Python 3.12.
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
         errno = ctypes.get_errno()
         raise OSError(errno, os.strerror(errno))
 
 
 class Namespace:
-    """A second network namespace, which exists as long as this object and which the calling thread doesn't enter.
+    """A separate network namespace that lives as long as this object. The calling thread doesn't enter it.
 
     Raises:
         NamespaceError: the system refuses.
@@ -95,7 +91,7 @@ class Namespace:
             os.close(self.fd)
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread inside the namespace, and return its result or raise its error."""
+        """Run a function in a thread inside the namespace, and return its result or raise its exception."""
 
         def inside() -> T:
             _call("setns", self.fd, _CLONE_NEWNET)
@@ -110,30 +106,18 @@ def _made_aside() -> int:
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """Call a function in a new thread, and return its result or raise its error."""
+    """Run a function in a new thread, and return its result or raise its exception."""
     with ThreadPoolExecutor(1, "hostrouting-namespace") as pool:
         return pool.submit(function).result()
 
 
 def refusal(errno: int | None) -> NamespaceError:
-    """Return the error for a namespace that can't be created, naming the setting that forbids it if it is known."""
+    """Return the error for a failed namespace creation."""
     reason = os.strerror(errno) if errno else "unknown error"
-    return NamespaceError(f"can't make a network namespace: {reason}", hint=_hint(errno), errno=errno)
+    return NamespaceError(f"can't make a network namespace: {reason}", hint=_HINT, errno=errno)
 
 
-def _hint(errno: int | None) -> str:
-    if errno == errnos.EINVAL and threading.active_count() > 1:
-        return "without root, enter the namespace before the process starts a second thread"
-    for setting, forbids, advice in _SETTINGS:
-        with contextlib.suppress(FileNotFoundError):  # not every kernel has all of these settings
-            if Path("/proc/sys", setting).read_text().strip() == forbids:
-                return f"{setting.replace('/', '.')} is {forbids}: {advice}"
-    return "run as root, and in a container with CAP_SYS_ADMIN and a seccomp profile that allows unshare(2)"
-
-
-_SETTINGS = (
-    ("user/max_user_namespaces", "0", "raise it, or run as root"),
-    ("user/max_net_namespaces", "0", "raise it"),
-    ("kernel/apparmor_restrict_unprivileged_userns", "1", "set it to 0, or run as root"),
-    ("kernel/unprivileged_userns_clone", "0", "set it to 1, or run as root"),
+_HINT = (
+    "run as root, in a container with CAP_SYS_ADMIN; or allow user namespaces (user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns), and enter before the process starts a second thread"
 )

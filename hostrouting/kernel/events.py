@@ -1,4 +1,4 @@
-"""Pure: compute the state of a host right after an event, with the kernel in memory."""
+"""Compute a host's state right after an event, using the in-memory kernel."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.events import EventKind, HostEvent
+from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Protocol, Route
 
@@ -25,9 +26,9 @@ def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) 
     """Return a host's state after an event.
 
     Args:
-        snapshot: the snapshot of the host.
-        event: an event of one of the host's interfaces or network managers.
-        restored: the routes that a program restores afterwards, if the kernel then accepts them.
+        snapshot: a snapshot of the host.
+        event: an event on one of the host's interfaces or network managers.
+        restored: routes that a program restores afterwards. Routes that the kernel would reject are skipped.
     """
     net = _load(snapshot)
     if event.kind is EventKind.RESTART:
@@ -47,15 +48,15 @@ def _load(snapshot: Snapshot) -> Net:
     net.is_merged = snapshot.rules == KERNEL_RULES and snapshot.is_merged is not False
     for link in snapshot.links:
         dev = Device(link.index, link.name, link.kind, link.hardware, link.master, link.is_up)
-        # It is unknown whether a device that is down will have a carrier, but usually it will.
+        # For a device that is down, the carrier state is unknown. Assume that the cable is plugged in.
         dev.is_plugged = link.has_carrier or not link.is_up
         net.devices[link.name] = dev
     for address in snapshot.addresses:
         net.device(address.dev).addresses.append(address)
-    # Among tables with the same low byte, a dump lists the newest one first.
+    # Dumps list tables with the same low byte from newest to oldest.
     net.tables.update({table: {} for table in reversed(dict.fromkeys(route.table for route in snapshot.routes))})
     for route in snapshot.routes:
-        # If all hops of a route are shown as dead, a sysctl is the reason, because the kernel removes dead routes.
+        # The kernel removes dead routes, so if all hops of a route are shown as dead, the cause is a sysctl.
         hops = [attrs.evolve(hop, is_dead=not hop.is_linkdown) for hop in route.hops] if route.is_dead else route.hops
         net.there(route).append(attrs.evolve(route, hops=tuple(hops)) if route.is_dead else route)
     return net
@@ -75,16 +76,16 @@ def _dump(snapshot: Snapshot, net: Net) -> Snapshot:
 
 
 def with_sources(later: Snapshot, known: Snapshot) -> Snapshot:
-    """Return a host with the sources of its connections.
+    """Return a snapshot with the source addresses of its connections.
 
-    This assumes that the interfaces were registered in the order of their indexes.
+    This assumes that interfaces were registered in index order.
 
     Args:
         later: the host after the event.
-        known: the snapshot. If its sources show another order of registration, the result has no sources.
+        known: the original snapshot. If its sources imply a different registration order, the result has no sources.
     """
     before, now = Sources(known.addresses), Sources(later.addresses)
-    told: list[tuple[Route, tuple[IPv4Address, ...]]] = []
+    told: list[tuple[Route, tuple[IpAddress, ...]]] = []
     by_order = (before.of(route) == sources for route, sources in known.sources if route.nexthop_id is None)
     if later.rules != KERNEL_RULES and all(by_order):
         told = [(route, now.of(route)) for route in later.routes if route.nexthop_id is None]
@@ -92,7 +93,7 @@ def with_sources(later: Snapshot, known: Snapshot) -> Snapshot:
 
 
 def _as_shown(route: Route, ignoring: set[str]) -> Route:
-    """Return a route as a check reads it, which is dead if each hop is dead or is skipped for lack of a carrier."""
+    """Return a route, marked as dead if every hop is dead or ignored for lack of a carrier."""
     if not route.hops or not all(hop.is_dead or (hop.is_linkdown and hop.dev in ignoring) for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(attrs.evolve(hop, is_dead=True) for hop in route.hops))
@@ -120,7 +121,7 @@ def _meet(net: Net, dev: Device, event: HostEvent, snapshot: Snapshot) -> None:
 
 
 def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
-    """Replace the routes of a lease and then remove its old address, as networkd does for a new address."""
+    """Replace a lease's routes and then remove its old address, like networkd when the address changes."""
     net.change_entries(lambda route: None if route in old.routes else route)
     default = attrs.evolve(old.default, hops=(attrs.evolve(old.default.hops[0], gateway=event.gateway),))
     if default.source is not None and event.address is not None:
@@ -131,7 +132,7 @@ def _renew(net: Net, dev: Device, event: HostEvent, old: Lease) -> None:
 
 
 class Lease(NamedTuple):
-    """The DHCP lease of an interface, with its address, gateway, default route and all of its routes."""
+    """An interface's DHCP lease: its address, gateway, default route and all of its routes."""
 
     address: Address
     gateway: IPv4Address
@@ -140,7 +141,7 @@ class Lease(NamedTuple):
 
 
 def lease_of(snapshot: Snapshot, dev: str) -> Lease | None:
-    """Return the lease of an interface, or None if it has no lease with a default route via an IPv4 gateway."""
+    """Return an interface's lease, or None if there is none with a default route via an IPv4 gateway."""
     of_dhcp = [route for route in snapshot.routes if route.protocol == Protocol.DHCP and route.nexthop_id is None]
     routes = [route for route in of_dhcp if [hop.dev for hop in route.hops] == [dev]]
     own = [each for each in snapshot.addresses if each.dev == dev and each.prefix_length and not each.is_secondary]

@@ -1,8 +1,9 @@
-"""Pure: compute what tables and rules decide for an address where the kernel can't be queried or doesn't show it.
+"""A model of the kernel's route lookup, for cases where the kernel can't be queried or doesn't report enough.
 
-The kernel answers every check on a host. This model provides facts that no lookup shows, such as the entry that
-discards a packet or the effect of a longer route in table main. It also answers for snapshots and for the kernel in
-memory, which changes the tables in place. It follows net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c.
+On a live host, checks query the kernel. This model adds details that a lookup doesn't reveal, such as which entry
+discards a packet or what effect a more specific route in table main would have. It also serves snapshots and the
+in-memory kernel, which modifies the tables in place. It follows net/ipv4/fib_trie.c, net/core/fib_rules.c and
+net/ipv4/route.c.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from functools import cached_property
 from ipaddress import IPv4Address
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import attrs
 
 from hostrouting.kernel.nexthops import Sources, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.routes import ERRNO_OF_TYPE, Lookup, NextHop, Route, RouteType, Table
@@ -26,7 +28,7 @@ from hostrouting.model.rules import Rule, RuleAction
 
 BROADCAST = IPv4Address("255.255.255.255")
 
-# If there are no more rules than this, trying all of them is as fast as finding the relevant ones.
+# Up to this number of rules, evaluating all of them is as fast as selecting the relevant ones.
 _FEW_RULES = 8
 
 _ERRNO_OF_ACTION = {
@@ -37,11 +39,11 @@ _ERRNO_OF_ACTION = {
 
 
 class Decision(NamedTuple):
-    """The decision that ends a lookup.
+    """The final result of a lookup.
 
     Args:
-        rule: the rule that decided, or None if no rule did.
-        route: the entry that decided, which may discard packets, or None if the rule itself discards them or nothing
+        rule: the rule that ended the lookup, or None if none did.
+        route: the matching entry, which may discard packets, or None if the rule itself discards them or nothing
             matches.
     """
 
@@ -50,7 +52,7 @@ class Decision(NamedTuple):
 
     @property
     def errno(self) -> int:
-        """Return the errno that the kernel answers with if no entry carries the packet, or 0 if one does."""
+        """Return the errno for a packet that is discarded or has no route, or 0 for a routable packet."""
         if self.route is not None:
             return ERRNO_OF_TYPE.get(self.route.type, 0)
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
@@ -58,21 +60,23 @@ class Decision(NamedTuple):
 
 @attrs.define(eq=False, slots=False)
 class Fib:
-    """The rules and entries of a host at one moment.
+    """A host's policy rules and FIB entries.
 
     Args:
-        rules: the rules, in the order in which the kernel evaluates them.
-        routes: the entries of every table, in the kernel's order.
+        rules: the policy rules, in evaluation order.
+        routes: the entries in all tables, in the kernel's order.
         addresses: the host's addresses, in the kernel's order.
-        links: the host's links. An unknown interface counts as one of group 0. If no loopback interface is among the
-            links, it is ``lo``.
-        is_merged: whether tables local and main share one trie, as they do until the first custom rule (fib_unmerge).
-            By default, this is derived from the rules.
+        links: the host's links. Unknown interfaces are assumed to be in group 0. Without a loopback link, the loopback
+            interface is assumed to be ``lo``.
+        is_merged: whether tables local and main share one trie, as they do until the first custom rule is added
+            (fib_unmerge). By default, this is derived from the rules.
         lacks_unknown: see ``matches``.
     """
 
-    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown. A snapshot shows such hops as dead.
+    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown. In a snapshot, such hops are already marked as dead.
     ignores_linkdown = False
+
+    family: ClassVar[Family] = Family.IPV4
 
     rules: Sequence[Rule]
     routes: Sequence[Route]
@@ -86,12 +90,12 @@ class Fib:
     def __attrs_post_init__(self) -> None:
         self._sources = Sources(self._addresses)
         self._groups = {link.name: link.group for link in self.links if link.group}
-        # Packets from this host come from its loopback interface, which may be renamed like any other interface.
+        # Packets from this host have the loopback interface as iif. It may have been renamed.
         self.loopback = loopback_of(self.links)
 
     @cached_property
     def tables(self) -> dict[int, dict[int, dict[int, list[Route]]]]:
-        """Return the entries by table, prefix length and first address, with the lowest metric first."""
+        """Return the entries by table, prefix length and network address, lowest metric first."""
         tables: dict[int, dict[int, dict[int, list[Route]]]] = {}
         for route in sorted(self.routes, key=attrgetter("metric")):
             networks = tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, {})
@@ -103,21 +107,18 @@ class Fib:
         return self._addresses
 
     def sources(self) -> Sources:
-        """Return the sources that packets get if they have no source yet."""
+        """Return the source addresses for packets that don't have one yet."""
         return self._sources
 
     # --- one table ---------------------------------------------------------------------------------------------
 
-    def longest_match(self, table: int, address: IPv4Address) -> Route | None:
-        """Return the entry of any type in a table that has the longest prefix containing an address."""
-        return self._longest_match(table, Flow(address))
-
-    def _longest_match(self, table: int, flow: Flow) -> Route | None:
+    def longest_match(self, table: int, flow: Flow) -> Route | None:
+        """Return the longest-prefix match in a table, regardless of its type."""
         number = int(flow.address)
         lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
             for route in lengths[length].get(number >> (32 - length) << (32 - length), ()):
-                # The lookup ignores routes with a tos and skips routes whose hops are all dead.
+                # Skip routes that have a tos, and routes whose hops are all dead.
                 if not route.tos and route.scope >= flow.scope and (not route.hops or self.hop(route, flow)):
                     return route
         return None
@@ -131,55 +132,55 @@ class Fib:
         return None
 
     def find(self, table: int, flow: Flow) -> Route | None:
-        """Return the entry that a lookup in a table finds.
+        """Look up a flow in a single table.
 
         Tables local and main may share one trie.
         """
         if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
-            return self._longest_match(table, flow)
-        local, main = self._longest_match(Table.LOCAL, flow), self._longest_match(Table.MAIN, flow)
+            return self.longest_match(table, flow)
+        local, main = self.longest_match(Table.LOCAL, flow), self.longest_match(Table.MAIN, flow)
         if local is None or main is None:
             return local or main
-        # If both are equally long, the entry of table local comes first.
+        # If both prefixes have the same length, the entry in table local wins.
         return main if main.destination.prefixlen > local.destination.prefixlen else local
 
     # --- all rules ---------------------------------------------------------------------------------------------
 
     def asked(self, flow: Flow, *, own: str | None = None) -> Iterator[tuple[Rule, Route | None]]:
-        """Yield the rules that match a lookup, up to the one that decides.
+        """Yield the rules that match a flow, up to and including the one that ends the lookup.
 
         Args:
-            flow: the lookup.
-            own: an interface of a hypothetical route in main to this address alone. The lookup continues after table
-                main if the rule would pass over such a route.
+            flow: the lookup key.
+            own: the interface of a hypothetical host route in table main. The lookup continues past table main if the
+                rule would suppress such a route.
 
         Yields:
-            A rule and the longest match in its table, if it has a table and a match. The last pair decides.
+            A rule and the longest match in its table, or None. The last pair ends the lookup.
         """
         for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address), own=own):
             if is_met and rule.action not in (RuleAction.NOP, RuleAction.GOTO):
                 yield rule, found
 
-    def _rules_around(self, address: IPv4Address) -> Sequence[int]:
-        """Return the positions of the rules that may decide.
+    def _rules_around(self, address: IpAddress) -> Sequence[int]:
+        """Return the positions of the rules that may affect an address.
 
-        This leaves out rules for other destinations, and rules for tables other than local and main that have no entry
-        around the address.
+        This skips rules for other destinations, and rules for tables (other than local and main) without an entry that
+        covers the address.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
         entries, tables = self._tables_by_prefix
         rules, by_table = self._rules_by_destination
-        single = (int(address), 32)
+        single = (int(address), self.family.bits)
         around = {None}.union(*(tables[prefix] for prefix in entries.around(single)))
         groups = [by_table[prefix] for prefix in rules.around(single)]
         return sorted(chain.from_iterable(group[table] for group in groups for table in group.keys() & around))
 
     @cached_property
     def _rules_by_destination(self) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
-        """Return the positions of the rules by destination and table.
+        """Return the positions of the rules, grouped by destination and table.
 
-        The table is None if the rule may decide without an entry.
+        The table is None for rules that must always be evaluated.
         """
         positions: dict[Prefix, dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
@@ -187,28 +188,28 @@ class Fib:
             is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.LOCAL, Table.MAIN)
             group = positions.setdefault(prefix, {})
             group.setdefault(rule.table if is_of_other else None, []).append(position)
-        return PrefixIndex(positions), positions
+        return PrefixIndex(positions, self.family.bits), positions
 
     @cached_property
     def _tables_by_prefix(self) -> tuple[PrefixIndex, dict[Prefix, set[int]]]:
         tables: dict[Prefix, set[int]] = {}
         for route in self.routes:
             tables.setdefault(numbers(route.destination), set()).add(route.table)
-        return PrefixIndex(tables), tables
+        return PrefixIndex(tables, self.family.bits), tables
 
     def come_by(
         self, flow: Flow, positions: Sequence[int] | None = None, *, own: str | None = None
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
-        """Yield the rules as ``asked`` does, and also those that don't match or don't lead to a table.
+        """Yield rules like ``asked``, including those that don't match or don't refer to a table.
 
         Args:
-            flow: the lookup.
-            positions: the positions of the rules to try, or None to try all.
+            flow: the lookup key.
+            positions: the positions of the rules to evaluate, or None for all.
             own: see ``asked``.
 
         Yields:
-            A rule, whether it matches, and the longest match in its table. If it is unknown whether a rule matches
-            (None), the lookup skips that rule.
+            A rule, whether it matches (None if unknown), and the longest match in its table. The lookup skips rules for
+            which this is unknown.
         """
         next_ = 0
         for position in range(len(self.rules)) if positions is None else positions:
@@ -218,23 +219,17 @@ class Fib:
             is_met = matches(rule, flow, self.loopback, lacks_unknown=self.lacks_unknown)
             found = self.find(rule.table, flow) if is_met is not False and rule.action is RuleAction.TO_TABLE else None
             yield rule, is_met, found
-            if not is_met or rule.action is RuleAction.NOP:
-                continue
-            if rule.action is RuleAction.GOTO:
-                # If the target is gone, the rule does nothing. The kernel refuses a backward goto (fib_nl2rule), but a
-                # snapshot may contain one, which must not cause a loop.
-                target = (at for at, each in enumerate(self.rules) if each.preference == rule.goto)
-                next_ = next(target, 0)
-                continue
-            if rule.action is not RuleAction.TO_TABLE:
-                return
-            if found is None or not self.is_final(rule, found):
-                continue
-            if not (own and found.table == Table.MAIN and self.suppresses(rule, 32, own)):
-                return
+            if is_met and rule.action is RuleAction.GOTO:
+                # If the target is gone, the rule is a no-op. The kernel rejects backward gotos (fib_nl2rule), but a
+                # snapshot may contain one, which must not cause an infinite loop.
+                next_ = next((at for at, each in enumerate(self.rules) if each.preference == rule.goto), 0)
+            elif is_met and self._ends_with(rule, found):
+                is_of_main = found is not None and found.table == Table.MAIN
+                if not (own and is_of_main and self.suppresses(rule, self.family.bits, own)):
+                    return
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
-        """Yield the decision of each rule that may match, or None if the rule decides which rules come next."""
+        """Yield the decision for each rule that may or may not match, or None if that rule is a goto."""
         for rule, is_met, found in self.come_by(flow, self._rules_around(flow.address)):
             if is_met is not None or rule.action is RuleAction.NOP:
                 continue
@@ -243,27 +238,27 @@ class Fib:
             elif rule.action is not RuleAction.TO_TABLE or (found is not None and self.is_final(rule, found)):
                 yield Decision(rule, found)
 
-    def decide(self, address: IPv4Address, source: IPv4Address = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
-        """Return the rule and the entry that decide where this host sends a packet to an address."""
+    def decide(self, address: IpAddress, source: IpAddress = NO_SOURCE, *, is_tcp: bool = False) -> Decision:
+        """Return the rule and entry that apply to a packet from this host to an address."""
         return self.decide_flow(Flow(address, source, TCP if is_tcp else UDP))
 
     def decide_flow(self, flow: Flow) -> Decision:
-        """Return the rule and the entry that decide a lookup."""
+        """Look up a flow, and return the final rule and entry."""
         for rule, is_met, route in self.come_by(flow, self._rules_around(flow.address)):
             if is_met and self._ends_with(rule, route):
                 return Decision(rule, route)
         return Decision()
 
     def _ends_with(self, rule: Rule, found: Route | None) -> bool:
-        """Return whether a matching rule decides, given the longest match in its table."""
+        """Return whether a matching rule ends the lookup, given the longest match in its table."""
         if rule.action is RuleAction.TO_TABLE:
             return found is not None and self.is_final(rule, found)
         return rule.action not in (RuleAction.NOP, RuleAction.GOTO)
 
     # --- the kernel's answer -----------------------------------------------------------------------------------
 
-    def lookup(self, address: IPv4Address, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Lookup:
-        """Return the kernel's answer, as ``RouteBackend.lookup`` does (inet_rtm_getroute)."""
+    def lookup(self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False) -> Lookup:
+        """Return the kernel's answer, like ``RouteBackend.lookup`` (inet_rtm_getroute)."""
         flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
         if errno := self._refuse_ends(flow):
             return Lookup(address, None, errno)
@@ -271,11 +266,11 @@ class Fib:
         route = decision.route
         if route is None or decision.errno:
             return Lookup(address, None, decision.errno)
-        # Local packets leave through lo, whatever device the entry names.
+        # Packets to local addresses leave through lo, regardless of the entry's device.
         if route.type is not RouteType.LOCAL and self._leaves_with_loopback_source(route, flow):
             return Lookup(address, None, errnos.EINVAL)
-        # The kernel shows the entry with the type of the packet (__mkroute_output), and with the table that was looked
-        # up. While local and main share one trie, that table is main for all entries.
+        # The kernel reports the packet's type (__mkroute_output) and the table that was searched, which may differ from
+        # the entry's own. While local and main share one trie, it reports main for both.
         kind = route.type
         number = int(address)  # comparing integers is ten times as fast
         if number == 0xFFFFFFFF:
@@ -288,9 +283,9 @@ class Fib:
         return Lookup(address, self.shown(route))
 
     def shown(self, route: Route) -> Route:
-        """Return an entry as a dump shows it.
+        """Return an entry as shown in dumps.
 
-        A hop without a carrier is shown as dead if the kernel doesn't use it (fib_nexthop_info).
+        Hops that the kernel ignores for lack of a carrier are shown as dead (fib_nexthop_info).
         """
         if not self.ignores_linkdown:
             return route
@@ -299,20 +294,21 @@ class Fib:
         return with_shares(attrs.evolve(route, hops=tuple(hops)), linkdown.__contains__)
 
     def _refuse_ends(self, flow: Flow) -> int:
-        """Return the errno if the kernel answers without a lookup, or 0 if it makes one."""
+        """Return the errno if the kernel rejects the addresses without a lookup, or else 0."""
         if int(flow.source):
             if flow.source.is_multicast or flow.source == BROADCAST:
                 return errnos.EINVAL
             if not self.is_local(flow.source):
                 return errnos.ENETUNREACH
-            # Such a packet leaves through the device of its source without a lookup, so there is no entry to show.
+            # Such packets are sent through the source address's device without a lookup, so there is no entry to
+            # report.
             if flow.address.is_multicast or flow.address == BROADCAST:
                 return errnos.EHOSTUNREACH
-        # 0.0.0.0 is this host, which needs no lookup either.
+        # 0.0.0.0 means this host, which doesn't require a lookup.
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
-    def is_local(self, source: IPv4Address) -> bool:
-        """Return whether table local or a device has an address, so that it belongs to this host (ip_dev_find)."""
+    def is_local(self, source: IpAddress) -> bool:
+        """Return whether an address is local, according to table local or the devices (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True
@@ -329,18 +325,18 @@ class Fib:
 
     # --- what the kernel would do ------------------------------------------------------------------------------
 
-    def finds_gateway(self, gateway: IPv4Address, dev: str) -> bool:
+    def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
         """Return whether the kernel would accept a gateway for a route in table main (fib_check_nh_v4_gw).
 
-        The kernel looks up the gateway with all rules, but only on that interface and among entries of link scope.
+        The kernel evaluates all rules for the gateway, but accepts only entries on that interface with scope link or
+        narrower.
 
         Args:
-            gateway: the gateway of a next hop that isn't onlink.
-            dev: the interface of the hop.
+            gateway: the gateway of a next hop without ``onlink``.
+            dev: the hop's interface.
 
         Returns:
-            Whether the kernel finds a route. The effect of VRFs isn't known here, so if there are any, the answer is
-            True.
+            True if the kernel finds a route, or if there are VRFs, which aren't modelled.
         """
         if self._has_vrf:
             return True
@@ -349,44 +345,44 @@ class Fib:
 
     @cached_property
     def _has_vrf(self) -> bool:
-        """Return whether there is a VRF and a rule for VRFs, which stays when the last VRF is deleted."""
+        """Return whether both a VRF and an l3mdev rule exist. The rule outlives the last VRF."""
         return any(rule.is_l3mdev for rule in self.rules) and any(link.kind == "vrf" for link in self.links)
 
-    def claims_gateway(self, gateway: IPv4Address) -> Route | None:
-        """Return the entry of table local that makes the kernel refuse an onlink gateway (fib_check_nh_v4_gw).
+    def claims_gateway(self, gateway: IpAddress) -> Route | None:
+        """Return the entry in table local that makes the kernel reject an onlink gateway (fib_check_nh_v4_gw).
 
         Args:
             gateway: the gateway of an onlink next hop.
 
         Returns:
-            The entry, or None if the kernel accepts the gateway. If there are VRFs, the answer is None.
+            The entry, or None if the kernel accepts the gateway or if there are VRFs.
         """
         found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
-        # The address of a discarding or throw entry isn't an address of this host.
+        # A discarding or throw entry doesn't make an address local.
         is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
         return found if is_claimed else None
 
     def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
-        """Return the tables after adding and removing routes.
+        """Return a copy with routes added and removed.
 
-        A new route precedes an existing entry with the same key.
+        New routes come before existing entries with the same key.
         """
         gone = set(remove)
         left = [route for route in self.routes if route not in gone] if gone else self.routes
         return attrs.evolve(self, routes=(*add, *left))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
-        """Return whether a rule accepts the entry that was found in its table (fib4_rule_suppress)."""
+        """Return whether a rule accepts the entry found in its table (fib4_rule_suppress)."""
         if route.type is RouteType.THROW:
             return False
-        # A discarding entry is never suppressed (fib_rules_lookup checks only if there is a result).
+        # Discarding entries are never suppressed (fib_rules_lookup suppresses only successful results).
         if route.type.is_discard:
             return True
         dev = route.hops[0].dev if route.hops else None
         return not self.suppresses(rule, route.destination.prefixlen, dev)
 
     def suppresses(self, rule: Rule, prefix_length: int, dev: str | None) -> bool:
-        """Return whether a rule passes over unicast routes that have a certain length and interface."""
+        """Return whether a rule suppresses unicast routes with the given prefix length and interface."""
         longest, group = rule.suppress_prefix_length, rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
         return is_short or (group is not None and dev is not None and group == self._groups.get(dev, 0))

@@ -1,6 +1,6 @@
-"""Find the network manager that claims an interface, and explain how to keep it from removing routes.
+"""Detect which network manager controls an interface, and explain how to stop it from removing routes.
 
-The kernel reports that a route is gone, but not why. However, each manager keeps a file for every interface it knows.
+The kernel reports that a route is gone, but not why. However, each manager keeps a state file per interface.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hostrouting.model.routes import Protocol, Route
 
 NETWORKD, NETWORK_MANAGER = "systemd-networkd", "NetworkManager"
 
-# The file of networkd is private but hasn't changed since 2014. The file of NetworkManager is documented only in its
-# source code.
+# networkd's file format is private but hasn't changed since 2014. NetworkManager's is documented only in its source
+# code.
 _NOTES = {
     NETWORKD: ("run/systemd/netif/links", "ADMIN_STATE"),
     NETWORK_MANAGER: ("run/NetworkManager/devices", "managed"),
@@ -37,12 +37,12 @@ _ADVICE = {
 
 
 def who_manages(root: Path, dev: str, index: int) -> str:
-    """Return a clause that names the manager of an interface, and says how to stop it from removing routes.
+    """Return a clause that names an interface's manager and says how to stop it from removing routes.
 
     Args:
-        root: the root of the file system with the managers' files.
-        dev: the name of the interface.
-        index: the index of the interface.
+        root: the root directory for the managers' files.
+        dev: the interface name.
+        index: the interface index.
 
     Raises:
         FileError: a manager's file can't be read.
@@ -54,12 +54,12 @@ def who_manages(root: Path, dev: str, index: int) -> str:
 
 
 def is_managed(root: Path, manager: str, index: int) -> bool:
-    """Return whether a manager claims an interface.
+    """Return whether a manager controls an interface.
 
     Args:
-        root: the root of the file system with the managers' files.
+        root: the root directory for the managers' files.
         manager: ``NETWORKD`` or ``NETWORK_MANAGER``.
-        index: the index of the interface.
+        index: the interface index.
 
     Raises:
         FileError: the manager's file can't be read.
@@ -79,13 +79,12 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
 
 @attrs.frozen
 class Manager(JsonObject):
-    """A network manager that configures interfaces of a host.
+    """A network manager and the interfaces that it configures.
 
     Args:
-        name: the name of its service.
+        name: its service name.
         devs: the interfaces that it configures.
-        drops_routes: whether it removes the routes of other programs from these interfaces when it restarts, or null if
-            that is unknown.
+        drops_routes: whether it removes other programs' routes from these interfaces on restart, or null if unknown.
     """
 
     name: str
@@ -93,20 +92,20 @@ class Manager(JsonObject):
     drops_routes: bool | None = None
 
     def adds(self, route: Route) -> bool:
-        """Return whether a route looks like one that the manager adds and restores, from a lease or from its files."""
+        """Return whether a route looks like one that the manager would restore, from a lease or its config files."""
         return route.protocol in _ADDED and not set(self.devs).isdisjoint(route.devs)
 
     def drops(self, route: Route) -> bool:
-        """Return whether the manager removes a route of another program when it restarts."""
+        """Return whether the manager removes a given foreign route on restart."""
         is_foreign = route.protocol not in (*_ADDED, Protocol.KERNEL)
         return bool(self.drops_routes) and is_foreign and not set(self.devs).isdisjoint(route.devs)
 
 
 def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
-    """Return the network managers of a host, with the effect of restarting them.
+    """Return a host's network managers, and whether restarting them removes routes.
 
     Args:
-        root: the root of the file system with the managers' files.
+        root: the root directory for the managers' files.
         links: the host's links.
 
     Raises:
@@ -116,8 +115,8 @@ def managers_of(root: Path, links: Iterable[Link]) -> tuple[Manager, ...]:
     return tuple(Manager(name, of_it, _drops_routes(root, name)) for name, of_it in devs.items() if of_it)
 
 
-# These versions were measured. networkd 252 keeps foreign routes, and 257 drops them unless configured otherwise. The
-# versions in between weren't measured. NetworkManager 1.42 keeps them unless keep-configuration= says otherwise.
+# Tested versions: networkd 252 keeps foreign routes, and 257 drops them unless configured otherwise. Versions in
+# between are untested. NetworkManager 1.42 keeps foreign routes unless keep-configuration= says otherwise.
 _KEEPING, _DROPPING = 252, 257
 _LIBRARIES = ("usr/lib/systemd", "usr/lib64/systemd", "usr/lib/*/systemd", "lib/systemd", "lib/*/systemd")
 _FILES = {

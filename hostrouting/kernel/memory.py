@@ -8,11 +8,16 @@
     assert not kernel.add([Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
     kernel.lookup([IPv4Address("172.16.1.9")])[0].route.devs        # ("eth0",)
 
-``hostrouting.testing.conformance`` compares the answers and errnos with those of the real kernel. These aren't
-modelled: nexthop objects (EINVAL, as if the object didn't exist); VRFs; encapsulation; IPv6 addresses other than the
-link-local one of each device; source addresses in 127/8 on devices other than ``lo`` in a multipath route; a broadcast
-route that a user has added for the first address of a subnet (it is removed together with the subnet's own); and the
-cached type of a multicast destination below a multicast prefix that shares its hops with another route.
+``hostrouting.testing.conformance`` compares the results and errnos with the real kernel's.
+
+The following isn't modelled:
+
+- nexthop objects (EINVAL, as if the object didn't exist)
+- VRFs and encapsulation
+- IPv6 addresses other than each device's link-local one
+- 127/8 source addresses on devices other than ``lo`` in multipath routes
+- user-added broadcast routes for a subnet's first address (they are removed along with the subnet's own)
+- cached types of multicast destinations within a multicast prefix that shares its hops with another route
 """
 
 from __future__ import annotations
@@ -30,26 +35,29 @@ from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
-from hostrouting.kernel.port import WholeTables, matters
+from hostrouting.kernel.port import WholeTables
 from hostrouting.kernel.refusals import Deletable, NetlinkError, refuse_unwritable
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Hardware, Link
-from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.prefixes import Prefix
 from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure, Scope
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 
 class FakeKernel(WholeTables):
-    """A ``Kernel`` in memory, which starts like a new network namespace with ``lo`` up and which threads may share.
+    """A thread-safe in-memory ``Kernel``. It starts out like a new network namespace with ``lo`` up.
 
     Args:
-        promote_secondaries: the sysctl net.ipv4.conf.all.promote_secondaries. If set, the next address of a subnet
-            replaces a deleted primary one.
+        promote_secondaries: the sysctl net.ipv4.conf.all.promote_secondaries. If set, deleting a primary address
+            promotes the next address in its subnet.
         ignore_routes_with_linkdown: the sysctl net.ipv4.conf.all.ignore_routes_with_linkdown. If set, hops without a
             carrier are skipped.
     """
+
+    family: Family = Family.IPV4
 
     def __init__(self, *, promote_secondaries: bool = False, ignore_routes_with_linkdown: bool = False) -> None:
         self._lock = threading.Lock()
@@ -61,65 +69,52 @@ class FakeKernel(WholeTables):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, by index."""
+        """Return all network interfaces, sorted by index."""
         with self._lock:
             return tuple(dev.show() for dev in self._net.devices.values())
 
     def addresses(self) -> tuple[Address, ...]:
-        """Return all IPv4 addresses of this host."""
+        """Return all of this host's IPv4 addresses."""
         with self._lock:
             return self._net.addresses()
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel evaluates them."""
+        """Return the policy rules in evaluation order."""
         with self._lock:
             return tuple(self._net.rules)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of every table, in the kernel's order.
+        """Return the entries in one or all tables, in the kernel's order.
 
         Args:
-            table: the number of the table, or None for every table.
+            table: the table number, or None for all tables.
 
         Returns:
-            The entries, or none if the table doesn't exist.
+            The entries, or an empty tuple if the table doesn't exist.
         """
         with self._lock:
             return fib_tables_dump(self._net, table)
 
     @contextmanager
-    def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether anything that matters has changed in the meantime.
-
-        Args:
-            inside: the prefixes that matter. An entry matters if it has an address in one of them.
-        """
-        prefixes, heard = PrefixSet(inside), []
-
-        def hear(entry: Route | None) -> None:
-            if entry is None or matters(entry.table, numbers(entry.destination), prefixes):
-                heard.append(entry)
-
-        self._net.listeners.append(hear)
-        try:
-            yield lambda: bool(heard)
-        finally:
-            self._net.listeners.remove(hear)
+    def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
+        """Yield a function that returns whether anything has changed since then, even if it is irrelevant."""
+        before = self._net.changes
+        yield lambda: self._net.changes != before
 
     def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return the winning entry for each address, for packets from this host (mark 0, tos 0, uid 0, not bound)."""
+        """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound)."""
         with self._lock:
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def sources(
         self,
-        entries: Mapping[Route, Sequence[IPv4Address]],
+        entries: Mapping[Route, Sequence[IpAddress]],
         *,
         is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that packets without a source get from each entry."""
+    ) -> dict[Route, tuple[IpAddress, ...]]:
+        """Return the source addresses that each entry selects for packets without one."""
         with self._lock:
             chosen = self._net.sources()
             return {entry: chosen.of(entry) for entry in entries}
@@ -129,14 +124,14 @@ class FakeKernel(WholeTables):
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes.
 
-        A route whose ``key`` is taken fails with EEXIST.
+        A route whose ``key`` already exists fails with EEXIST.
         """
         return self._write(routes, partial(_new_route, how=How.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, or replace the first ones with the same ``key``.
+        """Add routes, each replacing the first existing route with the same ``key``, if any.
 
-        The kernel compares only the key, so it also replaces connected routes and routes of other daemons.
+        The kernel compares only the key, so this also replaces connected routes and other daemons' routes.
         """
         return self._write(routes, partial(_new_route, how=How.REPLACE))
 
@@ -160,13 +155,13 @@ class FakeKernel(WholeTables):
     # --- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Return when something has changed since the last call in this thread. The first call returns at once.
+        """Wait until something has changed since this thread's last call. The first call returns immediately.
 
         Args:
-            scope: the scope that can cancel the wait.
+            scope: the cancel scope for the wait.
 
         Raises:
-            phases.Cancelled, phases.TimedOut: the scope was cancelled first.
+            phases.Cancelled, phases.TimedOut: the scope was cancelled or timed out first.
         """
         with self._lock:
             changed, changes = self._changed, self._net.changes
@@ -190,14 +185,14 @@ class FakeKernel(WholeTables):
         """Add an interface with a carrier.
 
         Args:
-            name: the name of the interface.
+            name: the interface name.
             up: whether to set the interface up.
-            kind: the kind, such as ``veth`` or ``bridge``, or None for hardware.
+            kind: the link kind, such as ``veth`` or ``bridge``, or None for a physical interface.
             hardware: the ARPHRD number.
-            master: the bridge or other interface that this interface is a port of.
+            master: the bridge or other master device, or None.
 
         Raises:
-            RouteError: EEXIST if there is an interface with that name, ENODEV if the master doesn't exist.
+            RouteError: EEXIST if the name is already in use, ENODEV if the master doesn't exist.
         """
         with self._attempting(f"add the link {name}") as net:
             if master is not None:
@@ -220,7 +215,7 @@ class FakeKernel(WholeTables):
                 devinet.carrier_changed(net, dev, is_plugged=carrier)
 
     def del_link(self, name: str) -> None:
-        """Delete an interface with its addresses and routes.
+        """Delete an interface along with its addresses and routes.
 
         Raises:
             RouteError: ENODEV if there is no interface with that name, EOPNOTSUPP for ``lo``.
@@ -231,12 +226,12 @@ class FakeKernel(WholeTables):
     def add_address(
         self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
     ) -> None:
-        """Give an interface an address.
+        """Add an address to an interface.
 
         Args:
             dev: the interface.
             address: the address, like ``10.1.0.4/24``.
-            peer: the address at the far end of a point-to-point link. The prefix length then belongs to the peer.
+            peer: the peer address of a point-to-point link. The prefix length then applies to the peer.
             metric: the metric of the connected route.
             prefix_route: whether the kernel adds the connected route.
 
@@ -261,7 +256,7 @@ class FakeKernel(WholeTables):
 
         Args:
             dev: the interface.
-            address: the address with its original prefix length.
+            address: the address and prefix length, as added.
 
         Raises:
             RouteError: ENODEV if the interface doesn't exist, EADDRNOTAVAIL if it doesn't have the address.
@@ -272,19 +267,19 @@ class FakeKernel(WholeTables):
             devinet.inet_del_ifa(net, net.device(dev), interface.ip, interface.network.prefixlen)
 
     def add_rule(self, rule: Rule) -> None:
-        """Add a policy rule after those with the same preference.
+        """Add a policy rule after existing rules with the same preference.
 
         Raises:
-            RouteError: EEXIST if the same rule exists, EINVAL if the rule isn't valid.
+            RouteError: EEXIST if an identical rule exists, EINVAL if the rule is invalid.
         """
         with self._attempting(f"add the rule {rule.preference}") as net:
             fib_newrule(net, rule)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete the first policy rule that has the same preference and all of these selectors.
+        """Delete the first policy rule with the same preference and all of the given selectors.
 
         Raises:
-            RouteError: ENOENT if there is no such rule, EINVAL if the rule isn't valid.
+            RouteError: ENOENT if there is no such rule, EINVAL if the rule is invalid.
         """
         with self._attempting(f"delete the rule {rule.preference}") as net:
             fib_delrule(net, rule)
@@ -293,7 +288,7 @@ class FakeKernel(WholeTables):
 
     @contextmanager
     def _changing(self) -> Iterator[Net]:
-        """Hold the lock on the state, and wake waiting threads if something has changed."""
+        """Hold the state lock, and wake up waiting threads if anything has changed."""
         with self._lock:
             before = self._net.changes
             try:
@@ -321,13 +316,13 @@ def _new_route(net: Net, route: Route, *, how: How) -> None:
 
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
-    # The kernel matches more loosely than the port promises: metric 0 and a missing gateway match any value.
+    # The kernel matches more loosely than the port guarantees: metric 0 and a missing gateway are wildcards.
     Deletable(net.there(route)).take(route)
     fib_table_delete(net, attrs.evolve(route, scope=Scope.NOWHERE, hops=route.hops[:1], source=None))
 
 
 def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
-    """Refuse requests that can't be sent to a kernel, because a number doesn't fit or an interface doesn't exist."""
+    """Reject requests that can't be encoded because a number is out of range or an interface doesn't exist."""
     refuse_unwritable(route)
     if route.nexthop_id is None:
         for hop in hops:

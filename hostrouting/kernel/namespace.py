@@ -1,8 +1,8 @@
-"""Use the real kernel in a throw-away network namespace, where links, addresses and rules can be changed freely.
+"""The real kernel in a disposable network namespace, where links, addresses and rules can be changed freely.
 
 ::
 
-    enter_namespace()                      # for this thread and the threads that it starts later, with no way back
+    enter_namespace()                      # irreversible, and inherited by threads started later
     kernel = NamespaceKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
@@ -30,40 +30,40 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# A work queue updates the routes after a change of carrier (net/core/link_watch.c). On an idle machine, this takes
+# After a carrier change, a work queue updates the routes (net/core/link_watch.c). On an idle machine, this takes
 # microseconds.
 _CARRIER_SECONDS = 10.0
 
 
 def enter_namespace() -> None:
-    """Move this thread into a new network namespace, in which only ``lo`` is up.
+    """Move this thread into a new network namespace and set ``lo`` up.
 
-    Threads and processes that it starts later are in the same namespace. There is no way back. Without CAP_SYS_ADMIN,
-    the whole process first enters a user namespace, as ``unshare -rn`` does, which only a single-threaded process can
-    do.
+    Threads and processes that it starts later inherit the namespace. This can't be undone. Without CAP_SYS_ADMIN, the
+    whole process first enters a user namespace, like ``unshare -rn``. This works only in a single-threaded process.
 
     Raises:
-        NamespaceError: the system refuses. The hint names the setting that forbids it, if known.
+        NamespaceError: the namespace can't be created. The hint names the responsible setting, if known.
     """
     make_namespace()
     try:
         NamespaceKernel().set_link("lo", up=True)
     except RouteError as error:
-        # AppArmor on Ubuntu allows the creation of a user namespace, but then denies the actions of its root.
+        # AppArmor on Ubuntu allows creating a user namespace, but then denies capabilities inside it.
         raise refusal(error.errno) from error
 
 
 class NamespaceKernel(NetlinkBackend):
-    """A ``Kernel`` in a network namespace that ``enter_namespace`` has made.
+    """A ``Kernel`` in a network namespace created by ``enter_namespace``.
 
-    Each link is one end of a veth pair. The other end has the same name in a second namespace, the *fabric*.
-    ``links()`` doesn't show the other end. Its state is the state of the cable, and its addresses answer packets.
+    Each link is one end of a veth pair. The other end has the same name and is in a second namespace, the *fabric*.
+    ``links()`` doesn't list the other end. Setting the other end down unplugs the cable. Its addresses respond to
+    packets.
 
-    This class works only in namespaces that this process has made. A thread that is still in the namespace of the host
-    can't change anything there by mistake.
+    This class works only in namespaces created by this process, so a thread that is still in the host's namespace can't
+    change anything there by mistake.
 
     Raises:
-        NamespaceError: the calling thread is in a namespace that this process hasn't made.
+        NamespaceError: the calling thread is in a namespace that this process didn't create.
     """
 
     def __init__(self) -> None:
@@ -76,11 +76,11 @@ class NamespaceKernel(NetlinkBackend):
         """Add an interface with a carrier.
 
         Args:
-            name: the name of both ends of the cable, here and in the fabric.
+            name: the name for both ends of the cable, here and in the fabric.
             up: whether to set the interface up.
 
         Raises:
-            RouteError: the kernel refused, for example with EEXIST if there is a link with that name.
+            RouteError: the kernel rejected the request, for example with EEXIST if the name is already in use.
         """
         raw_name = os.fsencode(name)
         peer = {"attrs": [("IFLA_IFNAME", raw_name), ("IFLA_NET_NS_FD", self._fabric.fd)]}
@@ -88,14 +88,14 @@ class NamespaceKernel(NetlinkBackend):
         self._ask(
             f"add the link {name}", rtnl.RTM_NEWLINK, rtnl.ADD, {}, ("IFLA_IFNAME", raw_name), ("IFLA_LINKINFO", veth)
         )
-        # This takes a second request, because veth_open refuses an end that isn't paired yet (ENOTCONN).
+        # A second request is needed, because veth_open fails until both ends are paired (ENOTCONN).
         self.set_link(name, up=up, carrier=True)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
         """Set an interface up or down, or plug or unplug its cable, and wait until the routes are updated.
 
         Raises:
-            RouteError: the kernel refused, for example with ENODEV if there is no link with that name.
+            RouteError: the kernel rejected the request, for example with ENODEV if there is no link with that name.
         """
         changes, scope = NetlinkBackend(), CancelScope(timeout=_CARRIER_SECONDS)
         changes.wait_for_change(scope)  # the first call returns at once
@@ -108,14 +108,14 @@ class NamespaceKernel(NetlinkBackend):
 
     def _is_settled(self, name: str) -> bool:
         (link,) = self._ask(f"look at the link {name}", rtnl.RTM_GETLINK, rtnl.GET, {"index": self._index(name)})
-        # linkwatch_do_dev sets the operational state and updates the routes while it holds one lock.
+        # linkwatch_do_dev sets the operational state and updates the routes under the same lock.
         return bool(link["flags"] & rtnl.IFF_LOWER_UP) == bool(link["flags"] & rtnl.IFF_RUNNING)
 
     def del_link(self, name: str) -> None:
-        """Delete an interface with its addresses and routes.
+        """Delete an interface along with its addresses and routes.
 
         Raises:
-            RouteError: the kernel refused, for example with ENODEV if there is no link with that name.
+            RouteError: the kernel rejected the request, for example with ENODEV if there is no link with that name.
         """
         self._ask(f"delete the link {name}", rtnl.RTM_DELLINK, rtnl.DELETE, {"index": self._index(name)})
 
@@ -128,17 +128,18 @@ class NamespaceKernel(NetlinkBackend):
     def add_address(
         self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
     ) -> None:
-        """Give an interface an address.
+        """Add an address to an interface.
 
         Args:
             dev: the interface.
             address: the address, like ``10.1.0.4/24``.
-            peer: the address at the far end of a point-to-point link. The prefix length then belongs to the peer.
+            peer: the peer address of a point-to-point link. The prefix length then applies to the peer.
             metric: the metric of the connected route.
             prefix_route: whether the kernel adds the connected route.
 
         Raises:
-            RouteError: the kernel refused, for example with EEXIST if the interface already has the address.
+            RouteError: the kernel rejected the request, for example with EEXIST if the interface already has the
+                address.
         """
         interface = IPv4Interface(address)
         self._ask(
@@ -157,14 +158,15 @@ class NamespaceKernel(NetlinkBackend):
 
         Args:
             dev: the interface.
-            address: the address with its original prefix length.
+            address: the address and prefix length, as added.
 
         Raises:
-            RouteError: the kernel refused, for example with EADDRNOTAVAIL if the interface doesn't have the address.
+            RouteError: the kernel rejected the request, for example with EADDRNOTAVAIL if the interface lacks the
+                address.
         """
         interface = IPv4Interface(address)
         length = interface.network.prefixlen
-        # The kernel compares the far end (IFA_ADDRESS) and the length only if the request has both.
+        # The kernel compares the peer (IFA_ADDRESS) and prefix length only if the request has both.
         key = (dev, interface.ip, length)
         there = (each for each in self.addresses() if (each.dev, each.local, each.prefix_length) == key)
         far_end = next((each.peer or each.local for each in there), interface.ip)
@@ -183,7 +185,7 @@ class NamespaceKernel(NetlinkBackend):
         """Add a policy rule.
 
         Raises:
-            RouteError: the kernel refused, for example with EEXIST if the same rule exists.
+            RouteError: the kernel rejected the request, for example with EEXIST if an identical rule exists.
         """
         self._ask_for("add", rtnl.RTM_NEWRULE, rtnl.ADD, rule)
 
@@ -191,7 +193,7 @@ class NamespaceKernel(NetlinkBackend):
         """Delete a policy rule.
 
         Raises:
-            RouteError: the kernel refused, for example with ENOENT if there is no such rule.
+            RouteError: the kernel rejected the request, for example with ENOENT if there is no such rule.
         """
         self._ask_for("delete", rtnl.RTM_DELRULE, rtnl.DELETE, rule)
 
@@ -202,16 +204,15 @@ class NamespaceKernel(NetlinkBackend):
     # --- the other end of the cables -----------------------------------------------------------------------------
 
     def in_fabric(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread inside the fabric, and return its result.
+        """Run a function in a thread inside the fabric, and return its result.
 
-        In that thread, the methods of this object change the far ends. A socket that the function opens stays in the
-        fabric.
+        In that thread, this object's methods act on the far ends. Sockets opened by the function stay in the fabric.
 
         Args:
             function: a function without arguments.
 
         Returns:
-            The result of the function. Its exceptions are raised here.
+            The function's result. Exceptions propagate to the caller.
         """
         return self._fabric.run(function)
 
@@ -228,7 +229,7 @@ class NamespaceKernel(NetlinkBackend):
     def _refuse_elsewhere(self) -> None:
         if this_namespace() not in made:
             raise NamespaceError(
-                "refused to change a network namespace that this process hasn't made",
+                "refused to change a network namespace that this process didn't create",
                 hint="call enter_namespace() first",
             )
 
@@ -245,9 +246,9 @@ class NamespaceKernel(NetlinkBackend):
 
 
 def _encode_rule(rule: Rule) -> tuple[dict[str, int], list[tuple[str, object]]]:
-    """Return the fields and attributes that describe a rule completely.
+    """Return the header fields and attributes for a rule.
 
-    ``has_ports`` doesn't say which ports, so a destination port is used.
+    ``has_ports`` doesn't say which ports, so an arbitrary destination port is used.
     """
     fields = {
         "family": socket.AF_INET,

@@ -1,102 +1,101 @@
-"""Implement the routes port on the real kernel, over our own netlink sockets.
+"""Implement the routes port for the real kernel, using our own netlink sockets.
 
-Requests never share a socket with notifications, because on a bound socket the message of another process could be
-taken for the answer. Each call opens a conversation in its own thread and closes it again. Changes arrive on other
-sockets (rtnetlink/conversation.py).
+Requests and notifications use separate sockets, because a notification could otherwise be mistaken for a reply. Each
+call opens and closes a conversation in the calling thread. Notifications arrive on other sockets
+(rtnetlink/conversation.py).
 """
 
 from __future__ import annotations
 
 import errno as errnos
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from ipaddress import IPv4Address
-from itertools import chain, takewhile
+from itertools import chain
 from typing import TypeVar
 
-from hostrouting.kernel.port import is_plain_by
+from hostrouting.kernel.nexthops import in_order
+from hostrouting.kernel.port import Ipv4Lookups, is_plain_by
 from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
-from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, read, retry_if_changed
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere, read
 from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import Lookup, NexthopObject, Protocol, Route, RouteFailure, Table
+from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Protocol, Route, RouteFailure, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 T = TypeVar("T")
 
-# The maximum number of reads of a table that other daemons keep changing.
+# Maximum number of attempts to read a table that other daemons keep changing.
 _READ_ATTEMPTS = 4
 
-# The first port to try. No service uses the ports after it.
+# The first port to try. No service uses higher ports.
 _FIRST_PORT = 50_000
 
-# The errors that fib_lookup returns instead of an entry. Any other error is a failure.
-_NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
+# An address, a destination port or None for any, and an interface index or None.
+Flow = tuple[IpAddress, int | None, int | None]
+
+# Errors from fib_lookup that mean that there is no route. Any other error is a failure.
+NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 
-def _list_rules(talk: Conversation) -> list[bytes]:
-    _, kind, body, _ = values.RULES
-    return list(talk.messages(kind, body))
+class NetlinkBackend(Ipv4Lookups):
+    """The IPv4 FIB in the calling thread's network namespace.
 
-
-class NetlinkBackend:
-    """The IPv4 FIB of the network namespace that the calling thread is in.
-
-    Reading needs no privileges. Writing needs CAP_NET_ADMIN, without which each route fails with EPERM. Threads may
-    share a backend, because every call uses its own socket.
+    Reading requires no privileges. Writing requires CAP_NET_ADMIN; without it, each route fails with EPERM. Instances
+    are thread-safe, because every call uses its own socket.
     """
+
+    family: Family = Family.IPV4
+    _arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]] = staticmethod(in_order)
 
     def __init__(self) -> None:
         self._local = threading.local()
 
-    def __reduce__(self) -> tuple[type[NetlinkBackend], tuple[()]]:
-        # A copy queries the kernel wherever it is, even in another process. Sockets aren't copied.
-        return type(self), ()
-
     # --- reading -----------------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, by index."""
+        """Return all network interfaces, sorted by index."""
         return tuple(sorted(self._list(values.LINKS), key=lambda link: link.index))
 
     def addresses(self) -> tuple[Address, ...]:
-        """Return all IPv4 addresses of this host."""
-        return self._list(values.ADDRESSES)
+        """Return all of this host's addresses."""
+        return self._list(values.ADDRESSES[self.family])
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel evaluates and lists them."""
-        return self._list(values.RULES)
+        """Return the policy rules in evaluation order."""
+        return self._list(values.RULES[self.family])
 
     def nexthops(self) -> tuple[NexthopObject, ...]:
-        """Return all nexthop objects, by number.
+        """Return all nexthop objects, sorted by ID.
 
-        This isn't part of the port, because ``routes`` shows the effect of these objects.
+        This isn't part of the port, because ``routes`` already resolves nexthop objects.
         """
         return self._list(values.NEXTHOPS)
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of every table, in the kernel's order.
+        """Return the entries in one or all tables, in the kernel's order.
 
-        If a table changes during a read, it is read again, up to a few times. If it never stops changing, each entry
-        existed at some time during the call, but maybe not all of them at the same moment.
+        If a table changes during a read, the read is retried a few times. If the table never stops changing, the result
+        isn't atomic: each entry existed at some point during the call, but not necessarily all of them at the same
+        time.
 
         Args:
-            table: the number of the table, or None for every table. The kernel itself leaves out other tables.
+            table: the table number, or None for all tables. The kernel does the filtering.
 
         Returns:
-            The entries, or none if the table doesn't exist. An entry with a nexthop object has the hops of that object.
+            The entries, or an empty tuple if the table doesn't exist. Nexthop objects are resolved to their hops.
         """
         return routes_of(self._groups(table))
 
     def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """Return the entries of a table as ``routes`` reads them, with consecutive prefixes grouped by attributes."""
+        """Return the same entries as ``routes``, with consecutive prefixes grouped by attributes."""
         return tuple(self._groups(table))
 
     def _groups(
@@ -106,53 +105,69 @@ class NetlinkBackend:
         inside: Sequence[Prefix] = (),
         protocol: int = 0,
     ) -> list[Group]:
-        attempts = iter(range(_READ_ATTEMPTS))
-
         def ask(talk: Conversation) -> list[Group]:
             reader = self._reader(is_wanted, inside)
-            with retry_if_changed(attempts):
-                runs = _dumped_routes(talk, table, protocol)
-                return [group for run in runs for group in reader.groups(run)]
+            return [group for run in self._dump(talk, table, protocol) for group in reader.groups(run)]
 
-        return self._read("list the routes", ask)
+        for _ in range(_READ_ATTEMPTS):
+            with self.noticing_changes([(0, 0)]) as may_have_changed:
+                groups = self._read("list the routes", ask)
+                if not may_have_changed():
+                    break
+        return groups
+
+    def _dump(self, talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[rtnl.Run]:
+        """Yield the entries in one table or in all tables, like ``Conversation.dump``."""
+        if table is not None and not 0 < table <= rtnl.TABLE_MAX:
+            return
+        try:
+            for run in talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(self.family, table, protocol)):
+                # With ipv6.disable=1, the kernel answers with the routes of the other families (rtnetlink_rcv_msg).
+                if run.messages[rtnl.HEADER_BYTES] == self.family.af:
+                    yield run
+        except NetlinkError as refusal:
+            if table is None or refusal.errno != errnos.ENOENT:
+                raise
 
     def default_routes(self) -> tuple[Route, ...]:
-        """Return the entries of table main for 0.0.0.0/0, which come first, without reading the rest.
+        """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order, without decoding the others.
 
-        Returns:
-            The entries in the kernel's order, which is by tos and then by metric.
+        An IPv4 table begins with these entries, so the rest isn't read. An IPv6 table ends with them.
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
-            groups = chain.from_iterable(map(self._reader().groups, _dumped_routes(talk, Table.MAIN)))
-            # The kernel walks a table in address order (leaf_walk_rcu). Closing the socket ends the walk.
-            head = takewhile(lambda group: group[1][0][0] == 0, groups)
-            return routes_of((entry, [prefix for prefix in prefixes if prefix == (0, 0)]) for entry, prefixes in head)
+            reader, found = self._reader(), []
+            for message in chain.from_iterable(map(rtnl.split, self._dump(talk, Table.MAIN))):
+                if (first := reader.address(message)) is None:
+                    found.append(reader.entry(message))
+                elif first and self.family is Family.IPV4:
+                    break  # the kernel dumps a table in address order (leaf_walk_rcu); closing the socket ends the dump
+            return tuple(route for route in found if route.destination.prefixlen == 0)
 
         return self._read("look for the default route", ask)
 
     def our_routes(self) -> tuple[Route, ...]:
-        """Return our own entries of table main.
+        """Return our own entries in table main.
 
-        The kernel itself leaves out the entries of other protocols.
+        The kernel filters out entries with other protocols.
         """
         entries = routes_of(self._groups(Table.MAIN, protocol=Protocol.HOSTROUTING))
         return tuple(entry for entry in entries if entry.is_ours)
 
     def routes_except(
-        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
+        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
     ) -> tuple[Route, ...]:
-        """Return the entries of every table, except plain ones through certain interfaces outside certain prefixes.
+        """Return the entries in all tables, except plain ones that use ``devs`` and aren't within ``inside``.
 
-        A plain entry is unicast with tos 0, and all its live hops are on these interfaces. Its scope isn't link or
-        narrower, because such entries lead to gateways. Unwanted entries are never decoded into values, so the memory
-        depends on the result and not on the size of the tables. In a large table, most entries are skipped hundreds at
-        a time.
+        A plain entry is unicast with tos 0, and all its live hops are on these interfaces. Entries with scope link or
+        narrower aren't plain, because gateways are reached through them. Unwanted entries are never decoded, so memory
+        use depends on the size of the result, not on the size of the tables. In a large table, most entries are skipped
+        hundreds at a time.
 
         Args:
-            devs: the names of the interfaces.
-            inside: the prefixes inside which even plain entries are included.
-            sources: the sources that a plain entry may have.
+            devs: the interface names.
+            inside: prefixes in which plain entries are included too.
+            sources: the source addresses that a plain entry may have.
 
         Returns:
             The entries in the kernel's order. For a table that never stops changing, see ``routes``.
@@ -161,19 +176,19 @@ class NetlinkBackend:
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns whether anything that matters may have changed in the meantime.
+        """Yield a function that returns whether anything relevant may have changed since.
 
-        An overrun of the socket counts as a change.
+        A socket buffer overrun counts as a change.
 
         Args:
-            inside: prefixes. An entry matters if it has an address in one of them.
+            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
 
         Raises:
-            RouteError: listening to the kernel failed.
+            RouteError: the notification socket failed.
         """
         attempt = "listen for changes of routes"
         with rtnl.translate_errors(attempt):
-            listener = Listener(PrefixSet(inside))
+            listener = Listener(PrefixSet(inside, self.family.bits))
 
         def may_have_changed() -> bool:
             with rtnl.translate_errors(attempt):
@@ -183,31 +198,32 @@ class NetlinkBackend:
             yield may_have_changed
 
     def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return the winning entry for each address, for packets from this host (mark 0, tos 0, uid 0, nothing bound).
+        """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound).
 
-        A lookup never names an output interface, because the kernel would then report nearly every destination as
+        Lookups never specify an output interface, because the kernel would then report nearly every destination as
         reachable.
 
         Until the first policy rule is added, tables local and main share one trie, and the kernel reports main (254)
-        for the entries of both (fib_trie_unmerge).
+        for entries in either (fib_trie_unmerge).
 
-        A rule for all ports applies to every packet, but the kernel only matches it if the lookup has ports.
+        A rule for all ports applies to every packet, but matches a lookup only if it specifies ports.
 
         Raises:
-            RouteError: the kernel can't be queried, or a rule for all source ports decides. For TCP, the first lookup
-                has no source port, but the second one has (tcp_v4_connect).
+            RouteError: the kernel can't be queried, or the result depends on a rule for all source ports. TCP's first
+                lookup has no source port, but its second one does (tcp_v4_connect).
         """
         if not addresses:
             return ()
 
         def ask(talk: Conversation) -> tuple[Lookup, ...]:
-            rules = _list_rules(talk)
+            rules = self._list_rules(talk)
             port = values.port_of_any(rules)
-            found = tuple(self._answers(talk, addresses, wire.look_up(source, is_tcp, ports=(port, port))))
+            look_up = partial(wire.look_up, self.family, source, is_tcp)
+            found = tuple(self._answers(talk, addresses, look_up((port, port))))
             if values.selects_any_source_port(rules):
-                without = self._answers(talk, addresses, wire.look_up(source, is_tcp, ports=(None, port)))
+                without = self._answers(talk, addresses, look_up((None, port)))
                 for lookup, other in zip(found, without, strict=True):
                     if lookup != other:
                         reason = "a policy rule selects by source port, and TCP is looked up before it has one"
@@ -217,78 +233,78 @@ class NetlinkBackend:
         return self._read("look up routes", ask)
 
     def _answers(
-        self, talk: Conversation, addresses: Sequence[IPv4Address], pack: Callable[[IPv4Address, int], bytes]
+        self, talk: Conversation, addresses: Sequence[IpAddress], pack: Callable[[IpAddress, int], bytes]
     ) -> Iterator[Lookup]:
         reader = self._reader()
         for asked, answers in talk.ask(addresses, pack):
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, NetlinkError):
                     yield Lookup(address, reader.entry(answer))
-                elif answer.errno in _NO_ROUTE:
+                elif answer.errno in NO_ROUTE:
                     yield Lookup(address, None, answer.errno)
                 else:
                     raise answer
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that the kernel chooses for packets that have no source yet, grouped by entry.
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IpAddress, ...]]:
+        """Return the source addresses that the kernel selects for packets without one, grouped by entry."""
 
-        A lookup shows the chosen hop. The kernel chooses it with a hash of the address or, depending on a sysctl, of
-        the address and port.
-        """
-        owners = [entry for entry, addresses in entries.items() for _ in addresses]
-        flows = [
-            (address, port if len(addresses) > 1 else None)
-            for addresses in entries.values()
-            for port, address in enumerate(addresses, _FIRST_PORT)
-        ]
+        def ask(talk: Conversation) -> dict[Route, tuple[IpAddress, ...]]:
+            any_port = values.port_of_any(self._list_rules(talk))
+            look_up = partial(wire.look_up, self.family, None, is_tcp, is_for_source=True)
+            flows = [(entry, flow) for entry, addresses in entries.items() for flow in self._flows(entry, addresses)]
 
-        def ask(talk: Conversation) -> dict[Route, tuple[IPv4Address, ...]]:
-            any_port = values.port_of_any(_list_rules(talk))
-
-            def pack(flow: tuple[IPv4Address, int | None], sequence: int) -> bytes:
-                address, port = flow
+            def pack(item: tuple[Route, Flow], sequence: int) -> bytes:
+                _, (address, port, oif) = item
                 ports = (any_port, any_port if port is None else port)
-                return wire.look_up(None, is_tcp, 0, ports)(address, sequence)
+                return look_up(ports, oif=oif)(address, sequence)
 
-            answers = chain.from_iterable(answers for _, answers in talk.ask(flows, pack))
-            found: dict[Route, set[IPv4Address]] = {entry: set() for entry in entries}
-            for owner, answer in zip(owners, answers, strict=True):
-                if isinstance(answer, NetlinkError):
-                    if answer.errno not in _NO_ROUTE:
-                        raise answer
-                elif (source := wire.chosen_source(answer)) is not None:
-                    found[owner].add(source)
+            found: dict[Route, set[IpAddress]] = {entry: set() for entry in entries}
+            for asked, answers in talk.ask(flows, pack):
+                for (entry, _), answer in zip(asked, answers, strict=True):
+                    if isinstance(answer, NetlinkError):
+                        if answer.errno not in NO_ROUTE:
+                            raise answer
+                    elif (source := wire.chosen_source(answer)) is not None:
+                        found[entry].add(source)
             return {entry: tuple(sorted(sources)) for entry, sources in found.items()}
 
-        return self._read("ask for sources", ask) if flows else {}
+        return self._read("ask for sources", ask) if entries else {}
+
+    def _flows(self, _: Route, addresses: Sequence[IpAddress]) -> Iterable[Flow]:
+        """Return the flows that exercise all hops of an entry.
+
+        The kernel selects a hop by hashing the address or, depending on a sysctl, the address and port.
+        """
+        several = len(addresses) > 1
+        return [(address, port if several else None, None) for port, address in enumerate(addresses, _FIRST_PORT)]
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes.
 
-        A route whose ``key`` is taken fails with EEXIST.
+        A route whose ``key`` already exists fails with EEXIST.
         """
-        return self._write(routes, partial(wire.new_route, rtnl.ADD, wire.hops_packer(rtnl.Indexes())))
+        return self._write(routes, partial(wire.RoutePacker(self.family).new, rtnl.ADD))
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, or replace the first ones with the same ``key``.
+        """Add routes, each replacing the first existing route with the same ``key``, if any.
 
-        The kernel compares only the key, so it also replaces connected routes and routes of other daemons.
+        The kernel compares only the key, so this also replaces connected routes and other daemons' routes.
         """
-        return self._write(routes, partial(wire.new_route, rtnl.REPLACE, wire.hops_packer(rtnl.Indexes())))
+        return self._write(routes, partial(wire.RoutePacker(self.family).new, rtnl.REPLACE))
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes.
 
         A route that doesn't exist fails with ESRCH.
         """
-        deletable, pack_hops = self._deletable(routes), wire.hops_packer(rtnl.Indexes())
+        deletable, packer = self._deletable(routes), wire.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
-            message = wire.delete_route(pack_hops, route, sequence)
+            message = packer.delete(route, sequence)
             deletable.take(route)
             return message
 
@@ -314,23 +330,24 @@ class NetlinkBackend:
     # --- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Return when links, addresses, routes or rules may have changed since the last call in this thread.
+        """Wait until links, addresses, routes or rules may have changed since this thread's last call.
 
-        The first call in a thread returns at once. After that, changes are collected until the thread ends or the
-        backend is deleted. An overrun of the socket counts as a change.
+        The first call in a thread returns immediately. From then on, changes are collected until the thread ends or the
+        backend is deleted. A socket buffer overrun counts as a change.
 
         Args:
-            scope: the scope that can cancel the wait.
+            scope: the cancel scope for the wait.
 
         Raises:
-            phases.Cancelled, phases.TimedOut: the scope was cancelled first.
-            RouteError: listening to the kernel failed.
+            phases.Cancelled, phases.TimedOut: the scope was cancelled or timed out first.
+            RouteError: the notification socket failed.
         """
         attempt = "listen for changes of routes"
         changes: Listener | None = vars(self._local).get("changes")
         if changes is None:
             with rtnl.translate_errors(attempt):
-                self._local.changes = Listener()
+                # IPv4's default route shows IPv6's uplinks.
+                self._local.changes = Listener(everywhere(self.family), Family.IPV4)
             return
         with rtnl.translate_errors(attempt):
             scope.wait(changes)
@@ -338,15 +355,28 @@ class NetlinkBackend:
 
     # --- access to the kernel ----------------------------------------------------------------------------------
 
+    def _list_rules(self, talk: Conversation) -> list[bytes]:
+        _, kind, body, _ = values.RULES[self.family]
+        return list(talk.messages(kind, body))
+
     def _connect(self) -> Conversation:
         return Conversation()
 
     def _reader(
         self, is_wanted: Callable[[Route], bool] = lambda _: True, inside: Sequence[Prefix] = ()
     ) -> RouteReader:
-        # If the sysctl nexthop_compat_mode is 0, the kernel shows routes without the hops of their nexthop objects.
+        # If the sysctl nexthop_compat_mode is 0, the kernel omits the hops of nexthop objects from routes.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
-        return RouteReader(rtnl.Names(), nexthops, is_wanted, PrefixSet(inside))
+        without_carrier = cache(lambda: {link.name for link in self.links() if link.is_up and not link.has_carrier})
+        return RouteReader(
+            self.family,
+            rtnl.Names(),
+            nexthops,
+            without_carrier,
+            self._arrange,
+            is_wanted,
+            PrefixSet(inside, self.family.bits),
+        )
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing
@@ -359,13 +389,3 @@ class NetlinkBackend:
 
     def _read(self, attempt: str, ask: Callable[[Conversation], T]) -> T:
         return read(attempt, ask, self._connect)
-
-
-def _dumped_routes(talk: Conversation, table: int | None, protocol: int = 0) -> Iterator[rtnl.Run]:
-    if table is not None and not 0 < table <= rtnl.TABLE_MAX:
-        return
-    try:
-        yield from talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(table, protocol))
-    except NetlinkError as refusal:
-        if table is None or refusal.errno != errnos.ENOENT:
-            raise

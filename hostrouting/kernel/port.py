@@ -1,140 +1,173 @@
-"""Define the routes port, which is what hostrouting needs from a kernel.
+"""The routes port: the interface that hostrouting requires from a kernel.
 
-``NetlinkBackend`` (netlink.py) is the real kernel, and ``FakeKernel`` (memory.py) is a kernel in memory.
-``hostrouting.testing.conformance`` checks that another implementation gives the same answers. Such an implementation
-can inherit methods that exist only for speed from ``WholeTables``. ``NamespaceKernel`` (namespace.py) is the real
-kernel in a throw-away network namespace, in which links and addresses can be changed as well.
+``NetlinkBackend`` (netlink.py) accesses the real kernel, and ``FakeKernel`` (memory.py) simulates one in memory.
+``hostrouting.testing.conformance`` checks that other implementations behave the same. They can inherit from
+``WholeTables``, which provides the methods that exist only for performance. ``NamespaceKernel`` (namespace.py) uses the
+real kernel in a disposable network namespace, where links and addresses can be changed as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from hostrouting.kernel.nexthops import Router
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
 from hostrouting.model.prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Scope, Table
+from hostrouting.model.routes import Lookup, Route, Route6, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 T = TypeVar("T")
 
 
-class RouteBackend(Protocol):
-    """The IPv4 FIB of one network namespace.
+class Changing(Protocol):
+    """A backend's interface for change detection."""
 
-    Methods that read raise ``RouteError`` if the kernel can't be queried. The bulk methods that write attempt every
-    route in the given order and continue after a failure. They return the failures with their routes in the same order,
-    so an empty tuple means that all routes succeeded. They raise ``RouteError`` only if nothing was attempted.
+    def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
+        """Yield a function, like ``RouteBackend.noticing_changes``."""
+
+
+class RouteBackend(Changing, Protocol):
+    """A network namespace's FIB for one address family.
+
+    All addresses and prefixes that the methods accept and return belong to ``family``.
+
+    Read methods raise ``RouteError`` if the kernel can't be queried. Bulk write methods attempt every route in the
+    given order and continue after a failure. They return the failed routes in the same order, so an empty tuple means
+    success. They raise ``RouteError`` only if nothing was attempted.
     """
 
+    @property
+    def family(self) -> Family:
+        """Return the address family."""
+
     def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, by index."""
+        """Return all network interfaces, sorted by index."""
 
     def addresses(self) -> tuple[Address, ...]:
-        """Return all IPv4 addresses of this host."""
+        """Return all of this host's addresses."""
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel evaluates them."""
+        """Return the policy rules in evaluation order."""
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of every table, in the kernel's order.
+        """Return the entries in one or all tables, in the kernel's order.
 
-        A table that doesn't exist is empty.
+        A missing table counts as empty.
         """
 
     def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """Return the entries of a table in groups with the same attributes, in the kernel's order.
+        """Return a table's entries, grouped by attributes, in the kernel's order.
 
         Returns:
-            For each group, an entry whose destination doesn't count, and the prefixes of all entries with its
-            attributes.
+            For each group, a template entry with a placeholder destination, and the prefixes of all entries in the
+            group.
         """
 
     def default_routes(self) -> tuple[Route, ...]:
-        """Return the entries of table main for 0.0.0.0/0, in the kernel's order."""
+        """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order."""
 
     def our_routes(self) -> tuple[Route, ...]:
-        """Return our own entries of table main (``Route.is_ours``), in the kernel's order."""
+        """Return our own entries in table main (``Route.is_ours``), in the kernel's order."""
 
     def routes_except(
-        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
+        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
     ) -> tuple[Route, ...]:
-        """Return the entries of every table except plain ones through certain interfaces, as needed for large tables.
+        """Return the entries in all tables, except plain ones through certain interfaces.
 
-        A plain entry is unicast with tos 0, and all its live hops are on these interfaces. Its scope isn't link or
-        narrower, because such entries lead to gateways. It has no encapsulation (``Route.encap``), and no ``src``
-        except one of ``sources``.
+        A plain entry is unicast with tos 0, and all its live hops are on these interfaces. Entries with scope link or
+        narrower aren't plain, because gateways are reached through them. A plain entry has no encapsulation
+        (``Route.encap``), and its ``src``, if any, is one of ``sources``.
 
         Args:
-            devs: the names of the interfaces.
-            inside: prefixes. A plain entry is included if its destination is one of them or is inside one.
-            sources: the sources that a plain entry may have.
+            devs: the interface names.
+            inside: prefixes in which plain entries are included too.
+            sources: the source addresses that a plain entry may have.
 
         Returns:
             The entries in the kernel's order.
         """
 
     def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
-        """Yield a function that returns whether anything that matters may have changed, even if it changed back.
+        """Yield a function that returns whether anything relevant may have changed, even if it changed back.
 
-        Links, addresses, rules and nexthop objects always matter, and ``matters`` decides about entries. Once the
-        function has returned True, it always returns True. A backend that can't listen may delegate to another backend
-        in the same network namespace (``NetlinkBackend().noticing_changes``).
+        Links, addresses, rules and nexthop objects are always relevant. For entries, see ``matters``. Once the function
+        has returned True, it keeps returning True. A backend without notifications may delegate to another backend in
+        the same network namespace (``NetlinkBackend().noticing_changes``).
 
         Args:
-            inside: prefixes. An entry matters if it has an address in one of them.
+            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
 
         Raises:
-            RestlessError: the data isn't from one moment, as in a torn snapshot.
+            RestlessError: the data is inconsistent, as in a torn snapshot.
         """
 
     def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return the winning entry for each address, for packets from this host (mark 0, tos 0, uid 0, nothing bound).
+        """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound).
 
-        If no entry of the FIB carries the packet, the answer is a ``Lookup`` with an errno: ENETUNREACH (nothing
-        matches), EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL (blackhole). Any other errno (ENOMEM,
-        EMFILE...) means that the lookup failed and raises ``RouteError``. EACCES therefore never means a lack of
-        privileges here.
+        If the FIB has no route for the packet, the result is a ``Lookup`` with an errno: ENETUNREACH (nothing matches),
+        EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL (blackhole). Any other errno (ENOMEM, EMFILE...) means
+        that the lookup itself failed and raises ``RouteError``. EACCES therefore never indicates missing privileges.
 
         Args:
             addresses: the destinations.
-            source: the source of the packet, as a connecting socket has chosen it, or None or 0.0.0.0 if no source is
-                chosen yet. From a source that isn't an address of this host, nothing can be reached (ENETUNREACH, or
-                EINVAL from multicast or broadcast).
-            is_tcp: whether the packet is TCP rather than UDP. The kernel assumes UDP if no protocol is given
-                (inet_rtm_getroute in net/ipv4/route.c).
+            source: the packet's source address, or None (or 0.0.0.0) before the socket has chosen one. Lookups from an
+                address that isn't local fail (ENETUNREACH, or EINVAL for multicast and broadcast).
+            is_tcp: True for TCP, False for UDP. The kernel assumes UDP if no protocol is specified (inet_rtm_getroute
+                in net/ipv4/route.c).
         """
 
     def sources(
-        self, entries: Mapping[Route, Sequence[IPv4Address]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that the kernel chooses for packets that have no source yet, grouped by entry.
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IpAddress, ...]]:
+        """Return the source addresses that the kernel selects for packets without one, grouped by entry.
 
         Args:
-            entries: answers of ``lookup``, each with addresses for which it wins. One address is enough for an entry
-                with one hop. An entry with several hops needs enough addresses that each hop carries some. Each address
-                has its own port. The kernel is queried about the addresses. A backend without a kernel computes the
-                sources from the entries.
+            entries: entries returned by ``lookup``, each with addresses that it matches. One address is enough for an
+                entry with a single hop. An entry with several hops needs enough addresses to exercise all of them. Each
+                address gets its own port. The kernel is queried for each address. A backend without a kernel derives
+                the sources from the entries.
             is_tcp: see ``lookup``.
 
         Returns:
-            The sources for each entry, without duplicates and in ascending order.
+            The source addresses for each entry, sorted and without duplicates.
+        """
+
+    def sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
+    ) -> dict[IpAddress, IpAddress]:
+        """Return the source addresses with which the kernel retries failed lookups.
+
+        Only IPv6 does this. The kernel selects the source from the addresses of all interfaces (ip6_dst_lookup_tail).
+
+        Args:
+            addresses: destinations for which a lookup without a source address failed.
+            is_tcp: see ``lookup``.
+
+        Returns:
+            The source address for each destination. Destinations that remain unreachable are omitted.
+        """
+
+    def silent_routers(self) -> frozenset[Router]:
+        """Return the routers that the kernel avoids as long as other routes lead to the same destination.
+
+        Only IPv6 does this, and only if the host doesn't forward packets. These routers have a FAILED neighbour entry.
         """
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes.
 
-        A route whose ``key`` is taken fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL).
+        A route whose ``key`` already exists fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL).
         """
 
     def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, or replace the first ones with the same ``key`` (NLM_F_CREATE | NLM_F_REPLACE)."""
+        """Add routes, or replace the first existing ones with the same ``key`` (NLM_F_CREATE | NLM_F_REPLACE)."""
 
     def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete exactly these routes.
@@ -142,32 +175,32 @@ class RouteBackend(Protocol):
         A route that doesn't exist fails with ESRCH.
 
         The destination, table, tos, metric, type, protocol and first hop must match. The scope, source, MTU and later
-        hops don't count. A first hop with ``dev=None`` matches any device. If the device of the first hop doesn't
-        exist, the error is ENODEV and not ESRCH, because such a request can't be made.
+        hops are ignored. A first hop with ``dev=None`` matches any device. If the first hop's device doesn't exist, the
+        error is ENODEV rather than ESRCH, because the request can't be encoded.
 
-        The kernel matches more loosely, so each call may have to read the existing entries first. Many calls with a few
-        routes each therefore cost more than one call with many routes.
+        The kernel matches more loosely, so each call may have to read the existing entries first. A single call with
+        many routes is therefore cheaper than many calls with a few routes each.
         """
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Return when links, addresses, routes or rules may have changed since the last call in this thread.
+        """Wait until links, addresses, routes or rules may have changed since this thread's last call.
 
-        The first call returns at once, so that a loop that waits, reads and decides misses nothing. A return is only a
-        reason to read: there may be no change, and the loss of a route doesn't always send an event.
+        The first call returns immediately, so a loop that waits and then reads doesn't miss anything. Treat a return
+        only as a hint to read again: there may be no change, and not every lost route triggers an event.
 
-        A backend that can't listen may delegate to another backend in the same network namespace
-        (``NetlinkBackend().wait_for_change``), which it has to keep as long as it exists itself.
+        A backend without notifications may delegate to another backend in the same network namespace
+        (``NetlinkBackend().wait_for_change``), but must keep that backend for its own lifetime.
 
         Args:
-            scope: the scope that can cancel the wait.
+            scope: the cancel scope for the wait.
 
         Raises:
-            phases.Cancelled, phases.TimedOut: the scope was cancelled first.
+            phases.Cancelled, phases.TimedOut: the scope was cancelled or timed out first.
         """
 
 
 class Kernel(RouteBackend, Protocol):
-    """A backend, in memory or in a namespace made for it, whose links and addresses can be changed as well."""
+    """A backend whose links, addresses and rules can be changed too, in memory or in a dedicated namespace."""
 
     def add_link(self, name: str, *, up: bool = True) -> None:
         """Add an Ethernet-like interface with a carrier."""
@@ -176,12 +209,12 @@ class Kernel(RouteBackend, Protocol):
         """Set an interface up or down, or plug or unplug its cable."""
 
     def del_link(self, name: str) -> None:
-        """Delete an interface with its addresses and routes."""
+        """Delete an interface along with its addresses and routes."""
 
     def add_address(
         self, dev: str, address: str, *, peer: str | None = None, metric: int = 0, prefix_route: bool = True
     ) -> None:
-        """Give an interface an address like ``10.1.0.4/24``. With ``peer``, the prefix length belongs to the peer."""
+        """Add an address like ``10.1.0.4/24``. With ``peer``, the prefix length applies to the peer."""
 
     def del_address(self, dev: str, address: str) -> None:
         """Remove an address from an interface."""
@@ -193,18 +226,20 @@ class Kernel(RouteBackend, Protocol):
         """Delete a policy rule."""
 
 
-def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IPv4Address]) -> bool:
-    """Return whether ``RouteBackend.routes_except`` may leave out an entry through certain interfaces.
+def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
+    """Return whether ``RouteBackend.routes_except`` may omit an entry.
 
     Args:
-        route: the entry. Its destination doesn't count.
-        devs: the names of the interfaces.
-        sources: the sources that the entry may have.
+        route: the entry. Its destination is ignored.
+        devs: the interface names.
+        sources: the source addresses that the entry may have.
     """
+    if isinstance(route, Route6) and route.source_prefix is not None:
+        return False
     return (
         route.type is RouteType.UNICAST
         and route.tos == 0
-        and route.scope < Scope.LINK
+        and not route.is_near
         and bool(by := route.devs)
         and set(by) <= set(devs)
         and not route.encap
@@ -213,45 +248,48 @@ def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IPv4Add
 
 
 def matters(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
-    """Return whether ``RouteBackend.noticing_changes`` has to report the change of an entry.
+    """Return whether ``RouteBackend.noticing_changes`` must report a change to an entry.
 
     Args:
-        table: the table of the entry. In table local, all entries matter, because they decide which sources belong to
-            this host.
+        table: the entry's table. All entries in table local are relevant, because they determine which addresses are
+            local.
         prefix: the destination of the entry.
-        inside: the prefixes in which entries matter.
+        inside: the prefixes in which entries are relevant.
     """
-    first, length = prefix
-    # If a dump resumes among entries with the same first address, it counts the entries before (fn_trie_dump_leaf).
-    while length and not first >> (32 - length) & 1:
+    (first, length), bits = prefix, inside.bits
+    # A resumed IPv6 dump skips a number of entries, counted from the start of the table (fib6_dump_table).
+    if bits == Family.IPV6.bits:
+        return True
+    # A dump that resumes among entries with the same first address skips them by count (fn_trie_dump_leaf).
+    while length and not first >> (bits - length) & 1:
         length -= 1
-    return table == Table.LOCAL or inside.overlaps(*ends((first, length)))
+    return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
 
 
 class RestlessError(RouteError):
-    """The error for a host that changed during each read."""
+    """Exception raised when the host changed during every read."""
 
 
-# The time from the first read to the last answer is a few milliseconds, so this many changes in a row aren't a
-# coincidence. Large tables take longer, and a person may be waiting.
+# A read takes a few milliseconds, so this many changes in a row aren't a coincidence. Large tables take longer, so
+# there is also a time limit: a user may be waiting.
 _ATTEMPTS, _SECONDS = 16, 5.0
 
 
 def at_one_moment(
-    backend: RouteBackend, inside: Sequence[Prefix], scope: CancelScope, read: Callable[[], T]
+    backend: Changing, inside: Sequence[Prefix], scope: CancelScope, read: Callable[[], T]
 ) -> tuple[T, RestlessError | None]:
-    """Repeat a read until nothing changes during it, within a limit on the number of reads and on the time.
+    """Retry a read until nothing changes during it, up to a maximum number of attempts and a timeout.
 
-    Comparing the tables before and after proves nothing, because a change may have been reverted.
+    Comparing the tables before and after isn't enough, because a change may have been reverted.
 
     Args:
         backend: the backend to read.
-        inside: the prefixes in which entries must not change.
-        scope: the scope that can cancel the call between two reads.
-        read: a function that reads everything that belongs together.
+        inside: prefixes in which no entry may change.
+        scope: the cancel scope, which is checked before each read.
+        read: a function that reads all data that must be consistent.
 
     Returns:
-        The last result, and an error if the result may be from several moments, or None if it is from one moment.
+        The last result, and an error if it may be inconsistent, or else None.
     """
     try:
         until = scope.clock.monotonic() + _SECONDS
@@ -270,31 +308,61 @@ def at_one_moment(
     return found, RestlessError("the routes changed each time that they were read; try again later")
 
 
-class WholeTables:
-    """A base class with the selective reads of a ``RouteBackend``, implemented with ``routes``."""
+def refuse_datagrams(lookups: Sequence[Lookup]) -> None:
+    """Raise an error if a datagram is routed where TCP isn't.
+
+    Args:
+        lookups: the datagram lookups for addresses whose TCP lookup failed.
+    """
+    for found in lookups:
+        if found.route is not None:
+            reason = "datagrams don't fail there, and no other socket shows from which source TCP asks again"
+            raise RouteError(f"can't tell where TCP to {found.address} leaves: {reason}")
+
+
+class Ipv4Lookups:
+    """A base class that implements the methods of ``RouteBackend`` that only matter for IPv6."""
+
+    def sources_of_unrouted(
+        self,
+        addresses: Sequence[IpAddress],  # noqa: ARG002 - IPv4 never retries a failed lookup
+        *,
+        is_tcp: bool = False,  # noqa: ARG002
+    ) -> dict[IpAddress, IpAddress]:
+        """Return an empty dict: the kernel never retries a failed IPv4 lookup."""
+        return {}
+
+    def silent_routers(self) -> frozenset[Router]:
+        """Return an empty set: IPv4 doesn't avoid unreachable routers."""
+        return frozenset()
+
+
+class WholeTables(Ipv4Lookups):
+    """A base class that implements the selective reads of ``RouteBackend`` with ``routes``."""
 
     if TYPE_CHECKING:
+        family: Family
 
         def routes(self, table: int | None = None) -> tuple[Route, ...]:
             """Return routes as ``RouteBackend.routes`` does."""
 
     def routes_by_attributes(self, table: int) -> tuple[tuple[Route, Sequence[Prefix]], ...]:
-        """Return the entries of a table in the kernel's order, each in its own group."""
+        """Return a table's entries in the kernel's order, each in its own group."""
         return tuple((route, (numbers(route.destination),)) for route in self.routes(table))
 
     def default_routes(self) -> tuple[Route, ...]:
-        """Return the entries of table main for 0.0.0.0/0, in the kernel's order."""
+        """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.destination.prefixlen == 0)
 
     def our_routes(self) -> tuple[Route, ...]:
-        """Return our own entries of table main, in the kernel's order."""
+        """Return our own entries in table main, in the kernel's order."""
         return tuple(route for route in self.routes(Table.MAIN) if route.is_ours)
 
     def routes_except(
-        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IPv4Address] = ()
+        self, devs: Collection[str], *, inside: Sequence[Prefix] = (), sources: Collection[IpAddress] = ()
     ) -> tuple[Route, ...]:
-        """Return the entries of every table, except plain ones through certain interfaces outside certain prefixes."""
-        prefixes = PrefixSet(inside)
+        """Return the entries in all tables, except plain ones that use ``devs`` and aren't within ``inside``."""
+        prefixes = PrefixSet(inside, self.family.bits)
         return tuple(
             route
             for route in self.routes()

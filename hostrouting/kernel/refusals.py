@@ -1,6 +1,6 @@
-"""Define how the kernel, real or in memory, and the port itself refuse requests.
+"""Errors for requests that a kernel or the port itself rejects.
 
-A backend never requests a route that doesn't fit into a message, or the deletion of a route that doesn't exist.
+A backend never sends a route that doesn't fit into a message, or a request to delete a route that doesn't exist.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _BYTE_MAX, _UINT32_MAX, WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
 
 
 class NetlinkError(Exception):
-    """The error for a request that the kernel refused, which never leaves the backend.
+    """Exception raised when the kernel rejects a request. It never leaves the backend.
 
     Args:
         errno: the error number.
-        message: the message from the kernel (ext-ACK), or the description of the errno.
+        message: the kernel's extended ACK message, or a description of the errno.
     """
 
     def __init__(self, errno: int, message: str = "") -> None:
@@ -30,7 +30,7 @@ class NetlinkError(Exception):
 
 
 def refuse_unwritable(route: Route) -> None:
-    """Refuse a route with a number that doesn't fit into a message.
+    """Reject a route with a number that doesn't fit into a message.
 
     Raises:
         NetlinkError: EINVAL.
@@ -51,15 +51,15 @@ def refuse_unwritable(route: Route) -> None:
 
 
 class Deletable:
-    """The existing routes, which decide which deletions of a batch are requested.
+    """The existing routes, used to filter a batch of deletions.
 
-    The kernel matches more loosely than ``RouteBackend.delete`` promises: a metric of 0 matches any metric, and a
+    The kernel matches more loosely than ``RouteBackend.delete`` guarantees: a metric of 0 matches any metric, and a
     device without a gateway matches that device with any gateway (fib_nh_match in net/ipv4/fib_semantics.c). A request
-    to delete a route that doesn't exist could therefore remove another one. To prevent this, the tables are read first.
-    Only entries with the destination of a route to delete are kept. Each entry can be deleted once.
+    to delete a route that doesn't exist could therefore remove another one. To prevent this, the tables are read first,
+    keeping only entries with a matching destination. Each entry can be deleted only once.
 
     Args:
-        entries: the entries of the tables in question.
+        entries: entries from the affected tables.
     """
 
     def __init__(self, entries: Iterable[Route]) -> None:
@@ -82,7 +82,7 @@ class Deletable:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    """Return everything that must match except the device of the first hop, as numbers that are fast to hash."""
+    """Return everything that must match, except the first hop's device, as a tuple that is fast to hash."""
     prefix = numbers(route.destination)
     key = (route.table, *prefix, route.tos, route.metric, route.type, route.protocol, route.nexthop_id)
     # A nexthop object has its own hops.

@@ -1,4 +1,4 @@
-"""Pure: decide which policy rules match a packet from this host."""
+"""Match policy rules against packets from this host."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address
 from typing import NamedTuple
 
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, end_words
 
-# The kernel compares rules with this address until a source is chosen.
+# The kernel matches rules against this address until a source has been chosen. It also means "no source" for IPv6:
+# without a source, the kernel doesn't match any source prefix (fib6_rule_match), and no IPv6 prefix contains this
+# address.
 NO_SOURCE = IPv4Address(0)
 
 TCP, UDP = 6, 17
@@ -24,26 +27,31 @@ KERNEL_RULES = tuple(
 )
 
 
+def kernel_rules(family: Family) -> tuple[Rule, ...]:
+    """Return the rules in a new network namespace. IPv6 has no rule for table default (fib6_rules_net_init)."""
+    return KERNEL_RULES if family is Family.IPV4 else KERNEL_RULES[:2]
+
+
 class Flow(NamedTuple):
-    """The key of a lookup (struct flowi4), for a packet from this host with mark 0, tos 0 and uid 0, or for a gateway.
+    """A lookup key (struct flowi4, flowi6) for a gateway, or for a packet from this host with mark 0, tos 0 and uid 0.
 
     Args:
         address: the destination.
-        source: the source of the packet, if it has one.
-        protocol: UDP or TCP, or 0 for a gateway, which can be found through an interface without a carrier.
-        oif: the interface that the packet must leave through.
-        scope: the lowest scope that an entry may have.
+        source: the source address, or ``NO_SOURCE``.
+        protocol: UDP, TCP, or 0 for a gateway lookup, which ignores missing carriers.
+        oif: the required output interface, or None.
+        scope: the minimum scope of matching entries.
     """
 
-    address: IPv4Address
-    source: IPv4Address = NO_SOURCE
+    address: IpAddress
+    source: IpAddress = NO_SOURCE
     protocol: int = UDP
     oif: str | None = None
     scope: int = Scope.UNIVERSE
 
     @classmethod
-    def to_gateway(cls, gateway: IPv4Address, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
-        """Return the lookup that the kernel makes for the gateway of a route with some scope (fib_check_nh_v4_gw)."""
+    def to_gateway(cls, gateway: IpAddress, oif: str | None, scope: int = Scope.UNIVERSE) -> Flow:
+        """Return the kernel's lookup key for the gateway of a route with the given scope (fib_check_nh_v4_gw)."""
         return cls(gateway, NO_SOURCE, 0, oif, max(scope + 1, Scope.LINK))
 
 
@@ -55,7 +63,7 @@ def loopback_of(links: Iterable[Link]) -> str:
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
     """Return whether a rule can't match our packets but may match other packets to the same address.
 
-    Our packets are UDP or TCP with mark 0, tos 0, uid 0, no chosen device and unknown ports.
+    Our packets are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown ports.
     """
     selects = (
         rule.mark is not None
@@ -79,53 +87,46 @@ def matches(rule: Rule, flow: Flow, loopback: str = LOOPBACK, *, lacks_unknown: 
 
     Args:
         rule: a policy rule.
-        flow: the packet, or the kernel's lookup for a gateway.
-        loopback: the name of the loopback interface, which packets from this host come from.
-        lacks_unknown: whether to assume that the packet doesn't match any selector that is unknown here, so that it
-            matches an inverted rule.
+        flow: the key for a packet or a gateway lookup.
+        loopback: the loopback interface, which is the iif of packets from this host.
+        lacks_unknown: whether to assume that unsupported selectors don't match, so that inverted rules do.
 
     Returns:
-        Whether the kernel takes the action of the rule, or None if that depends on an unknown selector. The rule of a
-        VRF is assumed not to match.
+        Whether the rule's action applies, or None if that depends on an unsupported selector. l3mdev rules are assumed
+        not to match.
     """
-    is_match = (
-        (rule.destination is None or flow.address in rule.destination)
-        and (rule.mark is None or rule.mark & rule.mark_mask == 0)
-        and (rule.source is None or flow.source in rule.source)
-        and rule.oif in (None, flow.oif)
-        and rule.iif in (None, loopback)
-        and (rule.uid_range is None or rule.uid_range[0] == 0)
-        and rule.tos == 0
-        and rule.tun_id == 0
-        and rule.ip_protocol in (0, flow.protocol)
-        and not rule.has_ports
-        and not rule.is_l3mdev
-    )
+    is_match = _mismatch(rule, flow, loopback) is None
     if is_match and rule.has_unknown:
         return rule.is_inverted if lacks_unknown else None
     return is_match != rule.is_inverted
 
 
 def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
-    """Return why a rule doesn't match a packet, as a phrase about the first selector that differs."""
+    """Return a phrase that says why a rule doesn't match, based on the first selector that differs."""
     if rule.has_unknown:
         return "it has a selector that isn't known here"
     if rule.is_inverted:
         return "it applies to all packets except these"
-    ends = [str(end).removesuffix("/32") for end in (rule.destination, rule.source)]
+    words = _mismatch(rule, flow, loopback) or "other packets"
     unchosen = " and no source is chosen yet" if flow.source == NO_SOURCE else ""
     protocol = {TCP: "TCP", UDP: "UDP"}.get(rule.ip_protocol, f"protocol {rule.ip_protocol}")
+    ends = {"destination": end_words(rule.destination), "source": f"{end_words(rule.source)}{unchosen}"}
+    return f"it applies to {words.format(rule=rule, protocol=protocol, **ends)}"
+
+
+def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
+    """Return a template that describes the packets of the first mismatching selector, or None if all match."""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
-        (rule.destination is not None and flow.address not in rule.destination, f"packets to {ends[0]}"),
-        (rule.source is not None and flow.source not in rule.source, f"packets from {ends[1]}{unchosen}"),
+        (rule.destination is not None and flow.address not in rule.destination, "packets to {destination}"),
+        (rule.source is not None and flow.source not in rule.source, "packets from {source}"),
         (rule.mark is not None and rule.mark & rule.mark_mask != 0, "packets with a mark"),
-        (rule.oif is not None, f"sockets bound to {rule.oif}"),
-        (rule.iif not in (None, loopback), f"packets that come in through {rule.iif}"),
+        (rule.oif not in (None, flow.oif), "sockets bound to {rule.oif}"),
+        (rule.iif not in (None, loopback), "packets that come in through {rule.iif}"),
         (rule.uid_range is not None and rule.uid_range[0] > 0, "other users' packets"),
         (rule.tos != 0, "packets with a tos"),
         (rule.tun_id != 0, "packets out of a tunnel"),
-        (rule.ip_protocol not in (0, flow.protocol), f"{protocol} alone"),
+        (rule.ip_protocol not in (0, flow.protocol), "{protocol} alone"),
         (rule.has_ports, "certain ports, which aren't known here"),
     )
-    return f"it applies to {next(words for is_so, words in is_about if is_so)}"
+    return next((words for is_so, words in is_about if is_so), None)

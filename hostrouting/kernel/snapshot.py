@@ -1,24 +1,29 @@
-"""Read and write snapshots of hosts, each as one JSON document in the format of ``ip -j -N``.
+"""Read and write host snapshots, which are JSON documents in the format of ``ip -j -N``.
 
 ::
 
     {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z",
      "kernel":    what `uname -sr` prints,
-     "ip":             `ip -V`, which may be older than the kernel and omit selectors of rules,
+     "ip":             `ip -V`, which may be older than the kernel and omit rule selectors,
      "links":     what `ip -j -N -d link show` prints,
      "addresses":      `ip -j -N -d -4 address show`,
      "rules":          `ip -j -N -d -4 rule show`,
      "routes":         `ip -j -N -d -4 route show table all`,
      "nexthops":       `ip -j -N -d nexthop show`,
+     "rules6":         `ip -j -N -d -6 rule show`,
+     "routes6":        `ip -j -N -d -6 route show table all`,
+     "neighbours6":    `ip -j -6 neigh show nud failed`, if the host doesn't forward IPv6,
+     "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],    interfaces whose routes are ignored without a carrier (a sysctl),
      "managers": [{"name": "systemd-networkd", "devs": ["eth0"], "dropsRoutes": false}],    network managers
-     "isTorn": true,                   the host changed while it was read
+     "isTorn": true,                   the host changed during the read,
      "isMerged": true,                whether tables local and main are one, as they are until the first custom rule,
-     "sources": [{...}, ...]}         routes, each with the sources of its connections if no other list shows them
+     "sources": [{...}, ...]}         routes with the source addresses of their connections, if they can't be derived
 
-Only links, addresses, rules and routes are required. The last two keys come from the kernel and not from ip. We write
-only the keys that we read.
+Only links, addresses, rules and routes are required. With ``rules6`` and ``routes6``, the snapshot also covers IPv6,
+and ``addresses`` must include both families (without ``-4``). ``isMerged`` and ``sources`` come from the kernel, not
+from ip. Only keys that can be read back are written. Defaults are omitted, and numbers aren't replaced by names.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Address
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,17 +48,20 @@ from hostrouting.kernel._ip import (
     read_link,
     read_nexthop,
     read_route,
-    read_rule,
+    read_router,
     write_addresses,
     write_link,
     write_route,
-    write_rule,
+    write_router,
 )
+from hostrouting.kernel._ip_rules import read_rule, write_rule
 from hostrouting.kernel._items import NEEDED, Key, Keys
 from hostrouting.kernel.managers import Manager
-from hostrouting.kernel.nexthops import with_hops, with_shares
+from hostrouting.kernel.nexthops import Router, with_hops, with_shares
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import ConfigError, FileError
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
@@ -67,87 +75,119 @@ STDIN = "-"
 
 _RELEASE = re.compile(r"\b([0-9]{1,4})\.([0-9]{1,4})")
 
-# A million routes take 250 MB in the format of ip.
+# A million routes take 250 MB in ip's JSON format.
 _BYTES_MAX = 1 << 30
 
 
 @attrs.frozen
+class Ipv6State:
+    """A host's IPv6 addresses, rules and routes at a point in time.
+
+    Args:
+        addresses: the IPv6 addresses.
+        rules: the policy rules, in evaluation order.
+        routes: the entries in all tables, in the kernel's order, including the hops of nexthop objects.
+        silent_routers: the routers that the kernel avoids because they are unreachable.
+        has_odd_sources: whether the kernel's source address selection differs from RFC 6724, for example because of the
+            sysctl use_oif_addrs_only or ip-addrlabel(8).
+    """
+
+    addresses: tuple[Address, ...]
+    rules: tuple[Rule, ...]
+    routes: tuple[Route, ...]
+    silent_routers: frozenset[Router] = frozenset()
+    has_odd_sources: bool = False
+
+
+@attrs.frozen
 class Snapshot:
-    """The links, addresses, rules and routes of a host at some time.
+    """A host's links, addresses, rules and routes at a point in time.
 
     Args:
         links: the links, by index.
         addresses: the IPv4 addresses.
-        rules: the rules, in the order in which the kernel evaluates them.
-        routes: the entries of every table, in the kernel's order, with the hops of nexthop objects.
+        rules: the policy rules, in evaluation order.
+        routes: the entries in all tables, in the kernel's order, including the hops of nexthop objects.
         nameservers: the host's IPv4 DNS servers.
-        host: the name of the host, or None if it is unknown.
-        time: when the snapshot was taken, in RFC 3339 format, in UTC and in whole seconds, or None if that is unknown.
-        kernel: the name and release of the kernel, or None if they are unknown.
-        is_merged: whether tables local and main share one trie, or None if that is unknown.
-        is_torn: whether the host changed while it was read, so that it may never have been in this state and isn't
-            judged.
-        sources: entries with the sources of connections through them and through entries with the same next hops.
-            Sources that follow from addresses and entries aren't included.
-        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None if they are unknown.
-        managers: the network managers with the interfaces that they configure.
+        host: the host name, or None if unknown.
+        time: when the snapshot was taken (RFC 3339, UTC, whole seconds), or None if unknown.
+        kernel: the kernel's name and release, or None if unknown.
+        is_merged: whether tables local and main share one trie, or None if unknown.
+        is_torn: whether the host changed during the read. It may never have been in this state, so no verdict is given.
+        sources: entries with the source addresses of connections through them and through entries with the same next
+            hops. Sources that can be derived from addresses and entries are omitted.
+        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None if unknown.
+        managers: the network managers and the interfaces that they configure.
+        ipv6: the IPv6 addresses, rules and routes, or None if unknown.
     """
 
     links: tuple[Link, ...]
     addresses: tuple[Address, ...]
     rules: tuple[Rule, ...]
     routes: tuple[Route, ...]
-    nameservers: tuple[IPv4Address, ...] = ()
+    nameservers: tuple[IpAddress, ...] = ()
     host: str | None = None
     time: str | None = None
     kernel: str | None = None
     is_merged: bool | None = None
     is_torn: bool = False
-    sources: tuple[tuple[Route, tuple[IPv4Address, ...]], ...] = ()
+    sources: tuple[tuple[Route, tuple[IpAddress, ...]], ...] = ()
     ignoring_linkdown: tuple[str, ...] | None = None
     managers: tuple[Manager, ...] = ()
+    ipv6: Ipv6State | None = None
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:
-        """Read a document from ``to_document`` or ip, ignoring unknown keys.
+        """Parse a document from ``to_document`` or ip, ignoring unknown keys.
 
         Args:
-            document: the document as ``json.load`` returns it.
+            document: the document, as returned by ``json.load``.
 
         Returns:
             The snapshot.
 
         Raises:
-            ConfigError: the document isn't a snapshot. The error has all problems with their paths, like
+            ConfigError: the document isn't a snapshot. The error lists all problems with their paths, like
                 ``routes[3].gateway``.
         """
         if not isinstance(document, Mapping):
             message = f"expected an object with the lists links, addresses, rules and routes, not {kind(document)}"
             raise ConfigError([("", message)])
         fields = _KEYS.read(document)
-        if "schema" not in document:
-            without = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
-            fields["routes"] = tuple(with_shares(route, without.__contains__) for route in fields["routes"])
-        if not ("schema" in document or _prints_all_selectors(fields["kernel"] or "", fields["ip"] or "")):
-            rules = (rule if rule in KERNEL_RULES else attrs.evolve(rule, has_unknown=True) for rule in fields["rules"])
-            fields["rules"] = tuple(rules)
-        del fields["schema"], fields["ip"]
-        if nexthops := {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}:
-            fields["routes"] = tuple(with_hops(route, lambda: nexthops) for route in fields["routes"])
-            fields["sources"] = tuple((with_hops(route, lambda: nexthops), own) for route, own in fields["sources"])
-        fields["addresses"] = tuple(chain.from_iterable(fields["addresses"]))
-        return cls(**fields)
+        without_carrier = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
+        nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
+
+        def whole(route: Route) -> Route:
+            return with_hops(with_shares(route, without_carrier.__contains__), lambda: nexthops)
+
+        fields["sources"] = tuple((whole(route), sources) for route, sources in fields["sources"])
+        is_ours, ip = fields.pop("schema") is not None, fields.pop("ip") or ""
+        has_all_selectors = is_ours or _prints_all_selectors(fields["kernel"] or "", ip)
+        for routes, rules in (("routes", "rules"), ("routes6", "rules6")):
+            if fields[routes] is not None:
+                fields[routes] = tuple(map(whole, fields[routes]))
+            if fields[rules] is not None and not has_all_selectors:
+                fields[rules] = tuple(map(_with_unknown, fields[rules]))
+        addresses = tuple(chain.from_iterable(fields["addresses"]))
+        fields["addresses"] = tuple(each for each in addresses if each.local.version == 4)
+        own = tuple(each for each in addresses if each.local.version == 6)
+        rules, routes, silent, is_odd = map(fields.pop, ("rules6", "routes6", "neighbours6", "has_odd_sources6"))
+        if rules is None or routes is None:
+            if rules is not routes:
+                raise ConfigError([("rules6" if rules is None else "routes6", "is missing")])
+            return cls(**fields)
+        return cls(**fields, ipv6=Ipv6State(own, rules, routes, frozenset(silent), is_odd))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:
-        """Read a file from ``save``, from ``hostrouting snapshot`` or from a shell script that uses ip.
+        """Read a file written by ``save``, ``hostrouting snapshot`` or a shell script that uses ip.
 
         Args:
-            path: the path of the file, or ``-`` for standard input.
+            path: the file path, or ``-`` for standard input.
             bytes_max: the maximum size of the file in bytes.
 
         Returns:
-            The snapshot. If the document has no host name, the name of the file without ``.json`` is used.
+            The snapshot. If the document has no host name, the file name without ``.json`` is used.
 
         Raises:
             ConfigError: there is no such file, or it isn't a snapshot.
@@ -155,7 +195,7 @@ class Snapshot:
         """
         if path != STDIN:
             document = read_document(path, "snapshot", bytes_max=bytes_max)
-            # A made-up file name could forge lines of a report.
+            # A crafted file name could inject lines into a report.
             name = "?".join(Path(path).name.removesuffix(".json").splitlines())
         else:
             document = _read_stdin(bytes_max)
@@ -164,13 +204,13 @@ class Snapshot:
         return loaded if loaded.host else attrs.evolve(loaded, host=name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file for ``load`` and ``--snapshot``, either completely or not at all.
+        """Atomically write a file for ``load`` and ``--snapshot``.
 
         Args:
-            path: the path of the file. An existing file is replaced.
+            path: the file path. An existing file is replaced.
 
         Raises:
-            FileError: the file can't be written. An existing file is unchanged.
+            FileError: the file can't be written. An existing file is left unchanged.
         """
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}")
@@ -184,21 +224,31 @@ class Snapshot:
             raise FileError.of(f"write the snapshot {target}", error) from error
 
     def to_document(self) -> dict[str, Any]:
-        """Return a document that ``from_document`` reads as this snapshot."""
+        """Return the snapshot as a document that ``from_document`` can parse."""
         # The routes already include the hops of nexthop objects.
         fields = {**attrs.asdict(self, recurse=False), "schema": SNAPSHOT_SCHEMA, "ip": None, "nexthops": ()}
+        fields |= {"rules6": None, "routes6": None, "neighbours6": (), "has_odd_sources6": False}
+        if (own := self.ipv6) is not None:
+            silent = tuple(sorted(own.silent_routers, key=str))
+            fields |= {"rules6": own.rules, "routes6": own.routes, "neighbours6": silent}
+            fields["has_odd_sources6"] = own.has_odd_sources
+            fields["addresses"] = (*self.addresses, *own.addresses)
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
-        """Return the document as JSON with one item per line, so that two documents can be compared."""
+        """Return the document as JSON with one item per line, so that documents are easy to diff."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
 
 
-def _prints_all_selectors(kernel: str, ip: str) -> bool:
-    """Return whether ip prints every selector that rules in the kernel may have.
+def _with_unknown(rule: Rule) -> Rule:
+    return rule if rule in KERNEL_RULES else attrs.evolve(rule, has_unknown=True)
 
-    The releases of ip follow those of the kernel. Older versions of ip already print all selectors up to Linux 6.12.
+
+def _prints_all_selectors(kernel: str, ip: str) -> bool:
+    """Return whether ip prints every rule selector that the kernel supports.
+
+    ip's version numbers follow the kernel's. Older versions of ip already print all selectors up to Linux 6.12.
     """
     release, printer = _RELEASE.search(kernel), _RELEASE.search(ip.partition("iproute2-")[2])
     if release is None:
@@ -240,49 +290,53 @@ def _name(value: object) -> str:
     return name
 
 
-def _list(key: str, parse: Callable[[Any], Any], show: Callable[[Any], Any], default: Any = NEEDED) -> Key:
+def _list(
+    key: str, parse: Callable[[Any], Any], default: Any = NEEDED, show: Callable[[Any], Any] = in_json, field: str = ""
+) -> Key:
     def parse_list(value: object) -> tuple[Any, ...]:
-        # Some versions of ip print {} if an interface has nothing to show.
+        # Some versions of ip print {} for an interface with nothing to show.
         items = each(value, lambda item: None if item == {} else parse(item))
         return tuple(item for item in items if item is not None)
 
-    return Key(key, key, parse_list, lambda values: [*map(show, values)], default, True)
+    return Key(key, field or key, parse_list, default, lambda values: [*map(show, values)])
 
 
-_SOURCES = Keys(_list("sources", parse_address, str))
+_SOURCES = Keys(_list("sources", parse_address))
 
 
-def _read_sources(value: object) -> tuple[Route, tuple[IPv4Address, ...]]:
+def _read_sources(value: object) -> tuple[Route, tuple[IpAddress, ...]]:
     return read_route(value), _SOURCES.read(value)["sources"]
 
 
-def _write_sources(found: tuple[Route, tuple[IPv4Address, ...]]) -> dict[str, Any]:
+def _write_sources(found: tuple[Route, tuple[IpAddress, ...]]) -> dict[str, Any]:
     route, sources = found
-    return write_route(route) | _SOURCES.write({"sources": sources})
+    return write_route(route) | {"sources": in_json(sources)}
 
 
 _MANAGER = Keys(
-    Key("name", "name", _text, str),
-    _list("devs", _text, str),
-    Key("dropsRoutes", "drops_routes", parse_boolean, bool, None),
+    Key("name", "name", _text), _list("devs", _text), Key("dropsRoutes", "drops_routes", parse_boolean, None)
 )
 
 
 _KEYS = Keys(
-    Key("schema", "schema", _schema, int, SNAPSHOT_SCHEMA, True),
-    Key("host", "host", _name, str, None),
-    Key("time", "time", _text, str, None),
-    Key("kernel", "kernel", _text, str, None),
-    Key("ip", "ip", _text, str, None),
-    Key("isTorn", "is_torn", parse_boolean, bool, False),
-    Key("isMerged", "is_merged", parse_boolean, bool, None),
-    _list("links", read_link, write_link),
-    _list("addresses", read_addresses, str)._replace(show=write_addresses),
-    _list("rules", read_rule, write_rule),
-    _list("routes", read_route, write_route),
-    _list("nexthops", read_nexthop, str, ()),
-    _list("nameservers", parse_address, str, ()),
-    _list("sources", _read_sources, _write_sources, ())._replace(is_always=False),
-    _list("ignoringLinkdown", _text, str, None)._replace(field="ignoring_linkdown", is_always=False),
-    _list("managers", lambda value: Manager(**_MANAGER.read(value)), Manager.to_json, ())._replace(is_always=False),
+    Key("schema", "schema", _schema, None),
+    Key("host", "host", _name, None),
+    Key("time", "time", _text, None),
+    Key("kernel", "kernel", _text, None),
+    Key("ip", "ip", _text, None),
+    Key("isTorn", "is_torn", parse_boolean, False),
+    Key("isMerged", "is_merged", parse_boolean, None),
+    Key("hasOddSources6", "has_odd_sources6", parse_boolean, False),
+    _list("links", read_link, show=write_link),
+    _list("addresses", read_addresses)._replace(show=write_addresses),
+    _list("rules", partial(read_rule, family=Family.IPV4), show=partial(write_rule, family=Family.IPV4)),
+    _list("routes", read_route, show=write_route),
+    _list("nexthops", read_nexthop, ()),
+    _list("nameservers", parse_address, ()),
+    _list("sources", _read_sources, (), _write_sources),
+    _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),
+    _list("rules6", partial(read_rule, family=Family.IPV6), None, partial(write_rule, family=Family.IPV6)),
+    _list("routes6", partial(read_route, family=Family.IPV6), None, write_route),
+    _list("neighbours6", read_router, (), write_router),
+    _list("managers", lambda value: Manager(**_MANAGER.read(value)), ()),
 )

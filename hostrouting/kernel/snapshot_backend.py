@@ -1,4 +1,4 @@
-"""Take a snapshot of a host, and query a snapshot as a read-only backend."""
+"""Take host snapshots, and query them through a read-only backend."""
 
 from __future__ import annotations
 
@@ -15,31 +15,38 @@ from operator import attrgetter
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import SourceKey, Sources, flows_through, source_key, spread, unicast_defaults
-from hostrouting.kernel.port import RestlessError, RouteBackend, WholeTables, at_one_moment
-from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow
-from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.fib6 import Fib6
+from hostrouting.kernel.nexthops import Router, SourceKey, Sources, flows_through, source_key, spread, unicast_defaults
+from hostrouting.kernel.odd_sources import has_odd_sources
+from hostrouting.kernel.port import RestlessError, RouteBackend, WholeTables, at_one_moment, refuse_datagrams
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, kernel_rules
+from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address, Link
+from hostrouting.model.parsing import reserved_block
 from hostrouting.model.prefixes import Prefix, ends, numbers, uncovered_addresses
 from hostrouting.model.routes import Lookup, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
-# How many entries with the same next hops to try, because entries in earlier tables may win for some of them.
+# How many entries with the same next hops to try, because entries in earlier tables may shadow some of them.
 _TRIED_ENTRIES = 16
 
 
-def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] = ()) -> Snapshot:
-    """Take a snapshot of a host at one moment, or set ``is_torn`` if the host never stops changing.
+def take_snapshot(
+    backend: RouteBackend, backend6: RouteBackend | None = None, *, nameservers: Sequence[IpAddress] = ()
+) -> Snapshot:
+    """Take a consistent snapshot of a host, or set ``is_torn`` if the host never stops changing.
 
     Args:
         backend: the kernel to query.
+        backend6: the kernel to query for IPv6, or None to omit IPv6.
         nameservers: the host's DNS servers.
 
     Returns:
-        The snapshot.
+        The snapshot. It includes IPv6 only if the host has IPv6 routes outside the special-purpose blocks.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -62,14 +69,28 @@ def take_snapshot(backend: RouteBackend, *, nameservers: Sequence[IPv4Address] =
         )
 
     snapshot, why_torn = at_one_moment(backend, ((0, 0),), CancelScope(), read)
-    return attrs.evolve(snapshot, is_torn=why_torn is not None)
+    ipv6, why_torn6 = (None, None) if backend6 is None else _read_ipv6(backend6)
+    return attrs.evolve(snapshot, ipv6=ipv6, is_torn=bool(why_torn or why_torn6))
+
+
+def ipv6_state(backend: RouteBackend) -> Ipv6State:
+    """Read everything that affects IPv6 routing."""
+    routes, silent = backend.routes(), backend.silent_routers()
+    state = Ipv6State(backend.addresses(), backend.rules(), routes, silent)
+    return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend))
+
+
+def _read_ipv6(backend: RouteBackend) -> tuple[Ipv6State | None, RestlessError | None]:
+    found, why_torn = at_one_moment(backend, ((0, 0),), CancelScope(), lambda: ipv6_state(backend))
+    has_routes = any(reserved_block(route.destination) is None for route in found.routes)
+    return (found, why_torn) if has_routes else (None, None)
 
 
 def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | None:
-    """Return whether the kernel finds a local address in table main, which means that main and local share one trie.
+    """Return whether tables local and main share one trie, in which case the kernel finds local addresses in main.
 
     Returns:
-        The answer, or None if the kernel finds no local address.
+        The result, or None if the kernel finds no local address.
     """
     for found in backend.lookup([address.local for address in addresses[:1]]):
         if found.route is not None and found.route.type is RouteType.LOCAL:
@@ -79,11 +100,11 @@ def are_merged(addresses: Sequence[Address], backend: RouteBackend) -> bool | No
 
 def _asked_sources(
     addresses: Sequence[Address], rules: Sequence[Rule], routes: Sequence[Route], backend: RouteBackend
-) -> tuple[tuple[Route, tuple[IPv4Address, ...]], ...]:
-    """Query the sources that matter and that don't follow from addresses and entries.
+) -> tuple[tuple[Route, tuple[IpAddress, ...]], ...]:
+    """Query the relevant source addresses that can't be derived from addresses and entries.
 
     Returns:
-        One entry for each set of next hops, with its sources. Entries that don't win any first lookup aren't needed.
+        One entry per set of next hops, with its sources. Entries that no initial lookup selects aren't needed.
     """
     if not any(rule.source is not None for rule in rules):
         return ()
@@ -92,14 +113,14 @@ def _asked_sources(
     for route in routes:
         by_key.setdefault(source_key(route), []).append(route)
     doubts = {key: entries for key, entries in by_key.items() if chosen.doubtful(entries[0], scopes)}
-    free = uncovered_addresses(numbers(route.destination) for route in routes) if doubts else {}
-    tried: list[IPv4Address] = []
+    free = uncovered_addresses((numbers(route.destination) for route in routes), 32) if doubts else {}
+    tried: list[IpAddress] = []
     for route in chain.from_iterable(entries[:_TRIED_ENTRIES] for entries in doubts.values()):
         prefix = numbers(route.destination)
         if (first := free[prefix]) is not None:
             first = max(first, 1)  # 0.0.0.0 means this host
-            tried += map(IPv4Address, range(first, min(first + flows_through(route), ends(prefix)[1] + 1)))
-    asked: dict[SourceKey, tuple[Route, list[IPv4Address]]] = {}
+            tried += map(IPv4Address, range(first, min(first + flows_through(route), ends(prefix, 32)[1] + 1)))
+    asked: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
     for found in backend.lookup(tried):
         if found.route is not None and source_key(found.route) in doubts:
             asked.setdefault(source_key(found.route), (found.route, []))[1].append(found.address)
@@ -108,7 +129,7 @@ def _asked_sources(
 
 
 def _scopes_of_objects(routes: Sequence[Route]) -> set[int]:
-    """Return the scopes of entries with nexthop objects, any of which may have chosen the source of an object."""
+    """Return the scopes of entries with nexthop objects. Any of these entries may have set an object's source."""
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
@@ -116,15 +137,15 @@ _LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Return whether the snapshot lacks an interface of a route, for example because a nexthop object is missing."""
+    """Return whether the snapshot lacks a route's interface, for example because a nexthop object is missing."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 
 
-_RECORD = "record the host with hostrouting snapshot"
+_RECORD, _CHECK = "record the host with hostrouting snapshot", "check on the host itself"
 
 
-def _untold(what: str, address: IPv4Address, advice: str) -> RouteError:
+def _untold(what: str, address: IpAddress, advice: str) -> RouteError:
     return RouteError(f"the snapshot doesn't tell {what}, which decides about {address}", hint=advice)
 
 
@@ -133,16 +154,18 @@ def _untold_dev(route: Route) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return the answer without its table, because the kernel reports main for local while both share one trie."""
+    """Return a lookup result without its table: the kernel reports main while local and main share one trie."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)
 
 
 class SnapshotBackend(WholeTables):
-    """A ``RouteBackend`` that answers as the kernel of the snapshot would have, and that threads may share.
+    """A thread-safe ``RouteBackend`` that answers like the snapshot's kernel.
 
     Args:
         snapshot: the snapshot.
     """
+
+    family: Family = Family.IPV4
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -150,27 +173,27 @@ class SnapshotBackend(WholeTables):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def links(self) -> tuple[Link, ...]:
-        """Return all network interfaces, by index."""
+        """Return all network interfaces, sorted by index."""
         return self.snapshot.links
 
     def addresses(self) -> tuple[Address, ...]:
-        """Return all IPv4 addresses of the host."""
+        """Return all of the host's addresses."""
         return self.snapshot.addresses
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the policy rules in the order in which the kernel evaluated them."""
+        """Return the policy rules in evaluation order."""
         return self.snapshot.rules
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries of a table, or of every table, in the kernel's order."""
+        """Return the entries in one or all tables, in the kernel's order."""
         routes = self.snapshot.routes
         return routes if table is None else tuple(route for route in routes if route.table == table)
 
     def default_routes(self) -> tuple[Route, ...]:
-        """Return the entries of table main for 0.0.0.0/0, in the kernel's order.
+        """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order.
 
         Raises:
-            RouteError: the snapshot lacks an interface of the default route that counts.
+            RouteError: the snapshot lacks one of the effective default route's interfaces.
         """
         found = super().default_routes()
         counting = (route for route in unicast_defaults(found) if route.devs or _lacks_dev(route))
@@ -181,25 +204,26 @@ class SnapshotBackend(WholeTables):
 
     @contextmanager
     def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
-        """Yield a function that returns False, because nothing ever changes.
+        """Yield a function that always returns False, because a snapshot never changes.
 
         Raises:
-            RestlessError: the host changed while it was read.
+            RestlessError: the host changed while the snapshot was taken.
         """
         if self.snapshot.is_torn:
             raise RestlessError("the host changed while it was recorded", hint="record it again")
         yield lambda: False
 
     def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
     ) -> tuple[Lookup, ...]:
-        """Return the winning entry for each address, for packets from the host (mark 0, tos 0, uid 0, not bound)."""
+        """Return the best route to each address, for packets from the host (mark 0, tos 0, uid 0, not bound)."""
         return tuple(self._lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
-    def _lookup(self, address: IPv4Address, source: IPv4Address | None, *, is_tcp: bool) -> Lookup:
+    def _lookup(self, address: IpAddress, source: IpAddress | None, *, is_tcp: bool) -> Lookup:
         found = self._fib.lookup(address, source, is_tcp=is_tcp)
-        if self._unmerged and _entry(found) != _entry(self._unmerged.lookup(address, source, is_tcp=is_tcp)):
-            raise _untold("whether tables local and main are one", address, _RECORD)
+        for other, what, advice in self._alternatives:
+            if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
+                raise _untold(what, address, advice)
         if self._has_unknown:
             self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
         if found.route is not None and _lacks_dev(found.route):
@@ -211,29 +235,29 @@ class SnapshotBackend(WholeTables):
         for other in self._fib.possible_decisions(flow):
             if other is None or (other.errno, other.route) != (known.errno, known.route):
                 what = "whether a rule that selects by something unknown is met"
-                raise _untold(what, flow.address, "check on the host itself")
+                raise _untold(what, flow.address, _CHECK)
 
     def sources(
         self,
-        entries: Mapping[Route, Sequence[IPv4Address]],
+        entries: Mapping[Route, Sequence[IpAddress]],
         *,
         is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
-        """Return the sources that packets without a source get from each entry."""
-        return {entry: self._sources(entry, addresses[0]) for entry, addresses in entries.items()}
+    ) -> dict[Route, tuple[IpAddress, ...]]:
+        """Return the source addresses that each entry selects for packets without one."""
+        return {entry: self._sources(entry, addresses) for entry, addresses in entries.items()}
 
-    def _sources(self, entry: Route, address: IPv4Address) -> tuple[IPv4Address, ...]:
+    def _sources(self, entry: Route, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
         if (recorded := self._recorded_sources.get(source_key(entry))) is not None:
             return recorded
         chosen = self._fib.sources()
         doubtful = chosen.doubtful(entry, _scopes_of_objects(self.snapshot.routes))
         selectors = [rule.source for rule in self.snapshot.rules if rule.source is not None]
         if len({tuple(source in selector for selector in selectors) for source in doubtful}) > 1:
-            raise _untold(f"which source connections by {entry} get", address, _RECORD)
+            raise _untold(f"which source connections by {entry} get", addresses[0], _RECORD)
         return chosen.of(entry)
 
     @cached_property
-    def _recorded_sources(self) -> dict[SourceKey, tuple[IPv4Address, ...]]:
+    def _recorded_sources(self) -> dict[SourceKey, tuple[IpAddress, ...]]:
         return {source_key(entry): sources for entry, sources in self.snapshot.sources}
 
     @cached_property
@@ -247,15 +271,16 @@ class SnapshotBackend(WholeTables):
         return any(rule.has_unknown for rule in self.snapshot.rules)
 
     @cached_property
-    def _unmerged(self) -> Fib | None:
-        """Return the host with separate tables, or None if it is known whether tables local and main are merged."""
-        is_known = not self._fib.is_merged or self.snapshot.is_merged is not None
-        return None if is_known else attrs.evolve(self._fib, is_merged=False)
+    def _alternatives(self) -> list[tuple[Fib, str, str]]:
+        """Return the other FIBs that the host may have, each with the unknown fact and advice."""
+        if not self._fib.is_merged or self.snapshot.is_merged is not None:
+            return []
+        return [(attrs.evolve(self._fib, is_merged=False), "whether tables local and main are one", _RECORD)]
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Raise an error, because a snapshot can't be changed."""
+        """Raise an error, because a snapshot is read-only."""
         if not routes:
             return ()
         raise RouteError(f"can't change {routes[0]}: this is a recorded host", hint="do it on the host itself")
@@ -265,12 +290,87 @@ class SnapshotBackend(WholeTables):
     # --- waiting -----------------------------------------------------------------------------------------------
 
     def wait_for_change(self, scope: CancelScope) -> None:
-        """Wait until the scope is cancelled, because nothing ever changes.
+        """Wait until the scope is cancelled, because a snapshot never changes.
 
         Args:
-            scope: the scope that can cancel the wait.
+            scope: the cancel scope for the wait.
 
         Raises:
-            phases.Cancelled, phases.TimedOut: the scope was cancelled.
+            phases.Cancelled, phases.TimedOut: the scope was cancelled or timed out.
         """
         scope.wait(threading.Event())
+
+
+class SnapshotBackend6(SnapshotBackend):
+    """A thread-safe IPv6 ``RouteBackend`` that answers like the snapshot's kernel.
+
+    Source addresses are selected from the host's addresses according to RFC 6724.
+
+    Args:
+        snapshot: the snapshot.
+
+    Raises:
+        RouteError: the snapshot doesn't include IPv6.
+    """
+
+    family = Family.IPV6
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        own = snapshot.ipv6
+        if own is None:
+            raise RouteError("can't check IPv6: the snapshot holds no IPv6 routes", hint=_RECORD)
+        state = attrs.evolve(
+            snapshot, addresses=own.addresses, rules=own.rules, routes=own.routes, is_merged=False, sources=()
+        )
+        super().__init__(state)
+        self._silent, self._has_odd_sources = own.silent_routers, own.has_odd_sources
+
+    def silent_routers(self) -> frozenset[Router]:
+        """Return the routers that the kernel avoids because they are unreachable."""
+        return self._silent
+
+    def sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
+    ) -> dict[IpAddress, IpAddress]:
+        """Return the source addresses with which the kernel retries failed lookups."""
+        self._refuse_odd_sources(addresses)
+        if is_tcp:
+            refuse_datagrams(self.lookup(addresses))
+        chosen = {address: source for address in addresses for source in self._fib.sources_to(address, None)}
+        return {
+            address: source
+            for address, source in chosen.items()
+            if self._lookup(address, source, is_tcp=False).route is not None
+        }
+
+    def _sources(self, entry: Route, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
+        if entry.source is None:
+            self._refuse_odd_sources(addresses)
+        return tuple(sorted({source for address in addresses for source in self._fib.sources_to(address, entry)}))
+
+    def _refuse_odd_sources(self, addresses: Sequence[IpAddress]) -> None:
+        if self._has_odd_sources and addresses:
+            raise _untold("which sources the kernel chooses", addresses[0], _CHECK)
+
+    @cached_property
+    def _alternatives(self) -> list[tuple[Fib, str, str]]:
+        """Return the FIB with all default rules, unless the snapshot's rules are certainly in effect.
+
+        Until a rule is added, the kernel consults tables local and main even if their rules are deleted
+        (fib6_rule_lookup).
+        """
+        standard = kernel_rules(self.family)
+        if self.snapshot.rules == standard or not set(self.snapshot.rules) < set(standard):
+            return []
+        what = "whether the kernel uses a table whose rule was deleted"
+        return [(attrs.evolve(self._fib, rules=standard), what, _CHECK)]
+
+    @cached_property
+    def _fib(self) -> Fib6:
+        known = self.snapshot
+        return Fib6(known.rules, known.routes, known.addresses, links=known.links, silent_routers=self._silent)
+
+
+def backends_of(snapshot: Snapshot) -> Callable[[Family], RouteBackend]:
+    """Return a function that maps a family to the snapshot's backend."""
+    return lambda family: SnapshotBackend(snapshot) if family is Family.IPV4 else SnapshotBackend6(snapshot)

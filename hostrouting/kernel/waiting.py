@@ -1,4 +1,4 @@
-"""Wait until the state of the kernel is as needed, without changing it."""
+"""Wait until the kernel reaches the required state, without changing it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from phases import CancelScope, TimedOut
 
-# Some changes send no event (a sysctl, a nexthop group), so check at regular intervals too.
+# Some changes don't trigger an event (sysctls, nexthop groups), so poll at regular intervals too.
 _LOOK_SECONDS = 1.0
 
 
 @attrs.frozen
 class Deadline:
-    """A deadline for all waits of a run.
+    """A deadline shared by all waits in a run.
 
     Args:
-        start: when the run began, in seconds on the clock of its scope.
-        seconds: how long after the start the deadline is.
+        start: when the run started, in seconds on its scope's clock.
+        seconds: the time from the start to the deadline.
     """
 
     start: float
@@ -31,7 +31,7 @@ class Deadline:
         return self.left(scope) <= 0
 
     def left(self, scope: CancelScope) -> float:
-        """Return the number of seconds left, which is negative after the deadline."""
+        """Return the number of seconds left. It is negative after the deadline."""
         return self.start + self.seconds - scope.clock.monotonic()
 
 
@@ -49,7 +49,7 @@ class Deadlines:
 
     @classmethod
     def of(cls, config: Config, scope: CancelScope) -> Deadlines:
-        """Start the deadlines of a run now, on the clock of its scope."""
+        """Start a run's deadlines now, using its scope's clock."""
         start = scope.clock.monotonic()
         return cls(Deadline(start, config.wait_seconds), Deadline(start, config.route_overlap.address_seconds))
 
@@ -61,9 +61,9 @@ def look_until(
 
     Args:
         backend: the backend that reports changes.
-        scope: the scope that can cancel the wait.
-        deadline: when to give up. The first check always happens.
-        find_missing: a function that checks and describes what is still missing, or returns None.
+        scope: the cancel scope for the wait.
+        deadline: when to give up. At least one check is made.
+        find_missing: a function that returns a description of what is still missing, or None.
 
     Returns:
         A description of what was missing at the last check, or None if nothing was.
@@ -77,7 +77,7 @@ def look_until(
         scope.progress(f"waiting up to {deadline.seconds:g} s for {missing}", 1 - left / deadline.seconds)
         nap = scope.child(timeout=min(_LOOK_SECONDS, left))
         try:
-            # During a flood of changes, at most half of the time is spent on checks.
+            # If the state changes constantly, spend at most half of the time on checks.
             nap.wait(took)
             backend.wait_for_change(nap)
         except TimedOut:

@@ -1,4 +1,4 @@
-"""Links, addresses, rules, routes and lookups as frozen values, and strict parsers for their text.
+"""Immutable types for links, addresses, rules, routes and lookups, and strict parsers for their text forms.
 
-The package also has the base class of all errors, and the changes of a run.
+The package also defines the base class for all errors, and the types that describe a run's changes.
 """

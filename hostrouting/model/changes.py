@@ -1,4 +1,4 @@
-"""The changes that a run has made or would make to routes, files and units."""
+"""Changes that a run has made or would make to routes, files and units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Change(NamedTuple):
     """A single change that a run has made or would make.
 
     Args:
-        what: the route as ip(8) prints it, the path of a file in the running system, or the unit.
+        what: the route in ip(8) format, a file's path in the running system, or the unit name.
         action: ``added``, ``replaced`` or ``removed``; for a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
         was: the route that was replaced, if any.
@@ -28,14 +28,14 @@ class Change(NamedTuple):
 
 @attrs.frozen
 class Changes:
-    """The changes that a run has made or would make; a value without changes is false.
+    """All changes that a run has made or would make. An empty instance is falsy.
 
-    Files that every run writes again aren't included: its lock, and the results of the check.
+    Files rewritten by every run (its lock and the check's results) aren't included.
 
     Args:
-        routes: the changes in the kernel's table.
-        files: changes of scripts, units, drop-ins, links, and the manifest.
-        units: changes of systemd's units, without the effects of a mere reload.
+        routes: changes to the kernel's routing table.
+        files: changes to scripts, units, drop-ins, symlinks, and the manifest.
+        units: changes to systemd units, excluding the effects of a plain daemon-reload.
     """
 
     routes: tuple[Change, ...] = ()
@@ -46,7 +46,7 @@ class Changes:
         return bool(self.routes or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
-        """Return the changes of both values, one after the other."""
+        """Combine both sets of changes, in order."""
         files = {change.what: change for change in self.files}
         for change in later.files:
             before = files.get(change.what)
@@ -60,16 +60,16 @@ class Changes:
 
     @property
     def of_boot(self) -> Changes:
-        """Return the changes of files and units."""
+        """Return the changes to files and units."""
         return Changes(files=self.files, units=self.units)
 
     def of_part(self, name: str) -> Changes:
-        """Return the changes of a part's own script and unit, and of other files named after the part."""
+        """Return the changes to a part's script and unit, and to other files named after the part."""
         own = tuple(change for change in self.files if f"/{name}." in str(change.what))
         return Changes(files=own, units=tuple(change for change in self.units if change.what == f"{name}.service"))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the lists of changes as JSON, with whether anything changed."""
+        """Return the changes as JSON, including whether anything changed."""
         return {
             "changed": bool(self),
             "routes": _listed("route", self.routes),

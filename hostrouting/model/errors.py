@@ -1,18 +1,18 @@
-"""All errors that hostrouting raises, as one tree.
+"""The hierarchy of errors raised by hostrouting.
 
 ::
 
     HostRoutingError
-    ├── ConfigError          the config is wrong; it lists every problem with its path
-    ├── RouteError           a route can't be resolved or installed, or doesn't win; or the kernel can't be queried
-    ├── UnitError            systemd refused, or the gate doesn't hold for an instance
+    ├── ConfigError          the config is invalid; lists every problem and its path
+    ├── RouteError           a route can't be resolved, installed or verified, or the kernel can't be queried
+    ├── UnitError            systemd refused an operation, or the gate doesn't block an instance
     ├── FileError            a file, the lock or the manifest can't be read or written
-    └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or nothing could be judged (in ``overlap``)
+    └── RouteOverlapError    STRICT: an expected CIDR is shadowed, or the verdict is unknown (in ``overlap``)
 
-A plug-in derives its own errors from the same root.
+A plug-in derives its own errors from the same base class.
 
-Errors of the layers below (``NetlinkError`` of pyroute2, ``OSError``) are translated where that layer is used, and
-never escape. ``phases.Cancelled`` and ``phases.TimedOut`` pass through, because they belong to the runner.
+Lower-level exceptions (pyroute2's ``NetlinkError``, ``OSError``) are translated where they occur and never propagate.
+``phases.Cancelled`` and ``phases.TimedOut`` are passed through, because they belong to the runner.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NO_CHANGES = Changes()
 
 
 class HostRoutingError(Exception):
-    """The base of all errors about something that hostrouting failed to do.
+    """Base class for all hostrouting errors.
 
     Args:
-        message: what was attempted, on what, and why it failed.
-        hint: what to do next, or an empty string if there is nothing to add to the message.
-        errno: the kernel's reason as a number, if it gave one.
-        changes: the changes so far that haven't been undone.
+        message: the failed operation, its target, and why it failed.
+        hint: suggested next step, or an empty string if there is none.
+        errno: errno from the kernel, if any.
+        changes: changes that haven't been rolled back.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class HostRoutingError(Exception):
 
     @property
     def is_not_permitted(self) -> bool:
-        """Return whether the kernel refused because of missing privileges."""
+        """Return whether the kernel denied permission."""
         return self.errno in (errnos.EPERM, errnos.EACCES, errnos.EROFS)
 
 
 class ConfigError(HostRoutingError):
-    """An error about a config that breaks its rules.
+    """The error for an invalid config.
 
     Args:
-        problems: the path and message of each problem, in the order of the document. A path looks like
-            ``hostRouting.staticRoutes.routes[2].gateway``; it is empty if the whole value is wrong.
+        problems: path and message for each problem, in document order. Paths look like
+            ``hostRouting.staticRoutes.routes[2].gateway``; the path is empty if the whole value is invalid.
     """
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
@@ -72,11 +72,11 @@ class ConfigError(HostRoutingError):
 
 
 class Refusal(NamedTuple):
-    """The reason why one of several routes is refused.
+    """The reason why one of several routes was refused.
 
     Args:
-        message: what was attempted, on which route, and why it failed.
-        hint: what to do next, or an empty string if there is nothing to add to the message.
+        message: the failed operation, the route, and why it failed.
+        hint: suggested next step, or an empty string if there is none.
     """
 
     message: str
@@ -87,16 +87,16 @@ class Refusal(NamedTuple):
 
 
 class RouteError(HostRoutingError):
-    """An error because routes couldn't be read, resolved, installed, removed or verified."""
+    """The error for routes that couldn't be read, resolved, installed, removed or verified."""
 
     @classmethod
     def of(cls, refusals: Sequence[Refusal], *, most: int | None = None, errno: int | None = None) -> RouteError:
-        """Return one error for several refusals, with a line for each refusal and for each different hint.
+        """Return a single error for several refusals, with one line per refusal and per distinct hint.
 
         Args:
-            refusals: the refusals, of which there is at least one.
-            most: how many refusals to name; by default all of them.
-            errno: the kernel's reason as a number, if it gave one.
+            refusals: the refusals; must not be empty.
+            most: maximum number of refusals to list, or None for all.
+            errno: errno from the kernel, if any.
         """
         named = refusals[:most]
         lines = [refusal.message for refusal in named]
@@ -107,22 +107,22 @@ class RouteError(HostRoutingError):
 
 
 class UnitError(HostRoutingError):
-    """An error because systemd refused, or because a unit doesn't have the installed settings."""
+    """The error for operations refused by systemd, and for units without the installed settings."""
 
 
 class FileError(HostRoutingError):
-    """An error because one of our files couldn't be read or written."""
+    """The error for one of our files that couldn't be read or written."""
 
     @classmethod
     def of(cls, attempt: str, error: OSError) -> FileError:
-        """Return the error for an attempt ("write /run/x") that the operating system refused.
+        """Return the error for an operation (such as "write /run/x") that failed with an OSError.
 
         Args:
-            attempt: what was attempted and on what, as a verb phrase.
-            error: the operating system's error.
+            attempt: the operation and its target, as a verb phrase.
+            error: the error raised by the operating system.
 
         Returns:
-            An error with the reason as text and with the ``errno``.
+            The error, with the ``errno`` and its description.
         """
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "run as root" if error.errno in (errnos.EPERM, errnos.EACCES) else ""

@@ -1,4 +1,4 @@
-"""Events that may happen to a host at any time."""
+"""Events that may affect a host at any time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.model.jsonable import JsonObject, StrEnum
 
 
 class EventKind(StrEnum):
-    """The kinds of events that may happen to an interface or a service at any time."""
+    """Kinds of events that may affect an interface or a service."""
 
     FLAP = "flap"
     GONE = "gone"
@@ -23,16 +23,16 @@ class EventKind(StrEnum):
 
 @attrs.frozen
 class HostEvent(JsonObject):
-    """An event that may happen to a host.
+    """An event that may affect a host.
 
     Args:
-        kind: ``flap`` means that the interface goes down and comes back; ``gone`` that it is deleted, as when a driver
-            restarts; ``carrier-lost`` that it loses its carrier; ``late-address`` that it gets an address after the
-            check, as InfiniBand interfaces do; ``renumbered`` that it gets another address and gateway from DHCP;
-            ``into-pod`` that it moves to another network namespace; and ``restart`` that a network manager restarts.
+        kind: ``flap``: the interface goes down and comes back up; ``gone``: it is deleted, for example by a driver
+            restart; ``carrier-lost``: it loses its carrier; ``late-address``: it gets an address after the check, as
+            InfiniBand interfaces do; ``renumbered``: it gets a different address and gateway from DHCP; ``into-pod``:
+            it moves to another network namespace; ``restart``: a network manager restarts.
         subject: the interface or the service.
-        address: the new address with its prefix length, if there is one.
-        gateway: the gateway of the new default route, if there is one.
+        address: the new address and its prefix length, if any.
+        gateway: gateway for the new default route, if any.
     """
 
     kind: EventKind

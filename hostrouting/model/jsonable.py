@@ -1,4 +1,4 @@
-"""Convert values, keys and times to JSON, and documents to text."""
+"""Convert values, keys and timestamps to JSON, and serialize documents."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any, ClassVar
 
 
 class StrEnum(str, Enum):
-    """An enum whose members are strings, like `enum.StrEnum`, which Python 3.10 lacks."""
+    """A backport of `enum.StrEnum`, which Python 3.10 lacks."""
 
     __str__ = str.__str__
 
 
 def rfc_3339(seconds: float) -> str:
-    """Return a time since the epoch as text, in UTC and whole seconds."""
+    """Format a Unix timestamp per RFC 3339, in UTC and whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def to_json_text(document: object) -> str:
-    """Return a JSON document as text, indented and with a newline at its end."""
+    """Serialize a JSON document, indented and with a trailing newline."""
     import json
 
     return json.dumps(document, indent=2) + "\n"
 
 
 def in_json(value: Any) -> Any:
-    """Return a value as JSON: as a list, an object, a number, null or text."""
+    """Convert a value to a JSON list, object, number, null or string."""
     if hasattr(value, "to_mapping"):
         return value.to_mapping()
     if isinstance(value, tuple):
@@ -41,12 +41,12 @@ def in_json(value: Any) -> Any:
 
 
 def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
-    """Return a JSON object with the named fields of a value."""
+    """Return a JSON object with the given fields of an instance."""
     return {json_key(name): in_json(getattr(instance, name)) for name in names}
 
 
 class JsonObject:
-    """A value whose JSON is an object with its fields, or with the fields and properties in ``json_names``."""
+    """Base class for values that convert to a JSON object with all fields, or with the attributes in ``json_names``."""
 
     __slots__ = ()
     json_names: ClassVar[tuple[str, ...]] = ()
@@ -58,6 +58,6 @@ class JsonObject:
 
 @cache
 def json_key(name: str) -> str:
-    """Return the JSON key of a field, such as ``waitSeconds`` for ``wait_seconds``."""
+    """Return the JSON key for a field, for example ``waitSeconds`` for ``wait_seconds``."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)

@@ -1,7 +1,7 @@
-"""Interfaces and their addresses, in the terms of ip-link(8) and ip-address(8).
+"""Interfaces and their addresses, using the terms from ip-link(8) and ip-address(8).
 
-Interfaces are identified by their names. Their index is looked up right before a write, because a link that is created
-again gets a new one.
+Interfaces are identified by name. The index is looked up immediately before a write, because it changes if a link is
+recreated.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from enum import IntEnum
 from fnmatch import translate
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network
 
 import attrs
 
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.prefixes import Prefix
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether the name of an interface matches any of the shell patterns."""
+    """Return whether an interface name matches any of the shell patterns."""
     return _any_of(patterns)(dev) is not None
 
 
@@ -29,7 +29,7 @@ def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
 
 
 class Hardware(IntEnum):
-    """The values ARPHRD_* of linux/if_arp.h that are needed here."""
+    """The ARPHRD_* constants from linux/if_arp.h that are needed here."""
 
     ETHER = 1
     INFINIBAND = 32
@@ -41,14 +41,14 @@ class Link:
     """A network interface.
 
     Args:
-        index: the number that the kernel uses for the interface as long as it exists.
-        name: the interface's name.
+        index: the kernel's interface index, valid as long as the interface exists.
+        name: the interface name.
         is_up: whether it is administratively up (IFF_UP).
-        has_carrier: whether the other end is up (IFF_LOWER_UP).
-        kind: ``veth``, ``bridge``, ``bond`` and so on, or None for hardware.
-        hardware: the ARPHRD number (see ``Hardware``).
-        master: the bridge, bond or other interface of which it is a port.
-        group: the number of the interface's group, by which policy rules can suppress results; 0 is the default.
+        has_carrier: whether it has a carrier (IFF_LOWER_UP).
+        kind: link type such as ``veth``, ``bridge`` or ``bond``, or None for a physical interface.
+        hardware: ARPHRD value (see ``Hardware``).
+        master: the bridge, bond or other interface that it is a port of, if any.
+        group: the interface group, which policy rules can use to suppress results; 0 is the default.
     """
 
     index: int
@@ -63,35 +63,50 @@ class Link:
 
 @attrs.frozen
 class Address:
-    """An IPv4 address of this host.
+    """An address of this host.
 
     Args:
-        dev: the interface that has the address.
+        dev: name of the interface that has the address.
         local: the address itself.
-        prefix_length: the length of the connected network's prefix, 0-32.
-        peer: the other end of a point-to-point link, or None if it is ``local`` itself.
-        metric: the metric of the connected route; 0 is the kernel's default.
-        is_secondary: whether the interface has an earlier address of the same subnet.
-        has_prefix_route: whether the kernel adds a connected route for the address.
-        scope: where the address may be used as a source: everywhere (``Scope.UNIVERSE``), on the link, or on this host.
+        prefix_length: prefix length of the connected network (0-32 or 0-128).
+        peer: peer address on a point-to-point link, or None if it is the same as ``local``.
+        metric: metric for the connected route; 0 is the kernel's default.
+        is_secondary: whether the interface has an earlier address in the same subnet.
+        has_prefix_route: whether the kernel adds a connected route for this address.
+        scope: scope in which the address is a valid source: global (``Scope.UNIVERSE``), link, or host.
     """
 
     dev: str
-    local: IPv4Address
+    local: IpAddress
     prefix_length: int
-    peer: IPv4Address | None = None
+    peer: IpAddress | None = None
     metric: int = 0
     is_secondary: bool = False
     has_prefix_route: bool = True
     scope: int = 0
 
     @property
-    def network(self) -> IPv4Network:
-        """The connected network, which is that of the peer if there is one."""
-        return IPv4Network(self.prefix)
+    def network(self) -> IpNetwork:
+        """The connected network, which is the peer's network if there is a peer."""
+        return Family.of(self.local).network(self.prefix)
 
     @property
     def prefix(self) -> Prefix:
-        """Return the connected network as numbers."""
-        host_bits = 32 - self.prefix_length
+        """Return the connected network as integers."""
+        host_bits = self.local.max_prefixlen - self.prefix_length
         return int(self.peer or self.local) >> host_bits << host_bits, self.prefix_length
+
+
+@attrs.frozen
+class Address6(Address):
+    """An IPv6 address of this host.
+
+    Args:
+        is_tentative: whether the address is unusable because duplicate address detection hasn't succeeded.
+        is_deprecated: whether other addresses are preferred as source addresses.
+        is_temporary: whether this is a temporary privacy address (RFC 8981).
+    """
+
+    is_tentative: bool = False
+    is_deprecated: bool = False
+    is_temporary: bool = False

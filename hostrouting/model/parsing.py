@@ -1,8 +1,8 @@
 """Strict parsers for addresses, prefixes and interface names.
 
-The standard library's ``ipaddress`` does the arithmetic. It accepts some text that a boot script must not get
-(``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, white space, full-width digits), so such text is refused here first.
-Every ``parse_*`` raises ``ValueError`` with a sentence that starts with the refused value.
+The arithmetic is left to the standard library's ``ipaddress``. It accepts some input that must not end up in a boot
+script (``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width digits), so these parsers reject such
+input first. Each ``parse_*`` function raises ``ValueError`` with a message that starts with the rejected value.
 """
 
 from __future__ import annotations
@@ -10,32 +10,43 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from itertools import chain
 from socket import AF_INET, inet_pton
 from typing import TypeVar
 
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
-# RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4). The kernel accepts routes for all of these
-# (fib_semantics.c has no such check), so only this check refuses a route that can never carry a packet.
+# RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4). The kernel accepts routes to all of these
+# (there is no check in fib_semantics.c), so only this check rejects a route that can never match a packet.
 RESERVED = {
     IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
     IPv4Network("127.0.0.0/8"): "127.0.0.0/8, the loopback network",
     IPv4Network("224.0.0.0/3"): "224.0.0.0/3, which is multicast (224.0.0.0/4) or reserved (240.0.0.0/4)",
 }
 
-IpAddress = IPv4Address | IPv6Address
-IpNetwork = IPv4Network | IPv6Network
-Made = TypeVar("Made")
+# RFC 4291: the unspecified and loopback addresses, IPv4-mapped addresses, link-local addresses, multicast.
+RESERVED6 = {
+    IPv6Network("::/127"): "::/127, which means this host",
+    IPv6Network("::ffff:0:0/96"): "::ffff:0:0/96, which stands for IPv4 addresses",
+    IPv6Network("fe80::/10"): "fe80::/10, which means nothing without an interface",
+    IPv6Network("ff00::/8"): "ff00::/8, which is multicast",
+}
 
-# The first octets of all addresses in these blocks.
+Made = TypeVar("Made")
+Network = TypeVar("Network", bound=IpNetwork)
+
+# The first octets of addresses in these blocks.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-# The only accepted spelling of each length, as in inet_pton(3), without leading zeros or other digits. This is several
-# times as fast as a pattern, which matters because configs are long.
+# Each length in its only valid form: ASCII digits without leading zeros, as in inet_pton(3). A dict lookup is several
+# times faster than a regex, which matters for long configs.
 _LENGTHS = {str(number): number for number in range(33)}
 
+_DEFAULT = "'{}' is the default route; expected a more specific prefix"
 _IPV4_ONLY = "these tasks are IPv4-only"
+_IPV6_PREFIX = r"[0-9A-Fa-f:]+/(?:0|[1-9][0-9]{0,2})"
 
 
 def _text(value: object, kind: str) -> str:
@@ -44,22 +55,34 @@ def _text(value: object, kind: str) -> str:
     return value
 
 
-def reserved_block(network: IPv4Network) -> str | None:
-    """Return a text about the special-purpose block that contains all of a network, or None if there is none."""
-    return next((words for block, words in RESERVED.items() if network.subnet_of(block)), None)
+def reserved_blocks(family: Family) -> tuple[IpNetwork, ...]:
+    """Return a family's special-purpose blocks. Addresses in these blocks don't get a verdict."""
+    return tuple(RESERVED) if family is Family.IPV4 else tuple(RESERVED6)
+
+
+def reserved_block(network: IpNetwork) -> str | None:
+    """Return a description of the special-purpose block that contains a network, if any."""
+    blocks = chain[tuple[IpNetwork, str]](RESERVED.items(), RESERVED6.items())
+    return next((words for block, words in blocks if is_inside(network, block)), None)
+
+
+def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
+    """Return whether a network is equal to or nested in another. Networks in different families never are."""
+    is_of_family = network.version == other.version
+    return is_of_family and network.prefixlen >= other.prefixlen and network.network_address in other
 
 
 def parse_address(value: object) -> IPv4Address:
-    """Read an address in strict dotted-quad form.
+    """Parse an address in strict dotted-quad notation.
 
     Args:
-        value: the text, or an ``IPv4Address``.
+        value: a string or an ``IPv4Address``.
 
     Returns:
         The address.
 
     Raises:
-        ValueError: the value is anything else; the message says what is wrong.
+        ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, IPv4Address):
         return IPv4Address(int(value))  # an IPv4Interface is also an IPv4Address, and prints its length
@@ -73,10 +96,10 @@ def parse_address(value: object) -> IPv4Address:
 
 
 def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
-    """Read an address that a host can have, which isn't in 0/8, 127/8, 224/4 or 240/4.
+    """Parse a unicast host address, rejecting 0/8, 127/8, 224/4 and 240/4.
 
     Raises:
-        ValueError: the value is anything else; the message says what is wrong.
+        ValueError: the value is invalid; the message says why.
     """
     address = parse_address(value)
     if int(address) >> 24 in _RESERVED_OCTETS:
@@ -84,11 +107,33 @@ def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
     return address
 
 
-def split_prefix(value: object) -> Prefix:
-    """Read a prefix in strict CIDR form, and keep its host bits.
+def parse_any_unicast_address(value: str | IpAddress) -> IpAddress:
+    """Parse a unicast host address of either family, rejecting special-purpose blocks.
 
     Raises:
-        ValueError: the value is anything else; the message says what is wrong.
+        ValueError: the value is invalid; the message says why.
+    """
+    address = parse_any_address(value)
+    if words := reserved_block(Family.of(address).network((int(address), address.max_prefixlen))):
+        raise ValueError(f"'{address}' lies in {words}")
+    return address
+
+
+def parse_gateway(value: str | IpAddress) -> IpAddress:
+    """Parse a unicast host address of either family, which may be link-local.
+
+    Raises:
+        ValueError: the value is invalid; the message says why.
+    """
+    address = parse_any_address(value)
+    return address if address.is_link_local else parse_any_unicast_address(address)
+
+
+def split_prefix(value: object) -> Prefix:
+    """Parse a prefix in strict CIDR notation, keeping any host bits.
+
+    Raises:
+        ValueError: the value is invalid; the message says why.
     """
     text = _text(value, "an IPv4 prefix")
     quad, _, bits = text.partition("/")
@@ -99,69 +144,72 @@ def split_prefix(value: object) -> Prefix:
         raise ValueError(f"{shown(text)} is not an IPv4 prefix; {why}") from None
 
 
-def _refuse_reserved(network: IPv4Network) -> IPv4Network:
+def _refuse_reserved(network: Network) -> Network:
     if words := reserved_block(network):
         raise ValueError(f"'{network}' lies in {words}")
     return network
 
 
 def parse_prefix(value: str | IPv4Network) -> IPv4Network:
-    """Read the destination of a route in strict CIDR form, without host bits.
+    """Parse a route's destination in strict CIDR notation, without host bits.
 
-    The default route and special blocks are refused.
+    The default route and special-purpose blocks are rejected.
 
     Args:
-        value: text such as ``172.16.1.0/24``, or an ``IPv4Network``.
+        value: a string such as ``172.16.1.0/24``, or an ``IPv4Network``.
 
     Returns:
         The network.
 
     Raises:
-        ValueError: the value is anything else. If it has host bits, the message names the masked prefix.
+        ValueError: the value is invalid. If it has host bits set, the message suggests the masked prefix.
     """
     number, length = numbers(value) if isinstance(value, IPv4Network) else split_prefix(value)
     if number & (0xFFFFFFFF >> length):
         masked = IPv4Network((number, length), strict=False)
         raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
     if length == 0:
-        raise ValueError("'0.0.0.0/0' is the default route; these tasks install only more specific ones")
+        raise ValueError(_DEFAULT.format("0.0.0.0/0"))
     network = value if isinstance(value, IPv4Network) else IPv4Network((number, length))
     return _refuse_reserved(network) if number >> 24 in _RESERVED_OCTETS else network
 
 
-def parse_cidr(value: str | IPv4Network) -> IPv4Network:
-    """Read an expected CIDR in strict form; mask its host bits, and refuse it if it lies inside a special block.
+def parse_any_cidr(value: str | IpNetwork) -> IpNetwork:
+    """Parse an expected CIDR in strict notation, masking host bits and rejecting special-purpose blocks.
 
     Args:
-        value: text such as ``172.16.0.0/16``, or an ``IPv4Network``.
+        value: a string such as ``172.16.0.0/16``, or a network.
 
     Returns:
         The masked network.
 
     Raises:
-        ValueError: the value is anything else; the message says what is wrong.
+        ValueError: the value is invalid; the message says why.
     """
-    if not isinstance(value, IPv4Network):
+    if isinstance(value, str) and ":" in value:
+        value = _ipv6(value, _IPV6_PREFIX, IPv6Interface, "prefix; expected for example fd00:1::/48").network
+    if not isinstance(value, (IPv4Network, IPv6Network)):
         value = IPv4Network(split_prefix(value), strict=False)
     return _refuse_reserved(value)
 
 
 def _ipv6(text: str, form: str, make: Callable[[str], Made], what: str) -> Made:
-    # A zone ("fe80::1%eth0") or a mapped dotted quad is refused, because an address that is compared with the kernel's
-    # text must have only one spelling.
+    # Reject zones ("fe80::1%eth0") and embedded dotted quads, because addresses compared with the kernel's output must
+    # have a canonical form.
     try:
         if re.fullmatch(form, text):
             return make(text)
     except ValueError:
         pass
+    what += ", without a dotted quad (write IPv4 alone, such as 10.1.0.0/16)" if "." in text else ""
     raise ValueError(f"{shown(text)} {'has a zone' if '%' in text else f'is not an IPv6 {what}'}")
 
 
 def parse_any_address(value: str | IpAddress) -> IpAddress:
-    """Read an address of either family: IPv4 in strict dotted-quad form, or IPv6 without a zone.
+    """Parse an IPv4 address in strict dotted-quad notation or an IPv6 address without a zone.
 
     Raises:
-        ValueError: the value is anything else; the message says what is wrong.
+        ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, IPv6Address):
         return IPv6Address(int(value))
@@ -171,32 +219,33 @@ def parse_any_address(value: str | IpAddress) -> IpAddress:
 
 
 def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
-    """Read a prefix of either family in strict CIDR form, without host bits.
+    """Parse an IPv4 or IPv6 prefix in strict CIDR notation, without host bits.
 
-    Prefixes of length 0 and the special blocks of IPv4 are refused.
+    The default route and special-purpose blocks are rejected.
 
     Raises:
-        ValueError: the value is anything else; the message says what is wrong.
+        ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, str) and ":" in value:
-        form = r"[0-9A-Fa-f:]+/(?:0|[1-9][0-9]{0,2})"
-        interface = _ipv6(value, form, IPv6Interface, "prefix; expected for example fd00:1::/64")
+        interface = _ipv6(value, _IPV6_PREFIX, IPv6Interface, "prefix; expected for example fd00:1::/64")
         if interface.ip != interface.network.network_address:
             raise ValueError(f"{shown(value)} has host bits set; did you mean {interface.network}?")
         value = interface.network
-    if str(value) in ("0.0.0.0/0", "::/0"):
-        raise ValueError(f"'{value}' is every address")
-    return value if isinstance(value, IPv6Network) else parse_prefix(value)
+    if not isinstance(value, IPv6Network):
+        return parse_prefix(value)
+    if value.prefixlen == 0:
+        raise ValueError(_DEFAULT.format(value))
+    return _refuse_reserved(value)
 
 
 def parse_device(value: str) -> str:
-    """Read the name of a network interface, which has 1-15 characters of ``[A-Za-z0-9_.-]`` and isn't ``.`` or ``..``.
+    """Parse a network interface name: 1-15 characters from ``[A-Za-z0-9_.-]``, but not ``.`` or ``..``.
 
-    The kernel allows more: ``dev_valid_name`` in net/core/dev.c refuses only ``/``, ``:`` and white space. Other
-    characters are refused here because they must not get into a shell script.
+    The kernel is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and whitespace. Other
+    characters are rejected here so that they never end up in a shell script.
 
     Raises:
-        ValueError: the value is anything else; the message says what is wrong.
+        ValueError: the value is invalid; the message says why.
     """
     text = _text(value, "an interface name")
     if text in (".", "..") or not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", text):

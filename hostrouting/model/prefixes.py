@@ -1,102 +1,115 @@
-"""Prefixes as pairs of integers, which sort and hash ten times as fast as ``IPv4Network``, and sets of them.
+"""Prefixes as pairs of integers, which sort and hash ten times faster than ``IPv4Network``.
 
-Two prefixes are either nested or disjoint; they never overlap in part.
+Any two prefixes are either nested or disjoint; they never overlap partially.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Network
 
-# The first address and the length. In sorted order, a prefix comes right before the prefixes inside it.
+from hostrouting.model.family import IpNetwork
+
+# The first address and the prefix length. Sorting puts each prefix immediately before those nested in it.
 Prefix = tuple[int, int]
 
 
 class PrefixSet:
-    """The addresses that a set of prefixes covers.
+    """The set of addresses covered by prefixes.
 
     Args:
-        prefixes: the prefixes, in any order; they may be nested.
+        prefixes: prefixes in any order, possibly nested.
+        bits: the address width.
     """
 
-    def __init__(self, prefixes: Iterable[Prefix]) -> None:
-        # Without the nested prefixes, the others are disjoint.
+    def __init__(self, prefixes: Iterable[Prefix], bits: int) -> None:
+        self.bits = bits
+        self._all_ones = all_ones = (1 << bits) - 1
+        # Once nested prefixes are dropped, the rest are disjoint.
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         for first, length in sorted(prefixes):
             if not self._lasts or first > self._lasts[-1]:
                 self._firsts.append(first)
-                self._lasts.append(first + (1 << (32 - length)) - 1)
+                self._lasts.append(first | (all_ones >> length))
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the set contains no addresses."""
+        return not self._firsts
 
     def covers(self, prefix: Prefix) -> bool:
-        """Return whether a prefix is in the set or inside one of the set's prefixes."""
+        """Return whether a prefix is in the set or nested in one of its prefixes."""
         first, length = prefix
         position = bisect_right(self._firsts, first) - 1
-        return position >= 0 and first | (0xFFFFFFFF >> length) <= self._lasts[position]
+        return position >= 0 and first | (self._all_ones >> length) <= self._lasts[position]
 
     def overlaps(self, first: int, last: int) -> bool:
-        """Return whether the set contains any address of a range, given its first and last address."""
+        """Return whether the set contains any address between a first and a last address."""
         position = bisect_right(self._firsts, last) - 1
         return position >= 0 and first <= self._lasts[position]
 
 
 class PrefixIndex:
-    """Prefixes that can be looked up by what they contain or by what contains them.
+    """An index for finding the prefixes that contain a prefix or are contained in it.
 
     Args:
-        prefixes: the prefixes, in any order; duplicates count once.
+        prefixes: prefixes in any order; duplicates are ignored.
+        bits: the address width.
     """
 
-    def __init__(self, prefixes: Iterable[Prefix]) -> None:
+    def __init__(self, prefixes: Iterable[Prefix], bits: int) -> None:
+        self._bits = bits
         self._sorted = sorted(set(prefixes))
         self._prefixes = frozenset(self._sorted)
         self._lengths = sorted({length for _, length in self._sorted}, reverse=True)
 
     def around(self, prefix: Prefix) -> Iterator[Prefix]:
-        """Yield the prefixes that contain a prefix or are equal to it, from the innermost to the outermost."""
-        first, longest = prefix
+        """Yield the prefixes that contain or equal a prefix, innermost first."""
+        (first, longest), bits = prefix, self._bits
         for length in self._lengths:
-            outer = (first >> (32 - length) << (32 - length), length)
+            outer = (first >> (bits - length) << (bits - length), length)
             if length <= longest and outer in self._prefixes:
                 yield outer
 
     def meeting(self, prefix: Prefix) -> list[Prefix]:
-        """Return the prefixes that contain a prefix, are equal to it, or are inside it."""
-        start, stop = bisect_right(self._sorted, prefix), bisect_right(self._sorted, (ends(prefix)[1], 32))
+        """Return the prefixes that contain a prefix, equal it, or are nested in it."""
+        last = ends(prefix, self._bits)[1]
+        start, stop = bisect_right(self._sorted, prefix), bisect_right(self._sorted, (last, self._bits))
         return [*self.around(prefix), *self._sorted[start:stop]]
 
 
-def numbers(network: IPv4Network) -> Prefix:
-    """Return a prefix as its first address and its length, which sort and hash ten times as fast."""
+def numbers(network: IpNetwork) -> Prefix:
+    """Convert a network to a pair of integers: its first address and its prefix length."""
     return int(network.network_address), network.prefixlen
 
 
-def ends(prefix: Prefix) -> tuple[int, int]:
-    """Return the first and the last address of a prefix."""
+def ends(prefix: Prefix, bits: int) -> tuple[int, int]:
+    """Return the first and last address in a prefix, for the given address width."""
     first, length = prefix
-    return first, first | (0xFFFFFFFF >> length)
+    return first, first | (1 << (bits - length)) - 1
 
 
-def uncovered_addresses(prefixes: Iterable[Prefix]) -> dict[Prefix, int | None]:
-    """Return for each prefix the first of its addresses that no longer prefix covers, or None if there is none.
+def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
+    """Map each prefix to its first address that isn't covered by a longer prefix, or to None if all are covered.
 
-    Longest-prefix match assigns such an address to that prefix only, so a single lookup of it shows whether the prefix
-    wins. The function makes one pass over the sorted prefixes, O(n log n).
+    Under longest-prefix matching, such an address can only match that prefix, so looking it up verifies the prefix. The
+    function sorts the prefixes and makes a single pass, O(n log n).
 
     Args:
-        prefixes: the prefixes, in any order; duplicates count once.
+        prefixes: prefixes in any order; duplicates are ignored.
+        bits: the address width.
 
     Returns:
-        The address or None, by prefix.
+        A mapping from prefix to address or None.
     """
     own: dict[Prefix, int | None] = {}
-    # The first and last addresses of the prefixes after the current one that aren't inside another one found so far;
-    # the nearest prefix is the last.
+    all_ones = (1 << bits) - 1
+    # Stack of (first, last) address pairs for the outermost prefixes after the current one, with the nearest on top.
     behind: list[tuple[int, int]] = []
-    # A set isn't used, because its order would make sorting an already sorted table expensive again.
+    # dict.fromkeys preserves the order, unlike a set, and sorting is fast if the table is already sorted.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):
-        last, free = first | (0xFFFFFFFF >> length), first
+        last, free = first | (all_ones >> length), first
         while behind and behind[-1][0] <= last:
             start, end = behind.pop()
             if start == free:

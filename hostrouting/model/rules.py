@@ -1,20 +1,20 @@
-"""Policy rules, in the terms of ip-rule(8)."""
+"""Policy rules, using the terms from ip-rule(8)."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from ipaddress import IPv4Network
 
 import attrs
 
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Protocol, Table, word_of
 
-# No rule can select port 65535 (fib_rule_port_range_valid).
+# Rules can't match port 65535 (fib_rule_port_range_valid).
 ALL_PORTS = (1, 65534)
 
 
 class RuleAction(IntEnum):
-    """The values FR_ACT_* of linux/fib_rules.h."""
+    """The FR_ACT_* constants from linux/fib_rules.h."""
 
     TO_TABLE = 1
     GOTO = 2
@@ -30,39 +30,39 @@ class RuleAction(IntEnum):
 
 @attrs.frozen
 class Rule:
-    """A policy rule, ip-rule(8). Packets that match its selectors are looked up in its table.
+    """A policy rule (ip-rule(8)). Packets that match its selectors are looked up in its table.
 
     Args:
-        preference: 0-4294967295; the rule with the lowest is evaluated first.
-        action: what happens when a packet matches.
+        preference: 0-4294967295; lower values are evaluated first.
+        action: action for matching packets.
         table: the table to look up, for ``TO_TABLE``.
-        goto: the preference of the rule at which to continue, for ``GOTO``.
-        source: the prefix of the packet's source, or None for any.
-        destination: the prefix of the packet's destination, or None for any.
-        tos: the type of service, or 0 for any.
-        tun_id: the ID of the tunnel through which the packet arrived, or 0 for any.
-        mark: the selected firewall mark, or None for any (``fwmark 0`` is a selector too).
-        mark_mask: the bits of the mark that are compared.
-        iif: the selected incoming interface; ``lo`` stands for packets of this host.
-        oif: the interface that the socket is bound to.
-        uid_range: the first and the last user ID.
-        ip_protocol: the number of the IP protocol, such as 6 for TCP, or 0 for any.
-        has_ports: whether it selects a source or destination port; a range of all ports that a client may use doesn't
+        goto: preference of the target rule, for ``GOTO``.
+        source: source prefix to match, or None for any.
+        destination: destination prefix to match, or None for any.
+        tos: TOS value to match, or 0 for any.
+        tun_id: ID of the tunnel that the packet arrived through, or 0 for any.
+        mark: firewall mark to match, or None for any (``fwmark 0`` is a valid selector).
+        mark_mask: mask applied to the mark before comparison.
+        iif: incoming interface to match; ``lo`` matches locally generated packets.
+        oif: outgoing interface to match, for sockets bound to an interface.
+        uid_range: first and last user ID to match.
+        ip_protocol: IP protocol number (for example 6 for TCP), or 0 for any.
+        has_ports: whether it matches on a source or destination port. A range of all ports usable by a client doesn't
             count.
-        suppress_prefix_length: the prefix length up to which results are skipped, or None if none are.
-        suppress_group: the group of interfaces through which results are skipped, or None if none are.
-        is_inverted: whether the rule matches the packets that its selectors do *not* match.
-        is_l3mdev: whether the table is that of the packet's VRF.
-        has_unknown: whether the rule has a selector that isn't known here.
-        protocol: the program that installed the rule.
+        suppress_prefix_length: maximum prefix length of suppressed results, or None to suppress none.
+        suppress_group: interface group whose results are suppressed, or None to suppress none.
+        is_inverted: whether the rule matches packets that its selectors do *not* match.
+        is_l3mdev: whether to look up the table of the packet's VRF.
+        has_unknown: whether the rule has an unsupported selector.
+        protocol: origin of the rule (see ``Protocol``).
     """
 
     preference: int
     action: RuleAction = RuleAction.TO_TABLE
     table: int = Table.MAIN
     goto: int | None = None
-    source: IPv4Network | None = None
-    destination: IPv4Network | None = None
+    source: IpNetwork | None = None
+    destination: IpNetwork | None = None
     tos: int = 0
     tun_id: int = 0
     mark: int | None = None
@@ -81,12 +81,12 @@ class Rule:
 
     @property
     def has_table(self) -> bool:
-        """Return whether the rule has a table other than that of a VRF."""
+        """Return whether the rule looks up a fixed table rather than a VRF's."""
         return self.action is RuleAction.TO_TABLE and not self.is_l3mdev
 
     def __str__(self) -> str:
-        """Return the rule in the syntax of ip-rule(8), without the preference."""
-        ends = (("from", _end(self.source) or "all"), ("to", _end(self.destination)))
+        """Return the rule in ip-rule(8) syntax, without the preference."""
+        ends = (("from", end_words(self.source) or "all"), ("to", end_words(self.destination)))
         selectors = (
             ("tos", f"{self.tos:#04x}" if self.tos else None),
             ("tun_id", self.tun_id or None),
@@ -110,8 +110,9 @@ class Rule:
         return f"{'not ' if self.is_inverted else ''}{' '.join(said)}"
 
 
-def _end(network: IPv4Network | None) -> str | None:
-    return None if network is None else str(network).removesuffix("/32")
+def end_words(network: IpNetwork | None) -> str | None:
+    """Return a source or destination selector in ip-rule(8) syntax, or None if it isn't set."""
+    return None if network is None else str(network).removesuffix(f"/{network.max_prefixlen}")
 
 
 def _marked(mark: int | None, mask: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Make text from other programs safe to show in messages."""
+"""Sanitize text from other programs for use in messages."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ _SHOWN_CHARACTERS = 80
 
 
 def shown(value: object) -> str:
-    """Return a value as part of a message: on one line, and cut after 80 characters."""
+    """Format a value for use in a message, on one line and truncated to 80 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def shortened(words: Sequence[str], separator: str, most: int) -> str:
-    """Return at most ``most`` words, joined by the separator, and how many more there are."""
+    """Join up to ``most`` words with a separator, and append the number of omitted words."""
     rest = len(words) - most
     glue = " " if separator == ", " else separator
     return separator.join(words[:most]) + (f"{glue}and {rest:,} more" if rest > 0 else "")
 
 
-# The categories of control, format and surrogate characters, and of characters that break a line on some terminals.
+# Unicode categories of control, format and surrogate characters, and of those that break lines on some terminals.
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def clean(text: str) -> str:
-    """Return text without characters that could control a terminal, which an interface's name may contain."""
+    """Replace characters that could control a terminal, as an interface name may contain them."""
     if text.isascii() and text.isprintable():
         return text
     import unicodedata

@@ -1,4 +1,4 @@
-"""Pure: classify the kernel's answers as expected, as failures, or as worth a note."""
+"""Classify the kernel's lookup results as expected, failing, or worth a note. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
-from hostrouting.kernel.rules import NO_SOURCE
+from hostrouting.kernel.rules import NO_SOURCE, Flow
+from hostrouting.model.family import Family
 from hostrouting.model.links import is_like
 from hostrouting.model.prefixes import ends, numbers
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
-from hostrouting.overlap._state import Probe, State
+from hostrouting.overlap._probes import Probe
+from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 Classifications = Mapping[int, tuple["Classification", ...]]
+
+# Kinds of notes that are reported even if other lookups for the address are as expected.
+_TOLD_OF_ANY_LOOKUP = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CNI_DISCARD)
 
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
 
 class Classification(NamedTuple):
-    """The meaning of an answer from the kernel.
+    """The classification of a lookup result.
 
     Args:
-        kind: the kind of the failure or note, or None if the answer is as expected.
-        probe: the probe with the kernel's answer.
-        devs: the interfaces to report: all that packets leave through, or only the exempted ones.
-        route: the entry that wins or discards packets, or None if there is none.
-        is_lost: whether this local or broadcast address hides an address of the cluster.
+        kind: kind of failure or note, or None if the result is as expected.
+        probe: the probe that returned the result.
+        devs: interfaces to report: all outgoing interfaces, or only the exempted ones.
+        route: the matching entry, which may discard packets, or None if no entry matches.
+        is_lost: whether this local or broadcast address hides an address in the cluster.
     """
 
     kind: FindingKind | NoteKind | None
@@ -42,7 +47,7 @@ class Classification(NamedTuple):
     def discarded_by(self) -> RouteType | None:
         """Return the type of the entry that discards packets.
 
-        Connections are also discarded by broadcast and multicast entries.
+        For connections, this includes broadcast and multicast entries.
         """
         if self.kind is FindingKind.BLACKHOLE and self.probe.lookup.route is not None:
             return self.probe.lookup.route.type
@@ -55,40 +60,40 @@ class Classification(NamedTuple):
 
     @property
     def is_sent_to_many(self) -> bool:
-        """Return whether packets leave as expected through a multicast entry, which TCP doesn't connect to."""
+        """Return whether packets leave as expected but match a multicast entry, so TCP can't connect."""
         return self.kind is None and self.route is not None and self.route.type is RouteType.MULTICAST
 
     @property
     def is_local(self) -> bool:
-        """Return whether the address is local or broadcast, which no route changes."""
+        """Return whether the address is local or broadcast and thus unaffected by routes."""
         return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
 
     @property
     def group(self) -> Hashable:
-        """Return the key by which a CIDR's results are grouped into findings."""
+        """Return the key for grouping a CIDR's results into findings."""
         if self.is_failure:
             return (self.kind, self.devs, self.probe.source)
         return (self.kind, self.is_lost, self.route if self.kind is NoteKind.CNI_DISCARD else None)
 
 
 def classify_probes(overlap: RouteOverlap, state: State) -> dict[ExpectedCidr, Classifications]:
-    """Classify the kernel's answers for each expected CIDR.
+    """Classify the lookup results for each expected CIDR.
 
     Args:
-        overlap: the expected CIDRs, and other interfaces that may carry their traffic.
-        state: the state of the host.
+        overlap: the expected CIDRs, and any other interfaces allowed to carry their traffic.
+        state: the host's state.
 
     Returns:
-        The classifications for each CIDR and probe. The first one belongs to the first answer. The others belong to
-        failing answers and local addresses that the first one doesn't cover. CIDRs that expect the same interfaces
-        share their classifications.
+        A mapping from CIDR and probe to classifications. The first one is for the first result. The rest describe
+        failures, local addresses and a CNI's discards that the first one doesn't cover. CIDRs that expect the same
+        interfaces share their classifications.
     """
     classifiers = {expected.devs: _Classifier(overlap, state, expected) for expected in overlap.expected_cidrs}
     return {expected: classifiers[expected.devs] for expected in overlap.expected_cidrs}
 
 
 def classify_each(overlap: RouteOverlap, state: State, probed: int) -> list[Classification]:
-    """Classify each answer to a probe for the first expected CIDR that it fails, or for any CIDR if it fails none."""
+    """Classify each lookup result of a probe for the first expected CIDR that fails, or for any CIDR if none fails."""
     probes = state.probes[probed]
     by_cidr = [_Classifier(overlap, state, expected).each(probes) for expected in overlap.expected_cidrs]
     of_each = zip(*by_cidr, strict=True)
@@ -103,18 +108,23 @@ def _rank(classification: Classification) -> tuple[bool, bool]:
 
 
 def sends(probe: Probe, probes: Sequence[Probe]) -> bool:
-    """Return whether packets use a lookup.
+    """Return whether a lookup determines where packets are sent.
 
-    If TCP makes a second lookup, the first one only chooses the source.
+    If TCP performs a second lookup over IPv4, the first one only selects the source address. Over IPv6, a failed first
+    lookup is retried with a source address.
     """
-    is_first_of_tcp = probe.is_tcp and probe.source is None
-    return not (is_first_of_tcp and any(each.is_tcp and each.source is not None for each in probes))
+    again = [each for each in probes if each.source is not None and each.is_tcp == probe.is_tcp]
+    if probe.source is not None or not again:
+        return True
+    if probe.lookup.address.version == 6:
+        return probe.lookup.route is not None or all(each.lookup.route is None for each in again)
+    return not probe.is_tcp
 
 
 def _refuses_tcp(probes: Sequence[Probe]) -> bool:
-    """Return whether the last TCP lookup ends at a multicast entry.
+    """Return whether the last TCP lookup matches a multicast entry.
 
-    TCP repeats its lookup once it has a source.
+    TCP repeats the lookup once it has selected a source address.
     """
     of_tcp = [probe for probe in probes if probe.is_tcp] or probes
     last = [probe for probe in of_tcp if probe.source is not None] or of_tcp
@@ -122,11 +132,12 @@ def _refuses_tcp(probes: Sequence[Probe]) -> bool:
 
 
 class _Classifier(dict[int, "tuple[Classification, ...]"]):
-    """The classifications for one choice of expected interfaces, computed on demand."""
+    """Classifications for one set of expected interfaces, computed lazily."""
 
     def __init__(self, overlap: RouteOverlap, state: State, expected: ExpectedCidr) -> None:
         self._state, self._expected, self._uplinks = state, expected, state.uplinks
-        # If a CIDR names interfaces, it accepts only those.
+        self._family, self._bits = state.family, state.family.bits
+        # If a CIDR has its own list of interfaces, no others are allowed.
         exempted = (overlap.container_devs, overlap.allowed_devs) if expected.devs is None else ((), ())
         container_devs, self._allowed_devs = exempted
         self._belongs_to_pods = cache(partial(is_like, patterns=container_devs))
@@ -138,7 +149,7 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
 
     def _classifications(self, probes: Sequence[Probe]) -> Iterator[Classification]:
         judged = (probe for probe in probes if sends(probe, probes))
-        # If default routes take turns, any of them may carry the first packet, so a failing one comes first.
+        # If the kernel alternates between default routes, the first packet may use any of them, so sort failures first.
         first, *others = sorted(self.each(tuple(judged)), key=_rank)
         unconnected = {each.group for each in (first, *others) if each.probe.source is None}
         yield first
@@ -148,16 +159,17 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
                 classification.probe.source is not None
                 and (classification.kind, classification.devs, None) in unconnected
             )
-            if (classification.is_failure or classification.is_local) and not is_reported:
+            is_told = classification.is_failure or classification.kind in _TOLD_OF_ANY_LOOKUP
+            if is_told and not is_reported:
                 more.setdefault(classification.group, classification)
         yield from sorted([*more.values()][1:], key=lambda classification: int(classification.probe.source or 0))
 
     def each(self, probes: Sequence[Probe]) -> list[Classification]:
-        """Return the classification of each answer to a probe."""
+        """Classify each lookup result."""
         classifications = list(map(self._classify, probes))
         if classifications[0].is_local:
             return classifications
-        # Unconnected datagrams take another path, and TCP doesn't connect at all (tcp_v4_connect).
+        # Unconnected datagrams take a different path, and TCP refuses to connect (tcp_v4_connect).
         return [
             classification._replace(kind=FindingKind.BLACKHOLE, devs=())
             if classification.kind is NoteKind.BROADCAST or (classification.is_sent_to_many and _refuses_tcp(probes))
@@ -169,12 +181,15 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         route = probe.lookup.route
         if route is None:
             return self._discarded(probe)
-        is_local = route.type in (RouteType.LOCAL, RouteType.BROADCAST) and self._is_beyond_routes(probe, route)
-        # Packets that match another local entry never leave this host either, whatever device the entry names.
-        devs = ("lo",) if route.type is RouteType.LOCAL and not is_local else route.devs
+        # IPv6 anycast addresses are delivered to this host too.
+        is_anycast = route.type is RouteType.ANYCAST and route.protocol == Protocol.KERNEL
+        ends_here = route.type is RouteType.LOCAL or (is_anycast and self._family is Family.IPV6)
+        is_local = (ends_here or route.type is RouteType.BROADCAST) and self._is_beyond_routes(probe, route)
+        # Packets that match any other local entry don't leave this host either, regardless of the entry's device.
+        devs = ("lo",) if ends_here and not is_local else route.devs
         foreign = tuple(dev for dev in devs if not self._expected.is_expected(dev, self._uplinks))
         if is_local:
-            kind = NoteKind.LOCAL if route.type is RouteType.LOCAL else NoteKind.BROADCAST
+            kind = NoteKind.LOCAL if ends_here else NoteKind.BROADCAST
             return Classification(kind, probe, devs, route, is_lost=bool(set(foreign) - {"lo"}))
         if devs and not foreign and route.type is RouteType.BROADCAST:
             return Classification(FindingKind.BLACKHOLE, probe, (), route)
@@ -187,14 +202,14 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         return Classification(FindingKind.OVERLAP, probe, devs, route)
 
     def _is_beyond_routes(self, probe: Probe, route: Route) -> bool:
-        """Return whether an entry is in table local and for one address, so that no route can take precedence.
+        """Return whether an entry is a host route in table local, which takes precedence over any other route.
 
-        As long as local and main share one trie (fib_trie_unmerge), the kernel reports main for the entries of both,
-        and a longer entry of main wins over a shorter one of local.
+        While local and main share one trie (until fib_trie_unmerge), the kernel reports main for the entries in both,
+        and a longer prefix in main takes precedence over a shorter one in local.
         """
-        if route.destination.prefixlen < 32:
+        if route.destination.prefixlen < self._bits:
             return False
-        entry = self._state.fib.longest_match(Table.LOCAL, probe.lookup.address)
+        entry = self._state.fib.longest_match(Table.LOCAL, Flow(probe.lookup.address))
         return entry is not None and (entry.destination, entry.type) == (route.destination, route.type)
 
     def _discarded(self, probe: Probe) -> Classification:
@@ -208,10 +223,10 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         return Classification(FindingKind.BLACKHOLE, probe, (), route)
 
     def _is_of_cni(self, discard: Route) -> bool:
-        """Return whether a CNI made this blackhole for its own block.
+        """Return whether a CNI added this blackhole route for its own address block.
 
-        Either the protocol shows this, or the same table has routes to pods inside the block. A discarded default route
-        is never such a block.
+        That is the case if the route has a CNI's protocol, or if the same table has routes to pods inside the block. A
+        blackhole default route never counts as such a block.
         """
         block = numbers(discard.destination)
         if discard.destination.prefixlen == 0:
@@ -219,7 +234,11 @@ class _Classifier(dict[int, "tuple[Classification, ...]"]):
         if discard.protocol in CNI_PROTOCOLS:
             return True
         position = bisect_left(self._pods, (discard.table, *block))
-        return position < len(self._pods) and self._pods[position] <= (discard.table, ends(block)[1], 32)
+        return position < len(self._pods) and self._pods[position] <= (
+            discard.table,
+            ends(block, self._bits)[1],
+            self._bits,
+        )
 
     @cached_property
     def _pods(self) -> list[tuple[int, int, int]]:

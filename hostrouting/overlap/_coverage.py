@@ -1,8 +1,8 @@
-"""Pure: split the expected CIDRs into ranges in which the kernel's answer can't change.
+"""Split the expected CIDRs into ranges that each have a single lookup result. This module does no I/O.
 
-Routes and rules match prefixes, so the answer changes only at the borders of prefixes. Prefixes are either nested or
-disjoint. All addresses with the same innermost prefix therefore have the same answer, even if they form several ranges,
-and one lookup is enough::
+Routes and rules match prefixes, so the lookup result can only change at prefix boundaries. Prefixes are either nested
+or disjoint. All addresses with the same innermost prefix therefore have the same result, even if they form several
+ranges, so one lookup is enough::
 
     172.16.0.0/16     |--------------------------------|      expected
     172.16.0.0/16     |--------------------------------|      dev ib0
@@ -10,33 +10,34 @@ and one lookup is enough::
     172.16.3.10/32                      |                     local ib0
     intervals             |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0, 172.16.3.10
 
-Most routes in a large FIB leave through the uplinks. Where there are no other routes, they don't change the answer, and
-the CIDRs aren't split at their borders.
+Most routes in a large FIB use the uplinks. Unless other routes overlap them, they don't affect the result, so the CIDRs
+aren't split at their boundaries.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, summarize_address_range
+from ipaddress import IPv4Address, summarize_address_range
 from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from hostrouting.kernel.rules import Flow, matches
-from hostrouting.model.parsing import RESERVED
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.parsing import reserved_blocks
 from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
-from hostrouting.model.routes import Route, RouteType, Table
+from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 
 class Interval(NamedTuple):
-    """A range of consecutive addresses with the same answer.
+    """A range of consecutive addresses with the same lookup result.
 
     Args:
-        first: the first address, as a number.
-        last: the last address, as a number.
-        probed: the address to look up, as a number. Intervals that share it have the same answer.
+        first: the first address as an integer.
+        last: the last address as an integer.
+        probed: the address to look up, as an integer. Intervals with the same probed address share one result.
     """
 
     first: int
@@ -44,94 +45,99 @@ class Interval(NamedTuple):
     probed: int
 
 
-def intervals_in(intervals: Sequence[Interval], prefix: Prefix) -> Sequence[Interval]:
-    """Return the intervals that overlap a prefix, from a sequence in address order."""
-    first, last = ends(prefix)
+def intervals_in(intervals: Sequence[Interval], prefix: Prefix, bits: int) -> Sequence[Interval]:
+    """Return the intervals that overlap a prefix. The intervals must be in address order."""
+    first, last = ends(prefix, bits)
     start = bisect_left(intervals, first, key=attrgetter("last"))
     return intervals[start : bisect_right(intervals, last, key=attrgetter("first"))]
 
 
 class Coverage:
-    """The expected CIDRs, and the parts of them in which more than plain routes through the uplinks may decide.
+    """The expected CIDRs, and the ranges where something other than plain routes through the uplinks may match.
 
     Args:
+        family: the CIDRs' address family.
         cidrs: the CIDRs, which may be nested.
         expected_devs: the uplinks.
-        rules: the policy rules, in the order in which the kernel evaluates them.
-        besides: additional prefixes to examine, as if another interface had routes to them.
-        sources: the host's addresses. A route that names another source may break every connection.
+        rules: the policy rules, in evaluation order.
+        besides: additional prefixes to look up, as if there were routes to them through another interface.
+        sources: the host's addresses. Routes with a different source address may break all connections.
     """
 
     def __init__(
         self,
+        family: Family,
         cidrs: Sequence[Prefix],
         expected_devs: Iterable[str],
         rules: Sequence[Rule],
         besides: Iterable[Prefix],
-        sources: Iterable[IPv4Address] = (),
+        sources: Iterable[IpAddress] = (),
     ) -> None:
-        self._cidrs, self._spans = cidrs, PrefixSet(cidrs)
+        self._family, self._bits = family, family.bits
+        self._cidrs, self._spans = cidrs, PrefixSet(cidrs, self._bits)
         self._devs, self._sources = frozenset(expected_devs), frozenset(sources)
-        # These are examined regardless of the routes.
+        # These prefixes are looked up regardless of the routes.
         self._besides = {*besides, *(numbers(rule.destination) for rule in rules if rule.destination is not None)}
         if not _has_floor(rules):
             self._besides.add((0, 0))
 
     def suspects(self, routes: Iterable[Route]) -> list[Prefix]:
-        """Return the prefixes in which something other than plain routes may decide.
+        """Return the prefixes where something other than a plain route may match.
 
-        Outside these prefixes, ``intervals`` doesn't need the plain routes.
+        Outside of these prefixes, ``intervals`` doesn't need the plain routes.
 
         Args:
-            routes: the entries of every table. Plain entries through the expected interfaces may be omitted.
+            routes: the entries in all tables. Plain entries through the expected interfaces may be omitted.
 
         Returns:
-            The prefixes, which are inside the CIDRs and may be nested.
+            The prefixes, all inside the CIDRs and possibly nested.
         """
         others = (route for route in routes if route.tos == 0 and not self._is_plain(route))
         suspects = {*self._besides, *(numbers(route.destination) for route in others)}
-        shadows = PrefixSet(suspects)
+        shadows = PrefixSet(suspects, self._bits)
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
 
     def intervals(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Sequence[Interval]:
-        """Split the CIDRs into ranges in which the answer can't change.
+        """Split the CIDRs into ranges that each have a single lookup result.
 
         Args:
-            routes: the entries of every table.
-            borders: additional prefixes whose borders split ranges where another interface may win. Gateways behind
-                other interfaces are such borders too, because no fix may cover them.
+            routes: the entries in all tables.
+            borders: additional prefixes. Ranges that another interface may carry are split at their boundaries. Ranges
+                are also split at gateways behind other interfaces, because no fix may cover them.
 
         Returns:
-            The intervals in address order, without 0/8, 127/8, 224/4 and 240/4.
+            The intervals in address order, excluding the family's reserved blocks.
         """
-        suspects, inner = set(self._besides), set(borders)
+        suspects, inner, bits = set(self._besides), set(borders), self._bits
+        gateways = type(self._family.address(0))
         for route in routes:
             is_plain = self._is_plain(route)
-            if route.tos == 0 and self._spans.overlaps(*ends(prefix := numbers(route.destination))):
+            if route.tos == 0 and self._spans.overlaps(*ends(prefix := numbers(route.destination), bits)):
                 (inner if is_plain else suspects).add(prefix)
             if not is_plain:
-                inner.update((int(hop.gateway), 32) for hop in route.hops if isinstance(hop.gateway, IPv4Address))
-        shadows = PrefixSet(suspects)
-        cuts = {*self._cidrs, *map(numbers, RESERVED), *suspects, *filter(shadows.covers, inner)}
-        return _lay([cut for cut in cuts if self._spans.covers(cut)])
+                inner.update((int(hop.gateway), bits) for hop in route.hops if isinstance(hop.gateway, gateways))
+        shadows = PrefixSet(suspects, self._bits)
+        cuts = {*self._cidrs, *map(numbers, reserved_blocks(self._family)), *suspects, *filter(shadows.covers, inner)}
+        return _lay([cut for cut in cuts if self._spans.covers(cut)], self._family)
 
     def _is_plain(self, route: Route) -> bool:
-        """Return whether a route sends packets as expected wherever it wins."""
+        """Return whether every packet that matches a route leaves as expected."""
         return (
             route.type is RouteType.UNICAST
             and bool(devs := route.devs)
             and self._devs.issuperset(devs)
             and not route.encap
             and (route.source is None or route.source in self._sources)
+            and not (self._bits == 128 and isinstance(route, Route6) and route.source_prefix)
         )
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:
-    """Return whether packets that only plain routes match always reach the default route.
+    """Return whether packets that match only plain routes always reach the default route.
 
-    Rules with a destination are skipped, because their prefixes are examined anyway. A rule with other selectors
-    (source, protocol, interface...) may apply to only some packets. It therefore doesn't count as the rule that leads
-    to main, and any action other than a table lookup may be wrong.
+    Rules with a destination are skipped because their prefixes are always looked up. A rule with other selectors
+    (source, protocol, interface...) may match only some packets. So it isn't treated as the rule that looks up main,
+    and any action other than a table lookup may discard packets.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:
@@ -148,25 +154,26 @@ def _has_floor(rules: Sequence[Rule]) -> bool:
     return False
 
 
-def _lay(cuts: Sequence[Prefix]) -> list[Interval]:
-    """Build the intervals, in which each address belongs to the innermost prefix that contains it."""
-    reserved = PrefixSet(map(numbers, RESERVED))
-    index = PrefixIndex(cuts)
-    edges = sorted({edge for first, last in map(ends, cuts) for edge in (first, last + 1)})
+def _lay(cuts: Sequence[Prefix], family: Family) -> list[Interval]:
+    """Build the intervals, assigning each address to the innermost prefix that contains it."""
+    bits = family.bits
+    reserved = PrefixSet(map(numbers, reserved_blocks(family)), bits)
+    index = PrefixIndex(cuts, bits)
+    edges = sorted({edge for cut in cuts for first, last in (ends(cut, bits),) for edge in (first, last + 1)})
     probed: dict[Prefix, int] = {}
     intervals: list[Interval] = []
     for first, behind in pairwise(edges):
-        inner = next(index.around((first, 32)), None)
-        if inner is not None and not reserved.covers((first, 32)):
+        inner = next(index.around((first, bits)), None)
+        if inner is not None and not reserved.covers((first, bits)):
             intervals.append(Interval(first, behind - 1, probed.setdefault(inner, first)))
     return intervals
 
 
-def networks_of(intervals: Iterable[Interval]) -> tuple[IPv4Network, ...]:
-    """Return the fewest CIDRs that exactly cover intervals, which are in address order."""
+def networks_of(intervals: Iterable[Interval], family: Family) -> tuple[IpNetwork, ...]:
+    """Return the fewest CIDRs that exactly cover the intervals. The intervals must be in address order."""
     spans: list[tuple[int, int]] = []
     for interval in intervals:
         first = spans.pop()[0] if spans and spans[-1][1] == interval.first - 1 else interval.first
         spans.append((first, interval.last))
-    networks = (summarize_address_range(IPv4Address(first), IPv4Address(last)) for first, last in spans)
+    networks = (summarize_address_range(family.address(first), family.address(last)) for first, last in spans)
     return tuple(chain.from_iterable(networks))

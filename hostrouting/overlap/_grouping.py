@@ -1,30 +1,34 @@
-"""Pure: turn classifications into findings and notes.
+"""Turn classifications into findings and notes. This module does no I/O.
 
-Intervals of a CIDR with equal classifications are reported together.
+Intervals of the same CIDR with equal classifications are reported together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import takewhile
 from operator import attrgetter
 
 from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address
 from hostrouting.model.prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import Table, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._classify import Classification, Classifications
+from hostrouting.overlap._cover import AdjacentIntervals
 from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
-from hostrouting.overlap._state import State, pending_devs, rival_defaults
+from hostrouting.overlap._probes import asks_local_first
+from hostrouting.overlap._state import State, rival_defaults
+from hostrouting.overlap._uplinks import pending_devs
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
 
-# Intervals that are reported together, each with the classification to report.
+# Intervals to report together, each with its classification.
 _Group = list[tuple[Interval, Classification]]
+_Networks = tuple[IpNetwork, ...]
 
-# Lines for people are shortened; the lists in the report are complete.
+# Limits for human-readable lines; the lists in the report are always complete.
 _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
 
 # The singular and the plural.
@@ -41,75 +45,73 @@ _OTHERS = {
 def findings_and_notes(
     overlap: RouteOverlap, state: State, classifications: Mapping[ExpectedCidr, Classifications]
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    """Return the failures and the notes of a check.
+    """Return a check's findings and notes.
 
     Args:
         overlap: the expected CIDRs.
-        state: the state of the host.
-        classifications: the classifications of each expected CIDR, from ``classify_probes``.
+        state: the host's state.
+        classifications: the result of ``classify_probes``.
 
     Returns:
-        The failures, ordered as in the config and by address within a CIDR, and the notes.
+        The findings, in config order and by address within a CIDR, and the notes.
     """
-    foreseen = PrefixIndex(map(numbers, overlap.foreseen))
+    family, bits = state.family, state.family.bits
+    foreseen = PrefixIndex(map(numbers, overlap.foreseen), bits)
     findings: list[Finding] = []
     notes: list[Note] = []
     for expected, found in classifications.items():
-        intervals = intervals_in(state.intervals, numbers(expected.cidr))
+        intervals = intervals_in(state.intervals, numbers(expected.cidr), bits)
         groups: dict[Hashable, _Group] = {}
         for interval in intervals:
             for classification in found[interval.probed]:
                 if classification.kind is not None:
                     groups.setdefault(classification.group, []).append((interval, classification))
-        parts: dict[Hashable, Sequence[IPv4Network]] = {}
-        in_few = [key for key, [(_, first), *_] in groups.items() if first.is_failure or first.kind is NoteKind.ALLOWED]
-        if in_few:
-            from hostrouting.overlap._cover import AdjacentIntervals
-
-            own = AdjacentIntervals(interval for interval in intervals if found[interval.probed][0].is_local)
-            parts = {key: own.around(interval for interval, _ in groups[key]) for key in in_few}
-        for key, group in groups.items():
-            if group[0][1].is_failure:
-                findings.append(_finding(expected, group, state, parts[key]))
+        local = AdjacentIntervals((each for each in intervals if groups and found[each.probed][0].is_local), family)
+        for group in groups.values():
+            first, inside = group[0][1], [interval for interval, _ in group]
+            ranges = networks_of(inside, family)
+            is_shortened = first.is_failure or first.kind is NoteKind.ALLOWED
+            shown = tuple(local.around(inside)) if is_shortened else ranges
+            if first.is_failure:
+                findings.append(_finding(expected, group, state, ranges, shown))
             else:
-                notes.append(_note(expected, group, state, parts.get(key)))
+                notes.append(_note(expected, group, state, ranges, shown))
         notes += _foreseen(expected.cidr, foreseen, state, found)
     if any(expected.devs is None for expected in classifications):
         notes += _contested(state)
     return tuple(findings), (*dict.fromkeys(notes), *_notes_on_host(state))
 
 
-def _finding(expected: ExpectedCidr, group: _Group, state: State, part: Sequence[IPv4Network]) -> Finding:
+def _finding(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks) -> Finding:
     interval, classification = group[0]
     types = {each.discarded_by for _, each in group}
     return Finding(
         kind=FindingKind(str(classification.kind)),
         cidr=expected.cidr,
-        probe=IPv4Address(interval.first),
+        probe=state.family.address(interval.first),
         devs=classification.devs,
         expected_devs=state.uplinks if expected.devs is None else expected.devs,
         source=classification.probe.source,
-        ranges=networks_of(interval for interval, _ in group),
+        ranges=ranges,
         route=classification.route,
-        shadowed=tuple(part),
+        shadowed=shown,
         discarded_by=tuple(sorted(type_ for type_ in types if type_ is not None)),
         behind=tuple(sorted({dev for _, each in group for dev in _behind(each, expected, state)})),
     )
 
 
-def _note(expected: ExpectedCidr, group: _Group, state: State, about: Sequence[IPv4Network] | None = None) -> Note:
+def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks, shown: _Networks) -> Note:
     _, classification = group[0]
     kind, cidr = NoteKind(str(classification.kind)), expected.cidr
-    ranges = networks_of(interval for interval, _ in group)
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     by = shortened(devs, ",", _SHOWN_DEVS)
-    part = _part(cidr, ranges if about is None else tuple(about))
+    part = _part(cidr, shown)
     own = _own_on_uplinks(expected, state)
     if kind in _LOCAL:
         is_one = sum(network.num_addresses for network in ranges) == 1
         which = "this address" if is_one else "one of them"
         message = f"{part} {_LOCAL[kind][not is_one]}{f' on {by}' if by else ''}"
-        if state.asks_local_first:
+        if asks_local_first(state.rules):
             message += "; no route can change that"
         if classification.is_lost:
             message += f", so nothing in the cluster that has {which} can be reached"
@@ -122,8 +124,8 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, about: Sequence[I
         message = f"{part} is discarded by {classification.route}, a CNI's own block"
     else:
         message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
-        # A route to a single address leads to a local pod and doesn't hide other addresses.
-        hides_others = (each.route and each.route.destination.prefixlen < 32 for _, each in group)
+        # A host route leads to a local pod and doesn't shadow other addresses.
+        hides_others = (each.route and each.route.destination.prefixlen < state.family.bits for _, each in group)
         if kind is NoteKind.CONTAINER and own and any(hides_others):
             import json
 
@@ -136,12 +138,12 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, about: Sequence[I
 
 
 def _own_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
-    """Return the addresses on this host's uplinks that are in a CIDR of nodes, pods or Services.
+    """Return the addresses on this host's uplinks that are in an expected CIDR.
 
-    The config doesn't say what a CIDR is for. A subnet inside the CIDR doesn't show it either, because a node may have
-    an address in the CIDR of the pods by mistake. Two facts show that the CIDR belongs to the nodes. Either it is the
-    subnet of the address (``Address.network``), or the config names the interfaces that may carry it, which rules out
-    container interfaces.
+    The config doesn't say whether a CIDR is for nodes, pods or Services. A subnet inside the CIDR isn't proof either,
+    because a node may have an address in the pod CIDR by mistake. The CIDR is only known to belong to the nodes if it
+    is the address's subnet (``Address.network``), or if the config names the interfaces that may carry it, which rules
+    out container interfaces.
     """
     if expected.devs is not None:
         return []
@@ -149,7 +151,7 @@ def _own_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     return [each for each in state.addresses if each.dev in devs and each.local in expected.cidr]
 
 
-def _part(cidr: IPv4Network, ranges: tuple[IPv4Network, ...]) -> str:
+def _part(cidr: IpNetwork, ranges: _Networks) -> str:
     if ranges == (cidr,):
         return f"expected CIDR {cidr}"
     return f"{shortened(list(map(destination_words, ranges)), ' ', _SHOWN_NETWORKS)} of {cidr}"
@@ -168,24 +170,22 @@ def _behind(classification: Classification, expected: ExpectedCidr, state: State
     return set().union(*in_turn) - {*classification.devs}
 
 
-def _foreseen(
-    cidr: IPv4Network, foreseen: PrefixIndex, state: State, classifications: Classifications
-) -> Iterable[Note]:
-    """Yield a note for each prefix that may get a connected route which would shadow a part of the CIDR."""
-    for prefix in map(IPv4Network, foreseen.meeting(numbers(cidr))):
+def _foreseen(cidr: IpNetwork, foreseen: PrefixIndex, state: State, classifications: Classifications) -> Iterable[Note]:
+    """Yield a note for each prefix whose connected route, once added, would shadow part of the CIDR."""
+    for prefix in map(state.family.network, foreseen.meeting(numbers(cidr))):
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
         intervals = [
             interval
-            for interval in intervals_in(state.intervals, numbers(part))
+            for interval in intervals_in(state.intervals, numbers(part), state.family.bits)
             if _would_lose(classifications[interval.probed][0], prefix)
         ]
         if intervals:
-            ranges = networks_of(intervals)
+            ranges = networks_of(intervals, state.family)
             message = f"{_part(cidr, ranges)} would be shadowed by a route to {prefix}, which is foreseen"
             yield Note(NoteKind.FORESEEN, message, cidr, (), ranges)
 
 
-def _would_lose(classification: Classification, prefix: IPv4Network) -> bool:
+def _would_lose(classification: Classification, prefix: IpNetwork) -> bool:
     route = classification.route
     if classification.kind is not None or route is None or route.table != Table.MAIN:
         return False
@@ -193,13 +193,20 @@ def _would_lose(classification: Classification, prefix: IPv4Network) -> bool:
 
 
 def _contested(state: State) -> Iterable[Note]:
-    """Yield a note if default routes through several interfaces leave the expected interface in doubt."""
+    """Yield a note if default routes through several interfaces make the expected interface ambiguous."""
     if (default := state.default) is None or not (others := rival_defaults(state)):
         return
-    found = sorted((default, *others), key=attrgetter("metric"))
+    # If an IPv6 default route also has next hops on other interfaces, ``others`` already includes it.
+    own = [default] if default in state.routes or state.family is Family.IPV4 else []
+    found = sorted((*own, *others), key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in found for dev in route.devs}))
     listed = "; ".join(map(str, found))
-    if state.named is not None:
+    if state.family is Family.IPV6 and state.named is not None:
+        settles = (
+            "of those with the same metric the kernel takes one of the highest preference whose router answers; a route"
+            " for each expected CIDR settles it"
+        )
+    elif state.named is not None:
         settles = f"expected CIDRs that name no interface use {default}"
     else:
         settles = (
@@ -209,7 +216,9 @@ def _contested(state: State) -> Iterable[Note]:
 
 
 def _notes_on_host(state: State) -> Iterable[Note]:
-    for dev in pending_devs(state.links, state.addresses, state.uplinks):
+    # Only IPv4 addresses depend on the Azure agent.
+    is_4 = state.family is Family.IPV4
+    for dev in pending_devs(state.links, state.addresses, state.uplinks) if is_4 else ():
         text = (
             f"{dev} is an InfiniBand interface without an IPv4 address; once it has one, its subnet's route comes too"
         )

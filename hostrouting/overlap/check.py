@@ -1,99 +1,131 @@
-"""Query the kernel about every expected CIDR, and judge the answers."""
+"""Look up every expected CIDR in the kernel, evaluate the results, and merge the reports of both families."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.nexthops import SourceKey, default_route, missing_default_route, source_key, unicast_defaults
+from hostrouting.kernel.nexthops import default_route, missing_default_route, unicast_defaults
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.kernel.waiting import Deadlines, look_until
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.prefixes import numbers
-from hostrouting.model.routes import Lookup, Route, Table
-from hostrouting.overlap._classify import Classification, classify_probes
-from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
+from hostrouting.model.routes import Table
+from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
-from hostrouting.overlap._state import (
-    ContestedDefaultError,
-    NoUplinkError,
-    State,
-    ask,
-    is_contested,
-    named_uplinks,
-    pending_devs,
-    read_host,
-)
+from hostrouting.overlap._probes import selects_source
+from hostrouting.overlap._state import State, read_host
+from hostrouting.overlap._uplinks import ContestedDefaultError, NoUplinkError, is_contested, named_uplinks, pending_devs
+from hostrouting.overlap._uplinks import uplink_patterns as uplink_patterns
 from hostrouting.overlap.findings import (
+    FamilyVerdict,
     Finding,
     Fix,
-    Note,
-    NoteKind,
     Obstacle,
     OverlapReport,
     Unfixable,
     UnknownReason,
     Verdict,
 )
-from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses, misfits
-from hostrouting.overlap.wording import decided_by
+from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses, notes_on
 from phases import CancelScope
 
-if TYPE_CHECKING:
-    from hostrouting.kernel.fib import Fib
+_REASONS: dict[type[RouteError], UnknownReason] = {
+    ContestedDefaultError: UnknownReason.CONTESTED_DEFAULT,
+    NoUplinkError: UnknownReason.NO_UPLINK,
+}
 
 
-def unjudged(
-    overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str, *, host: str | None = None
-) -> OverlapReport:
-    """Return the report of a check that couldn't judge anything.
+def unjudged(overlap: RouteOverlap, reason_kind: UnknownReason, reason_detail: str) -> OverlapReport:
+    """Return a report with the verdict ``unknown``.
 
     Args:
         overlap: the CIDRs to check.
-        reason_kind: the kind of the reason.
-        reason_detail: details of the reason.
-        host: the name of the host, or None for this host.
+        reason_kind: why the verdict is unknown.
+        reason_detail: details about the reason.
     """
-    report = without_findings(overlap, Verdict.UNKNOWN, host=host)
+    report = _without_findings(overlap, Verdict.UNKNOWN)
     return attrs.evolve(report, reason_kind=reason_kind, reason_detail=reason_detail)
 
 
-def nothing_expected(overlap: RouteOverlap, *, host: str | None = None) -> OverlapReport:
-    """Return the report of a check that has no expected CIDRs.
+def nothing_expected(overlap: RouteOverlap) -> OverlapReport:
+    """Return the report for a check without expected CIDRs.
 
-    Such a check proves nothing and never stops a node from starting.
-
-    Args:
-        overlap: the settings of the check, which have no expected CIDRs.
-        host: the name of the host, or None for this host.
+    Such a check proves nothing and never prevents a node from starting.
     """
     how = "name the cluster's CIDRs with --cidr or as routeOverlap.expectedCidrs"
-    return unjudged(overlap, UnknownReason.NOTHING_EXPECTED, how, host=host)
+    return unjudged(overlap, UnknownReason.NOTHING_EXPECTED, how)
 
 
-def without_findings(overlap: RouteOverlap, verdict: Verdict, *, host: str | None = None) -> OverlapReport:
-    """Return a report without findings.
+def _without_findings(overlap: RouteOverlap, verdict: Verdict) -> OverlapReport:
+    time_, host = rfc_3339(time.time()), os.uname().nodename
+    return OverlapReport(verdict, overlap.mode, time_, host, expected=overlap.expected_cidrs)
+
+
+def check_families(
+    config: Config,
+    backends: Callable[[Family], RouteBackend],
+    scope: CancelScope,
+    *,
+    deadlines: Deadlines | None = None,
+    nameservers: Sequence[IpAddress] = (),
+    given: NodeAddresses = NONE_GIVEN,
+) -> OverlapReport:
+    """Check every expected CIDR against the kernel's routing decisions for its family, without modifying the host.
 
     Args:
-        overlap: the CIDRs to check.
-        verdict: the verdict to report.
-        host: the name of the host, or None for this host.
+        config: the config with the expected CIDRs, the check's settings, and the uplinks.
+        backends: a function that returns the backend for a family. It is only called for IPv6 if IPv6 CIDRs are
+            expected.
+        scope: see ``check_overlap``.
+        deadlines: see ``check_overlap``.
+        nameservers: see ``check_overlap``.
+        given: see ``check_overlap``; only checked for IPv4.
+
+    Returns:
+        The report, named after this host. If IPv6 CIDRs are expected, it has the worse verdict of the two families.
     """
-    return OverlapReport(
-        verdict,
-        overlap.mode,
-        rfc_3339(time.time()),
-        os.uname().nodename if host is None else host,
-        cidrs=tuple(dict.fromkeys(expected.cidr for expected in overlap.expected_cidrs)),
+
+    def check(family: Family) -> OverlapReport:
+        try:
+            backend, ipv4 = backends(family), backends(Family.IPV4)
+        except RouteError as error:
+            return unjudged(config.route_overlap.of(family), UnknownReason.CHECK_FAILED, str(error))
+        of_document = given if family is Family.IPV4 else NONE_GIVEN
+        return check_overlap(
+            config, backend, scope, ipv4=ipv4, deadlines=deadlines, nameservers=nameservers, given=of_document
+        )
+
+    families = config.route_overlap.families
+    if Family.IPV6 not in families:
+        return check(Family.IPV4)
+    return _joined(config, {family: check(family) for family in families})
+
+
+def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapReport:
+    found = tuple(reports.values())
+    worst = max(found, key=lambda report: [*Verdict].index(report.verdict))
+    fixes = [report.fix for report in found]
+    return attrs.evolve(
+        worst,
+        default_devs=tuple(sorted({dev for report in found for dev in report.default_devs})),
+        findings=tuple(finding for report in found for finding in report.findings),
+        notes=tuple(dict.fromkeys(note for report in found for note in report.notes)),
+        expected=config.route_overlap.expected_cidrs,
+        fix=Fix(
+            tuple(route for fix in fixes for route in fix.routes),
+            tuple(item for fix in fixes for item in fix.unfixable),
+            tuple(line for fix in fixes for line in fix.consequences),
+        ),
+        families=tuple(
+            FamilyVerdict(family, report.verdict, report.default_devs, report.reason)
+            for family, report in reports.items()
+        ),
     )
 
 
@@ -102,86 +134,85 @@ def check_overlap(
     backend: RouteBackend,
     scope: CancelScope,
     *,
+    ipv4: RouteBackend | None = None,
     deadlines: Deadlines | None = None,
-    nameservers: Sequence[IPv4Address] = (),
-    host: str | None = None,
+    nameservers: Sequence[IpAddress] = (),
     given: NodeAddresses = NONE_GIVEN,
     needs_fix: bool = True,
 ) -> OverlapReport:
-    """Judge every expected CIDR by the kernel's answers, without changing the host.
+    """Check every expected CIDR of the backend's family against the kernel's routing decisions.
+
+    The host isn't modified.
 
     Args:
-        config: the expected CIDRs, how to judge them, and the uplinks.
+        config: the config with the expected CIDRs, the check's settings, and the uplinks.
         backend: the kernel to query.
-        scope: the scope that can cancel the check.
-        deadlines: how long to wait for a default route through an uplink and for InfiniBand addresses, or None to check
-            at once.
-        nameservers: the DNS servers of the host. The fix names those that it moves to other interfaces.
-        host: the name of the host in a snapshot, or None for this host.
-        given: the addresses that the document gives to other components. Each one that doesn't fit gets a note.
+        scope: cancellation scope for the check.
+        ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the IPv4 default route are
+            also the uplinks for IPv6.
+        deadlines: deadlines for a default route on an uplink and for InfiniBand addresses, or None to check
+            immediately.
+        nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
+        given: addresses that the document configures for other components. The report has a note for each inconsistent
+            one.
         needs_fix: whether to compute a fix for the findings.
 
     Returns:
-        The report. Its verdict is ``unknown``, with a reason, if there is no default route to compare with, if the
-        kernel alternates between several, if no uplink exists, or if the kernel can't be queried.
+        The report. The verdict is ``unknown``, with a reason, if there is no default route to compare with, if the
+        kernel alternates between several default routes, if no uplink exists, or if the kernel can't be queried.
     """
-    overlap = config.route_overlap
+    overlap = config.route_overlap.of(backend.family)
     if not overlap.expected_cidrs:
-        return nothing_expected(overlap, host=host)
+        return nothing_expected(overlap)
+    if overlap is not config.route_overlap:
+        config = attrs.evolve(config, route_overlap=overlap)
     try:
         if deadlines is not None:
-            _wait_for_addresses(config, backend, scope, deadlines)
-        state = read_host(config, backend, scope)
+            _wait_for_addresses(config, backend, ipv4, scope, deadlines)
+        state = read_host(config, backend, scope, ipv4)
         if state is None:
-            missing = _no_default_route(backend.routes())
-            return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing, host=host)
-    except ContestedDefaultError as error:
-        return unjudged(overlap, UnknownReason.CONTESTED_DEFAULT, str(error), host=host)
-    except NoUplinkError as error:
-        return unjudged(overlap, UnknownReason.NO_UPLINK, str(error), host=host)
+            missing = _no_default_route(backend, uplink_patterns(config, backend, ipv4))
+            return unjudged(overlap, UnknownReason.NO_DEFAULT_ROUTE, missing)
     except RouteError as error:
-        return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error), host=host)
+        return unjudged(overlap, _REASONS.get(type(error), UnknownReason.CHECK_FAILED), str(error))
     classifications = classify_probes(overlap, state)
     findings, notes = findings_and_notes(overlap, state, classifications)
-    notes = (*notes, *_notes_on_given(given, overlap, state))
+    notes = (*notes, *notes_on(given, overlap, state))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = attrs.evolve(without_findings(overlap, verdict, host=host), default_devs=state.uplinks, notes=notes)
+    report = attrs.evolve(_without_findings(overlap, verdict), default_devs=state.uplinks, notes=notes)
     if not (findings and needs_fix):
         return attrs.evolve(report, findings=findings)
     if state.default is None:
         unfixable = tuple(_without_default(state, findings))
         return attrs.evolve(report, findings=findings, fix=Fix(unfixable=unfixable))
+    from hostrouting.overlap._connections import left_of_connections
     from hostrouting.overlap._fix import Fixes
 
     scope.check()
     fixes = Fixes(state, state.default, classifications, nameservers)
     fix, tables = fixes.of_all()
     findings = tuple(fixes.with_fixes(findings, fix))
-    # Packets that are discarded now get a source only after the fix, and may then match more rules.
-    selects_more = any(rule.source is not None or rule.ip_protocol for rule in state.rules)
+    # Packets that are currently discarded only get a source after the fix, and may then match additional rules.
+    selects_more = selects_source(state.rules, state.routes, state.family) or any(
+        rule.ip_protocol for rule in state.rules
+    )
     if selects_more or any(len(probes) > 1 for probes in state.probes.values()):
-        left = _left_of_connections(overlap, state, tables)
+        left = left_of_connections(overlap, state, tables)
         fix = attrs.evolve(fix, unfixable=(*fix.unfixable, *left))
     return attrs.evolve(report, findings=findings, fix=fix)
 
 
 def load_all() -> None:
-    """Load the modules that only a failing check needs.
+    """Import the modules that are only needed by a failing check.
 
-    A running watcher can't load them after its package has been upgraded.
+    A running watcher can't import them after a package upgrade.
     """
-    from hostrouting.kernel import fib  # noqa: F401
-    from hostrouting.overlap import _fix  # noqa: F401
-
-
-def _notes_on_given(given: NodeAddresses, overlap: RouteOverlap, state: State) -> Iterator[Note]:
-    for misfit in misfits(given, overlap, state.addresses, state.uplinks, state.routes):
-        text = f"{misfit.key}: {misfit.message}; {misfit.hint}"
-        yield Note(NoteKind.NODE_IP, text, devs=misfit.devs)
+    from hostrouting.kernel import fib, netlink6  # noqa: F401
+    from hostrouting.overlap import _connections, _fix  # noqa: F401
 
 
 def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
-    """Return the uplinks that exist, sorted.
+    """Return the sorted names of the existing uplinks.
 
     Args:
         config: the config, which may name the uplinks.
@@ -194,124 +225,63 @@ def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
 
 
 def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
-    """Return the InfiniBand interfaces whose addresses a check waits for.
+    """Return the InfiniBand interfaces without an address that a check should wait for.
 
     Args:
-        config: the config, which sets how long the check waits. By default, it doesn't wait for interfaces that are
-            down.
+        config: the config with the wait timeouts. By default, interfaces that are down are skipped.
         backend: the kernel to query.
     """
-    overlap = config.route_overlap
+    overlap = config.route_overlap.of(backend.family)
     if not overlap.expected_cidrs or not overlap.address_seconds or is_contested(config, backend.default_routes()):
         return ()
     links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
     return pending_devs(links, backend.addresses(), uplink_devs(config, backend))
 
 
-def _wait_for_addresses(config: Config, backend: RouteBackend, scope: CancelScope, deadlines: Deadlines) -> None:
-    """Wait for a default route on an uplink and then for InfiniBand addresses, each until its deadline."""
-    on = "" if config.uplinks is None else f" on {','.join(config.uplinks)}"
+def _wait_for_addresses(
+    config: Config, backend: RouteBackend, ipv4: RouteBackend | None, scope: CancelScope, deadlines: Deadlines
+) -> None:
+    """Wait for a default route on an uplink and then for InfiniBand addresses, each with its own deadline."""
 
     def find_default() -> str | None:
-        return None if default_route(backend.default_routes(), config.uplinks) else f"the default route{on}"
+        patterns = uplink_patterns(config, backend, ipv4)
+        on = "" if patterns is None else f" on {','.join(patterns)}"
+        whose = "" if backend.family is Family.IPV4 else "IPv6 "
+        return None if default_route(backend.default_routes(), patterns) else f"the {whose}default route{on}"
 
     def find_pending() -> str | None:
         devs = awaited_devs(config, backend)
         return f"an address on {', '.join(devs)}" if devs else None
 
-    # Named uplinks are judged even if there is no default route.
+    if backend.family is Family.IPV6:
+        look_until(backend, scope, deadlines.network, find_default)
+        return
+    # If the config names uplinks, the check runs even without a default route.
     if look_until(backend, scope, deadlines.network, find_default) is None or (
         config.uplinks is not None and uplink_devs(config, backend)
     ):
         look_until(backend, scope, deadlines.addresses, find_pending)
 
 
-def _no_default_route(routes: Sequence[Route]) -> str:
+def _no_default_route(backend: RouteBackend, uplinks: tuple[str, ...] | None) -> str:
+    routes = backend.routes()
+    others = [route for route in unicast_defaults(routes) if route.devs]
+    if uplinks is not None and others:
+        by = f"IPv6 has no default route by {','.join(uplinks)}"
+        return f"{by}; {','.join(others[0].devs)} has one ({others[0]})"
     elsewhere = [str(r) for r in routes if r.destination.prefixlen == 0 and r.hops and r.table != Table.MAIN]
     other = f"; another table has one: {elsewhere[0]}" if elsewhere else ""
     if not unicast_defaults(routes):
-        return f"table main has no unicast 0.0.0.0/0 to compare with{other}"
-    return f"missing is {missing_default_route(routes)}{other}"
+        return f"table main has no unicast {backend.family.any} to compare with{other}"
+    return f"missing is {missing_default_route(routes, backend.family)}{other}"
 
 
 def _without_default(state: State, findings: Iterable[Finding]) -> Iterator[Unfixable]:
-    """Yield an unfixable item for each failure, because entries have no default route to inherit from."""
-    missing = f"missing is {missing_default_route(state.routes, state.named)}"
+    """Yield an unfixable item for each finding, because there is no default route for entries to inherit from."""
+    missing = f"missing is {missing_default_route(state.routes, state.family, state.named)}"
     down = sorted(link.name for link in state.links if link.name in state.uplinks and not link.is_up)
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
     obstacle = Obstacle(f"{missing}: add one, or an entry that names gateway and dev")
     for finding in findings:
         yield Unfixable(finding.ranges, finding.devs, obstacle, finding.shadowed)
-
-
-def _left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
-    """Return the connections and TCP lookups that still fail after the first lookups are fixed.
-
-    The first answer for a fixed address changes, so its connections have another source and may match other rules.
-    Static routes fix only the first lookup of a datagram.
-    """
-    probes = ask(state.intervals, state.rules, fixed.routes, _Fixed(fixed, _known_sources(state)))
-    after = attrs.evolve(state, routes=fixed.routes, probes=probes)
-    left: dict[tuple[tuple[str, ...], Obstacle], dict[Interval, None]] = {}
-    for expected, classifications in classify_probes(overlap, after).items():
-        for interval in intervals_in(state.intervals, numbers(expected.cidr)):
-            for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
-                obstacle = _obstacle(classification, fixed, state)
-                left.setdefault((classification.devs, obstacle), {})[interval] = None
-    return tuple(
-        Unfixable(networks_of(sorted(intervals, key=lambda interval: interval.first)), devs, obstacle)
-        for (devs, obstacle), intervals in left.items()
-    )
-
-
-def _known_sources(state: State) -> dict[SourceKey, tuple[IPv4Address, ...]]:
-    """Return the sources that the kernel has reported, by entry and hop."""
-    known: dict[SourceKey, dict[IPv4Address, None]] = {}
-    for probes in state.probes.values():
-        key: SourceKey = ()
-        for probe in probes:
-            if probe.source is not None:
-                known.setdefault(key, {})[probe.source] = None
-            elif probe.lookup.route is not None:
-                key = source_key(probe.lookup.route)
-    return {key: tuple(sources) for key, sources in known.items()}
-
-
-@attrs.frozen
-class _Fixed:
-    """A model of the kernel after the fix, with the sources that the kernel has reported."""
-
-    fib: Fib
-    known: Mapping[SourceKey, tuple[IPv4Address, ...]]
-
-    def lookup(
-        self, addresses: Sequence[IPv4Address], *, source: IPv4Address | None = None, is_tcp: bool = False
-    ) -> list[Lookup]:
-        return [self.fib.lookup(address, source, is_tcp=is_tcp) for address in addresses]
-
-    def sources(
-        self,
-        entries: Mapping[Route, Sequence[IPv4Address]],
-        *,
-        is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
-    ) -> dict[Route, tuple[IPv4Address, ...]]:
-        return {entry: self.known.get(source_key(entry)) or self._possible_sources(entry) for entry in entries}
-
-    def _possible_sources(self, entry: Route) -> tuple[IPv4Address, ...]:
-        """Return all sources that an entry of the fix may give, because the kernel can't be queried about it."""
-        chosen = self.fib.sources()
-        return chosen.doubtful(entry, ()) or chosen.of(entry)
-
-
-def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacle:
-    probe = classification.probe
-    if probe.source is not None and not fib.is_local(probe.source):
-        return Obstacle(
-            f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
-        )
-    rule = fib.decide(probe.lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).rule
-    whose = "TCP" if probe.source is None else f"connections from {probe.source}"
-    if rule is None:
-        return Obstacle(f"no policy rule leads {whose} to a route: add one: ip rule add preference 32766 lookup main")
-    return Obstacle.of_rule(f"{decided_by(rule)} for {whose}", rule, state.next_hops)

@@ -1,39 +1,40 @@
-"""Explain each lookup that a socket makes for one address, rule by rule and table by table.
+"""Trace each lookup that a socket performs for an address, rule by rule and table by table.
 
-The kernel decides the result, and a model of its tables shows the path. Where the two differ, the kernel is right, and
-the explanation says so.
+The result comes from the kernel, and the path from a model of its tables. If the two disagree, the kernel is right, and
+the explanation points out the mismatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 
 from hostrouting.config.routing import Config, ExpectedCidr
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import in_turn, spread
+from hostrouting.kernel.nexthops import spread
 from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, why_unmet
 from hostrouting.kernel.snapshot_backend import are_merged
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
-from hostrouting.model.routes import Lookup, Route, RouteType, Table, word_of
+from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._classify import Classification, classify_each, sends
-from hostrouting.overlap._state import Probe, State, read_once
+from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
+from hostrouting.overlap._state import State, both, read_once
 from phases import CancelScope
 
 
 @attrs.frozen
 class Step(JsonObject):
-    """A rule that a lookup reaches.
+    """A policy rule evaluated during a lookup.
 
     Args:
         rule: the rule.
-        passed: why the kernel goes on to the next rule, or None if this rule decides.
-        route: the longest match in the rule's table, or None if there is none or the rule doesn't look up a table.
+        passed: why the lookup continues with the next rule, or None if it ends here.
+        route: the longest match in the rule's table, or None if nothing matches or the rule doesn't look up a table.
     """
 
     json_names = ("preference", "rule", "passed", "route")
@@ -44,26 +45,26 @@ class Step(JsonObject):
 
     @property
     def preference(self) -> int:
-        """Return the preference of the rule."""
+        """Return the rule's preference."""
         return self.rule.preference
 
 
 @attrs.frozen
 class ExplainedLookup:
-    """A lookup, with all rules that it reaches.
+    """A lookup and every rule evaluated for it.
 
     Args:
-        classification: what the kernel's answer means.
-        steps: the rules up to the one that decides, according to the tables.
-        sources: the sources that the kernel may choose if the lookup has no source.
-        is_modelled: whether the model gives the same result as the kernel.
-        sends: whether packets use the lookup. If not, it only chooses the source of a connection, which then makes
-            another lookup.
+        classification: the classification of the kernel's result.
+        steps: the evaluated rules, ending with the one that determines the model's result.
+        sources: the source addresses that the kernel may select if the lookup has none.
+        is_modelled: whether the model returns the same result as the kernel.
+        sends: whether packets are sent according to this lookup. If not, it only selects the source address for a
+            second lookup.
     """
 
     classification: Classification
     steps: tuple[Step, ...]
-    sources: tuple[IPv4Address, ...]
+    sources: tuple[IpAddress, ...]
     is_modelled: bool
     sends: bool
 
@@ -77,18 +78,18 @@ class ExplainedLookup:
 
 @attrs.frozen
 class Explanation:
-    """The path that packets to an address take.
+    """A trace of the lookups for an address.
 
     Args:
         address: the destination.
-        expected: the expected CIDRs that contain the address. If there are none, the address is judged as if it were
+        expected: the expected CIDRs that contain the address. If there are none, the address is evaluated as if it were
             expected.
-        default_devs: the uplinks, sorted, or empty if there is no default route to compare with.
-        lookups: the lookups that a socket makes, in order.
-        is_torn: whether the host changed during every read, so that the result may combine several moments.
+        default_devs: sorted names of the uplinks, or empty if there is no default route to compare with.
+        lookups: the lookups performed by a socket, in order.
+        is_torn: whether the host changed during every read, so that the result may be inconsistent.
     """
 
-    address: IPv4Address
+    address: IpAddress
     expected: tuple[ExpectedCidr, ...]
     default_devs: tuple[str, ...]
     lookups: tuple[ExplainedLookup, ...]
@@ -109,19 +110,22 @@ class Explanation:
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
-# The facts for an explanation: the state, all entries, whether local and main share one trie, and for each lookup its
-# classification and the sources that the kernel chooses.
-_Found = tuple[State, tuple[Route, ...], "bool | None", list[Classification], list[tuple[IPv4Address, ...]]]
+# The input for an explanation: the state, all entries, whether local and main share one trie, and for each lookup the
+# classification and the sources that the kernel selects.
+_Found = tuple[State, tuple[Route, ...], "bool | None", list[Classification], list[tuple[IpAddress, ...]]]
 
 
-def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: CancelScope) -> Explanation:
-    """Follow an address through rules and tables.
+def explain(
+    address: IpAddress, config: Config, backend: RouteBackend, scope: CancelScope, *, ipv4: RouteBackend | None = None
+) -> Explanation:
+    """Trace an address through the rules and tables.
 
     Args:
-        address: the destination, a unicast address.
+        address: destination address (unicast).
         config: the config with the expected CIDRs.
-        backend: the kernel to query.
-        scope: the scope that can cancel the reads.
+        backend: the kernel to query, for the address's family.
+        scope: cancellation scope for the reads.
+        ipv4: the host's IPv4 backend; see ``check_overlap``.
 
     Returns:
         The explanation.
@@ -131,45 +135,43 @@ def explain(address: IPv4Address, config: Config, backend: RouteBackend, scope: 
     """
     overlap = config.route_overlap
     around = tuple(expected for expected in overlap.expected_cidrs if address in expected.cidr)
-    network = IPv4Network(address)
+    family = Family.of(address)
+    network = family.network((int(address), family.bits))
     asked = tuple(dict.fromkeys(attrs.evolve(expected, cidr=network) for expected in around))
     narrowed = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
     anything = attrs.evolve(narrowed, expected_cidrs=(ExpectedCidr(network, ("*",)),))
 
     def read() -> _Found:
-        state = read_once(attrs.evolve(config, route_overlap=narrowed), backend, needs_uplinks=False)
+        state = read_once(attrs.evolve(config, route_overlap=narrowed), backend, ipv4, needs_uplinks=False)
         assert state is not None
         classifications = classify_each(narrowed if state.uplinks else anything, state, int(address))
         chosen = [_chosen_sources(classification.probe, backend) for classification in classifications]
-        return state, backend.routes(), are_merged(state.addresses, backend), classifications, chosen
+        merged = are_merged(state.addresses, backend) if family is Family.IPV4 else False
+        return state, backend.routes(), merged, classifications, chosen
 
-    found, why_torn = at_one_moment(backend, narrowed.judged, scope, read)
+    found, why_torn = at_one_moment(both(backend, ipv4), narrowed.judged, scope, read)
     state, routes, merged, classifications, chosen = found
     fib = attrs.evolve(state, routes=routes).fib
     if merged is not None:
         fib = attrs.evolve(fib, is_merged=merged)
+    look_up = modelled_lookups(fib)
 
-    def model(addresses: Sequence[IPv4Address], **flow: Any) -> list[Lookup]:
-        return [fib.lookup(address, **flow) for address in addresses]
-
-    modelled = in_turn(model, fib.routes)
-
-    def explained(classification: Classification, sources: tuple[IPv4Address, ...]) -> ExplainedLookup:
+    def explained(classification: Classification, sources: tuple[IpAddress, ...]) -> ExplainedLookup:
         lookup, source, is_tcp = classification.probe
         steps = [*_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))]
-        is_modelled = lookup in modelled([address], source=source, is_tcp=is_tcp)
-        if is_modelled and lookup.route is not None and lookup.route.destination.prefixlen == 0:
-            # The model knows only the first of several default routes that take turns.
+        is_alike = is_modelled(classification.probe, look_up)
+        if is_alike and lookup.route is not None and lookup.route.destination.prefixlen == 0:
+            # If the kernel alternates between default routes, the model only has the first one.
             steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
         asked = [each.probe for each in classifications]
-        return ExplainedLookup(classification, tuple(steps), sources, is_modelled, sends(classification.probe, asked))
+        return ExplainedLookup(classification, tuple(steps), sources, is_alike, sends(classification.probe, asked))
 
     return Explanation(
         address, around, state.uplinks, tuple(map(explained, classifications, chosen)), why_torn is not None
     )
 
 
-def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IPv4Address, ...]:
+def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...]:
     lookup, source, is_tcp = probe
     route = lookup.route
     if route is None or route.type is RouteType.LOCAL or source is not None:
@@ -180,14 +182,14 @@ def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IPv4Address, .
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
     for rule, is_met, route in fib.come_by(flow):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
-            # For the kernel, this rule decided. In the tables that ip shows, the entry belongs to another rule.
+            # According to the kernel, this rule matched, but ip shows the entry in another rule's table.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
         yield Step(rule, _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback), route)
 
 
 def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
-    """Return why a matching rule doesn't decide, or None if it does."""
+    """Return why a lookup continues after a matching rule, or None if it ends there."""
     if rule.action is RuleAction.NOP:
         return "it does nothing"
     if rule.action is RuleAction.GOTO:

@@ -1,27 +1,27 @@
-"""Pure: define the failures, notes and fixes that a check returns and every output uses."""
+"""Types for a check's findings, notes and fixes, shared by all output formats."""
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import attrs
 
-from hostrouting.config.routing import OverlapMode, StaticRoute
+from hostrouting.config.routing import ExpectedCidr, OverlapMode, StaticRoute
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.events import HostEvent
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject, StrEnum
-from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Table, destination_words
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 
-# Lines for people are shortened; ``ranges`` is complete.
+# Limit for human-readable lines; ``ranges`` is always complete.
 _SHOWN_NETWORKS = 16
 
 
 class Verdict(StrEnum):
-    """The result of a check in one word. If it is ``unknown``, the ``reason`` in the report says why."""
+    """The result of a check. If it is ``unknown``, the report's ``reason`` says why."""
 
     OK = "ok"
     OVERLAP = "overlap"
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
 
 class UnknownReason(StrEnum):
-    """A reason why nothing could be judged."""
+    """The reason for an ``unknown`` verdict."""
 
     NO_DEFAULT_ROUTE = "no-default-route"
     CONTESTED_DEFAULT = "contested-default"
@@ -41,7 +41,7 @@ class UnknownReason(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """A way in which an expected CIDR fails."""
+    """A type of failure."""
 
     OVERLAP = "OVERLAP"
     NO_ROUTE = "NO-ROUTE"
@@ -49,7 +49,7 @@ class FindingKind(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """A reason for a note, which isn't a failure."""
+    """A type of note."""
 
     LOCAL = "LOCAL"
     BROADCAST = "BROADCAST"
@@ -69,52 +69,53 @@ class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
-        kind: why it fails: ``OVERLAP`` if packets leave through another interface, ``NO-ROUTE`` if there is no route,
-            or ``BLACKHOLE`` if packets are discarded.
-        cidr: the expected CIDR, masked.
+        kind: type of failure: ``OVERLAP`` if packets leave through the wrong interface, ``NO-ROUTE`` if there is no
+            route, or ``BLACKHOLE`` if packets are discarded.
+        cidr: the expected CIDR, without host bits.
         probe: the first failing address.
-        devs: the interfaces that packets leave through, sorted, or empty if they don't leave.
-        expected_devs: the uplinks, sorted, or the patterns that the config names for this CIDR.
-        source: the source from which connections fail, or null if unconnected packets fail.
-        ranges: the failing part, as the fewest CIDRs.
-        route: the entry that wins for ``probe`` or discards its packets, as ``ip route show`` prints it, or null if
-            there is none or a policy rule decides.
-        fix: the entries that fix a part of this failure. Together they fix everything that routes can fix.
-        shadowed: the failing part as fewer prefixes, which include the local and broadcast addresses between them. Not
-            part of the JSON.
-        discarded_by: the types of the entries that discard packets. Not part of the JSON.
-        behind: the interfaces that packets would leave through if the winning routes were removed, sorted. Not part of
-            the JSON.
+        devs: sorted names of the interfaces that packets leave through, or empty if they are discarded or have no
+            route.
+        expected_devs: sorted names of the uplinks, or the config's interface patterns for this CIDR.
+        source: source address of the failing connections, or null if unconnected packets fail.
+        ranges: the failing addresses, as the fewest CIDRs.
+        route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no entry matches or a
+            policy rule discards the packets.
+        fix: the entries that fix this failure, as far as routes can fix it.
+        shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent local and broadcast
+            addresses. Not included in the JSON.
+        discarded_by: types of the entries that discard packets. Not included in the JSON.
+        behind: sorted names of the interfaces that packets would use if the matching routes were removed. Not included
+            in the JSON.
     """
 
     json_names = ("kind", "cidr", "probe", "devs", "expected_devs", "source", "ranges", "route", "fix", "message")
 
     kind: FindingKind
-    cidr: IPv4Network
-    probe: IPv4Address
+    cidr: IpNetwork
+    probe: IpAddress
     devs: tuple[str, ...]
     expected_devs: tuple[str, ...]
-    ranges: tuple[IPv4Network, ...]
+    ranges: tuple[IpNetwork, ...]
     route: Route | None
-    shadowed: tuple[IPv4Network, ...]
+    shadowed: tuple[IpNetwork, ...]
     discarded_by: tuple[RouteType, ...] = ()
-    source: IPv4Address | None = None
+    source: IpAddress | None = None
     fix: tuple[StaticRoute, ...] = ()
     behind: tuple[str, ...] = ()
 
     @property
     def message(self) -> str:
-        """Return the finding as one line."""
+        """Return a one-line description of the finding."""
         return f"{self.failure}; {self.cause}" if self.cause else self.failure
 
     @property
     def failure(self) -> str:
-        """Return the line without the cause."""
+        """Return the description without the cause."""
         subject, expected = f"{self.kind}: expected CIDR {self.cidr} (probe {self.probe})", ",".join(self.expected_devs)
         if self.kind is FindingKind.OVERLAP:
             text = f"{subject} routes via {','.join(self.devs) or 'no device'}, expected {expected}"
         elif self.kind is FindingKind.NO_ROUTE:
-            text = f"{subject} has no IPv4 route; expected via {expected}"
+            text = f"{subject} has no {Family.of(self.cidr)} route; expected via {expected}"
         else:
             types = ",".join(sorted(type_.name.lower() for type_ in self.discarded_by))
             text = f"{subject} is discarded by {types}; expected via {expected}"
@@ -126,122 +127,112 @@ class Finding(JsonObject):
 
     @property
     def cause(self) -> str:
-        """Return the entry or policy rule that decides, or an empty string if there is none."""
+        """Return the matching entry or policy rule, or an empty string if there is none."""
         return "" if self.kind is FindingKind.NO_ROUTE else f"by {self.route or 'a policy rule'}"
 
 
 @attrs.frozen
 class Note(JsonObject):
-    """A fact that is worth knowing but isn't a failure.
+    """An informational message that isn't a failure.
 
     Args:
-        kind: the subject of the note. docs/reference/report.md describes each one.
+        kind: type of note; see docs/reference/report.md for a description of each type.
         message: one line of text.
-        cidr: the expected CIDR that the note is about, masked, or null if it is about all of them.
-        devs: the interfaces that the note is about, sorted.
-        ranges: the part of the CIDR that the note is about, as the fewest CIDRs.
+        cidr: the expected CIDR without host bits, or null if the note applies to all of them.
+        devs: sorted names of the interfaces involved.
+        ranges: the affected addresses, as the fewest CIDRs.
     """
 
     kind: NoteKind
     message: str
-    cidr: IPv4Network | None = None
+    cidr: IpNetwork | None = None
     devs: tuple[str, ...] = ()
-    ranges: tuple[IPv4Network, ...] = ()
+    ranges: tuple[IpNetwork, ...] = ()
 
 
 class Obstacle(NamedTuple):
-    """A reason why no route in table main fixes certain addresses.
+    """The reason why no route in table main can fix some addresses.
 
     Args:
-        reason: the reason, together with the fix unless a policy rule is the reason.
-        preference: the preference of the policy rule that decides instead, or None if no rule does.
-        table: the table that this rule names, in which a route could fix the addresses, or None if there is no such
-            table.
-        next_hops: the next hops of the default route, which such a route would use.
+        reason: the reason, including how to fix it unless the cause is a policy rule.
+        rule: the policy rule that takes precedence, or None if the cause isn't a rule.
+        next_hops: the default route's next hops, to use in a route in the rule's table.
+        family: the rule's family.
     """
 
     reason: str
-    preference: int | None = None
-    table: int | None = None
+    rule: Rule | None = None
     next_hops: tuple[NextHop, ...] = ()
-
-    @classmethod
-    def of_rule(cls, reason: str, rule: Rule, next_hops: tuple[NextHop, ...]) -> Obstacle:
-        """Return the obstacle for a policy rule."""
-        leads = rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL)
-        return cls(reason, rule.preference, rule.table if leads else None, next_hops if leads else ())
-
-    def commands(self, cidr: str) -> tuple[str, ...]:
-        """Return commands, each of which lets a CIDR bypass the policy rule on its own.
-
-        Args:
-            cidr: the CIDR, or a placeholder for it.
-        """
-        from shlex import quote
-
-        found = []
-        if self.table is not None:
-            named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in self.next_hops]
-            hops = [hop.words() + (" onlink" if hop.onlink else "") for hop in named]
-            next_hops = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
-            found.append(f"ip route add {cidr} table {self.table} {next_hops}")
-        if self.preference:
-            found.append(f"ip rule add to {cidr} lookup main pref {self.preference - 1}")
-        return tuple(found)
+    family: Family = Family.IPV4
 
     def sentence(self, cidr: str) -> str:
-        """Return the reason together with the fix.
+        """Return the reason and alternative commands that make a CIDR bypass the policy rule.
 
         Args:
             cidr: the CIDR, or a placeholder for it.
         """
-        if self.preference is None:
+        rule, family = self.rule, self.family
+        if rule is None:
             return self.reason
-        commands = ", or: ".join(self.commands(cidr))
-        return f"{self.reason}: {f'{commands}; then check again' if commands else 'change that rule'}"
+        from shlex import quote
+
+        commands = []
+        ip = "ip -6" if family is Family.IPV6 else "ip"
+        if rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL):
+            named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in self.next_hops]
+            hops = [hop.words(family) + (" onlink" if hop.onlink else "") for hop in named]
+            next_hops = hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
+            # The table may already contain this CIDR. For IPv6, the kernel refuses a second route with the same metric,
+            # and prefers our metric to the usual 1024. For IPv4, the usual metric is 0, and the first route wins.
+            verb, metric = ("add", f" metric {family.usual_metric}") if family is Family.IPV6 else ("prepend", "")
+            commands.append(f"{ip} route {verb} {cidr} table {rule.table} {next_hops}{metric}")
+        if rule.preference:
+            commands.append(f"{ip} rule add to {cidr} lookup main pref {rule.preference - 1}")
+        how = f"{', or: '.join(commands)}; then check again" if commands else "change that rule"
+        return f"{self.reason}: {how}"
 
 
 @attrs.frozen
 class Unfixable(JsonObject):
-    """Failing addresses that can't be fixed with a route in table main that we would propose.
+    """Failing addresses that no proposed route in table main can fix.
 
     Args:
         ranges: the failing addresses.
-        devs: the interfaces that their packets leave through, sorted.
+        devs: sorted names of the interfaces that packets leave through.
         obstacle: the reason.
-        about: the addresses as fewer prefixes, which include the local and broadcast addresses between them, or empty
-            to use ``ranges``.
+        about: a shorter list of prefixes that also includes adjacent local and broadcast addresses, or empty to use
+            ``ranges``.
     """
 
     json_names = ("ranges", "devs", "reason")
 
-    ranges: tuple[IPv4Network, ...]
+    ranges: tuple[IpNetwork, ...]
     devs: tuple[str, ...]
     obstacle: Obstacle
-    about: tuple[IPv4Network, ...] = attrs.field(default=(), eq=False)
+    about: tuple[IpNetwork, ...] = attrs.field(default=(), eq=False)
 
     @property
     def reason(self) -> str:
-        """Return the reason and the fix.
+        """Return the reason and how to fix it.
 
-        If there are several prefixes, the commands contain ``CIDR`` as a placeholder.
+        With several prefixes, the commands contain the placeholder ``CIDR``.
         """
         return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the fewest prefixes to name, with single addresses written without a length."""
-        return tuple(str(part).removesuffix("/32") for part in self.about or self.ranges)
+        """Return the fewest prefixes to display, omitting the length of a single address."""
+        return tuple(map(destination_words, self.about or self.ranges))
 
 
 @attrs.frozen
 class Fix(JsonObject):
-    """The common fix for all failures of a check.
+    """A fix for all failures found by a check.
 
     Args:
         routes: the fewest entries that cover the failing addresses without affecting any others.
         unfixable: the failures that these entries don't fix.
-        consequences: other traffic that the entries move to another interface, one line each.
+        consequences: unrelated traffic that the entries move to another interface, one line each.
     """
 
     routes: tuple[StaticRoute, ...] = ()
@@ -250,7 +241,7 @@ class Fix(JsonObject):
 
 
 class Outlook(StrEnum):
-    """The change of the verdict after an event."""
+    """The effect of an event on the verdict."""
 
     SAME = "same"
     RESTORED = "restored"
@@ -260,19 +251,19 @@ class Outlook(StrEnum):
 
 @attrs.frozen
 class EventVerdict(JsonObject):
-    """The verdict right after an event, and the verdict once other programs have reacted to it.
+    """The verdicts immediately after an event and after other programs have reacted to it.
 
     Args:
         event: the event.
-        outlook: ``same`` if the verdict doesn't change, ``restored`` if it changes until programs restore routes,
-            ``lasting`` if it changes permanently, or ``untold`` if it can't be predicted.
-        verdict: the result of a check right after the event.
-        findings: the failures right after the event, without fixes.
+        outlook: ``same`` if the verdict doesn't change, ``restored`` if it only changes until programs restore the
+            routes, ``lasting`` if it changes permanently, or ``untold`` if it can't be predicted.
+        verdict: result of a check immediately after the event.
+        findings: failures immediately after the event, without fixes.
         reason: why the verdict is ``unknown`` or can't be predicted, or null if it is known.
-        restored_by: the programs that restore routes afterwards, in order, or empty if none does until the interface or
-            the host is set up again.
-        lasting_verdict: the result of a check after these programs have restored routes.
-        lasting_findings: the failures that remain after that, without fixes.
+        restored_by: the programs that then restore routes, in order, or empty if routes stay missing until the
+            interface or the host is reconfigured.
+        lasting_verdict: result of a check after these programs have restored the routes.
+        lasting_findings: the failures remaining after that, without fixes.
     """
 
     event: HostEvent
@@ -286,8 +277,27 @@ class EventVerdict(JsonObject):
 
     @property
     def is_risk(self) -> bool:
-        """Return whether an expected CIDR fails permanently, and not only for lack of a default route."""
+        """Return whether an expected CIDR fails permanently, for reasons other than a missing default route."""
         return self.outlook is Outlook.LASTING and bool(self.lasting_findings)
+
+
+@attrs.frozen
+class FamilyVerdict(JsonObject):
+    """The verdict for the CIDRs in one address family.
+
+    Args:
+        family: the family. Not included in the JSON object, because the report uses it as the object's key.
+        verdict: the verdict.
+        default_devs: sorted names of the uplinks, or empty if the check couldn't run.
+        reason: why the verdict is ``unknown``, or null if it isn't.
+    """
+
+    json_names = ("verdict", "default_devs", "reason")
+
+    family: Family
+    verdict: Verdict
+    default_devs: tuple[str, ...]
+    reason: str | None
 
 
 @attrs.frozen
@@ -295,21 +305,23 @@ class OverlapReport(JsonObject):
     """The result of a check.
 
     Args:
-        verdict: ``overlap`` if there are findings, ``unknown`` if nothing could be judged, otherwise ``ok``.
-        mode: how a failure affects the node: ``WARN`` only reports it, and ``STRICT`` stops the node from starting.
-        time: when the kernel was queried, in RFC 3339 format, in UTC and without fractions of a second.
+        verdict: ``overlap`` if there are findings, ``unknown`` if the check couldn't run, otherwise ``ok``.
+        mode: what happens on failure: ``WARN`` only reports it, and ``STRICT`` prevents the node from starting.
+        time: timestamp of the check in RFC 3339 format, in UTC and without fractional seconds.
         host: the name of the host.
-        default_devs: the uplinks, sorted. These are the interfaces of the default route or those that the config names.
-            Empty if nothing was judged.
-        findings: the failures, ordered as in the config and by address within a CIDR.
-        notes: the facts that are worth knowing but aren't failures.
-        reason_kind: the kind of the reason if the verdict is ``unknown``, otherwise None.
-        reason_detail: details of the reason.
-        cidrs: the CIDRs that were checked.
-        fix: the common fix for all failures. Not part of the JSON, in which each failure has its own fix.
-        changes: the changes made by the task that ran the check. Not part of the JSON, which is the same for every
+        default_devs: sorted names of the uplinks: the interfaces used by the default route or named in the config.
+            Empty if the verdict is ``unknown``.
+        findings: the failures, in config order and by address within a CIDR.
+        notes: informational messages that aren't failures.
+        reason_kind: why the verdict is ``unknown``, or None for other verdicts.
+        reason_detail: details about the reason.
+        expected: the CIDRs that were checked, with their interfaces if the config names any.
+        families: the verdict for each family, if IPv6 CIDRs are expected. The report's verdict is the worst of these.
+            If it is ``unknown`` because of one family, there may still be findings in the other.
+        fix: a fix for all failures. Not included in the JSON, in which each finding has its own fix.
+        changes: changes made by the task that ran the check. Not included in the JSON, which doesn't depend on the
             task.
-        events: the verdict after each possible event, or null if predictions weren't requested.
+        events: the predicted verdict after each possible event, or null if not requested.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -324,35 +336,54 @@ class OverlapReport(JsonObject):
     notes: tuple[Note, ...] = ()
     reason_kind: UnknownReason | None = None
     reason_detail: str = ""
-    cidrs: tuple[IPv4Network, ...] = ()
+    expected: tuple[ExpectedCidr, ...] = ()
+    families: tuple[FamilyVerdict, ...] = ()
     fix: Fix = attrs.field(factory=Fix)
     changes: Changes = attrs.field(factory=Changes)
     events: tuple[EventVerdict, ...] | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON, including the families if IPv6 CIDRs are expected."""
+        families = {str(each.family).lower(): each.to_json() for each in self.families}
+        return super().to_json() | ({"families": families} if families else {})
+
+    @property
+    def cidrs(self) -> tuple[IpNetwork, ...]:
+        """Return the CIDRs that were checked, without duplicates."""
+        return tuple(dict.fromkeys(each.cidr for each in self.expected))
+
+    def verdict_on(self, cidr: IpNetwork) -> Verdict:
+        """Return the verdict for an expected CIDR."""
+        if any(finding.cidr == cidr for finding in self.findings):
+            return Verdict.OVERLAP
+        of_family = (each.verdict for each in self.families if each.family is Family.of(cidr))
+        is_unknown = next(of_family, self.verdict) is Verdict.UNKNOWN
+        return Verdict.UNKNOWN if is_unknown else Verdict.OK
+
     @property
     def is_one_event_away(self) -> bool | None:
-        """Return whether a single event would break an expected CIDR for good, or None if no events were requested."""
+        """Return whether a single event would permanently break an expected CIDR, or None if not predicted."""
         return None if self.events is None else any(each.is_risk for each in self.events)
 
     @property
     def reason(self) -> str | None:
-        """Return why nothing could be judged, in a line that begins with the kind, or None if there is a verdict."""
+        """Return why the verdict is ``unknown``, prefixed with the kind of reason, or None for other verdicts."""
         if self.reason_kind is None:
             return None
         return f"{self.reason_kind}: {self.reason_detail}" if self.reason_detail else str(self.reason_kind)
 
 
 class RouteOverlapError(HostRoutingError):
-    """The error of a check in STRICT mode that found failures or couldn't judge anything.
+    """The error for a check in STRICT mode that found failures or couldn't reach a verdict.
 
     Args:
-        message: a line for each finding, or the reason why nothing could be judged.
+        message: one line per finding, or the reason why the verdict is ``unknown``.
         report: the result of the check.
-        warnings: other problems that keep the installation from working, one sentence each.
+        warnings: other problems that prevent the installation from working, one sentence each.
         hint: what to do next.
 
-    The error also has the attributes ``findings``, ``reason`` and ``fix`` of the report. ``fix`` is None if nothing
-    could be judged.
+    The error also has the report's attributes ``findings``, ``reason`` and ``fix``. ``fix`` is None if the verdict is
+    ``unknown`` and there are no findings.
     """
 
     def __init__(self, message: str, report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
@@ -361,7 +392,7 @@ class RouteOverlapError(HostRoutingError):
         self.warnings = warnings
         self.findings: tuple[Finding, ...] = report.findings
         self.reason: str | None = report.reason
-        self.fix: Fix | None = None if report.verdict is Verdict.UNKNOWN else report.fix
+        self.fix: Fix | None = None if report.verdict is Verdict.UNKNOWN and not report.findings else report.fix
 
     def __reduce__(self) -> tuple[type[RouteOverlapError], tuple[str, OverlapReport], dict[str, Any]]:
         return type(self), (self.message, self.report), vars(self)

@@ -1,4 +1,4 @@
-"""Judge many hosts from their snapshots, and group the hosts that have the same result."""
+"""Check many hosts using their snapshots, and group hosts with the same result."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
-from ipaddress import IPv4Network
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -19,10 +18,11 @@ import attrs
 
 from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.kernel.snapshot_backend import backends_of
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
-from hostrouting.overlap.check import check_overlap, unjudged
+from hostrouting.overlap.check import check_families, unjudged
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 from phases import CancelScope
 
@@ -32,52 +32,50 @@ if TYPE_CHECKING:
     SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
     # Each source with its number.
     _Sources = tuple[tuple[int, SnapshotSource], ...]
-    # The result that all hosts of a group share, and for each group the report of its first host and the names of all
-    # hosts.
+    # Maps a group's shared result to its first host's report and the names of all its hosts.
     _Signature = tuple[Verdict, tuple["GroupFailure", ...], tuple[StaticRoute, ...], UnknownReason | None, bool | None]
     _Groups = dict[_Signature, tuple[OverlapReport, list[str]]]
 
-# The number of snapshots in a portion, and the maximum number of portions in progress.
+# Snapshots per portion, and the maximum number of portions in progress.
 _AT_ONCE, _UNDER_WAY = 16, 64
 
-# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may take any amount of both.
+# A host with 115,000 routes takes 6 s and 190 MiB; a malicious snapshot may need arbitrary time and memory.
 _MIB_MAX = 16
 _SECONDS_A_MIB, _MEMORY_A_BYTE = 0.6, 64
-# A host with 200 interfaces has 800 possible events.
+# There are 800 possible events on a host with 200 interfaces.
 _TIMES_WITH_EVENTS = 10
 
-# The stack of a thread (8 MiB), and the address space that glibc reserves for its arena (twice 64 MiB until it is
-# aligned).
+# A thread's stack (8 MiB), and the address space that glibc reserves for its arena (twice 64 MiB, to align it).
 _THREAD_BYTES = 136 << 20
 
 
 @attrs.frozen
 class GroupFailure(JsonObject):
-    """A failure that all hosts of a group have.
+    """A failure shared by all hosts in a group.
 
     Args:
-        kind: the kind of the failure.
+        kind: type of failure.
         cidr: the expected CIDR.
-        devs: the interfaces that packets leave through, and those that would carry them otherwise, sorted, or empty if
-            packets don't leave. Both are listed because it differs from host to host which of eight similar interfaces
-            wins.
+        devs: sorted names of the interfaces that packets leave through, plus those they would use instead, or empty if
+            packets don't leave the host. Both are listed because it may vary between hosts which of eight similar
+            interfaces is used.
     """
 
     kind: FindingKind
-    cidr: IPv4Network
+    cidr: IpNetwork
     devs: tuple[str, ...]
 
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts that share the same verdict, failures and fix, or the same kind of reason.
+    """Hosts with the same verdict, failures and fix, or with the same kind of reason.
 
     Args:
-        verdict: the verdict of each host.
-        failures: the failures of each host.
-        fix: the entries that fix everything that routes can fix.
-        hosts: the names of the hosts, in the order of the snapshots.
-        report: the report of the first host. Details such as addresses may differ on the other hosts.
+        verdict: the verdict for each host.
+        failures: the failures on each host.
+        fix: the entries that fix the failures, as far as routes can fix them.
+        hosts: host names, in the order of the snapshots.
+        report: report for the first host. Details such as addresses may differ on other hosts.
     """
 
     verdict: Verdict
@@ -92,8 +90,7 @@ class FleetReport(JsonObject):
     """The result of ``judge``.
 
     Args:
-        groups: the groups without failures, then those with failures, then those that couldn't be judged. The largest
-            group of each kind comes first.
+        groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size, largest first.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -103,14 +100,14 @@ class FleetReport(JsonObject):
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Return how many hosts have each verdict."""
+        """Return the number of hosts for each verdict."""
         return {
             verdict: sum(len(group.hosts) for group in self.groups if group.verdict is verdict) for verdict in Verdict
         }
 
     @property
     def one_event_away(self) -> int | None:
-        """Return how many hosts a single event would break permanently, or None if no events were requested."""
+        """Return the number of hosts that a single event would break permanently, or None if not predicted."""
         told = [group for group in self.groups if group.report.events is not None]
         return sum(len(group.hosts) for group in told if group.report.is_one_event_away) if told else None
 
@@ -124,28 +121,28 @@ def judge(
     scope: CancelScope | None = None,
     one_event: bool = False,
 ) -> FleetReport:
-    """Judge the snapshots of many hosts, and group the hosts by result.
+    """Check the snapshots of many hosts, and group the hosts by result.
 
     Args:
-        snapshots: the output of ``hostrouting snapshot`` from each host, as the path of a file, as a document, or as a
-            ``Snapshot``. The workers of an executor must be able to read the file. A document without a host name gets
-            the name of its file, without ``.json``.
-        config: the config with the expected CIDRs, which is the same for every host.
-        executor: the executor that runs the work, such as Dask's ``distributed.Client().get_executor()`` on a cluster.
-            It isn't shut down. If None, one process runs on each core of this machine.
-        max_mib: the maximum size of a file in MiB. For processes on this machine, it also limits the time and the
-            memory for each snapshot.
-        scope: the scope that can cancel the work, and that receives its progress.
-        one_event: whether to group hosts also by whether a single event would break them permanently, which takes
-            several times as long.
+        snapshots: the output of ``hostrouting snapshot`` from each host, as a path, a document, or a ``Snapshot``. An
+            executor's workers must be able to read the files. If a document has no host name, its file name without
+            ``.json`` is used.
+        config: the config with the expected CIDRs, used for every host.
+        executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a cluster. It isn't
+            shut down. If None, one process per core is started on this machine.
+        max_mib: maximum file size in MiB. Without an executor, this also determines the time and memory limits for each
+            snapshot.
+        scope: cancellation scope, which also receives progress updates.
+        one_event: whether to also predict if a single event would break a host permanently, and group hosts by the
+            result. This takes several times as long.
 
     Returns:
-        The groups. A snapshot that can't be read is ``unknown``, with a reason that begins with ``no-snapshot``. The
-        reason begins with ``check-failed`` if judging it takes too much time or memory, or ends a process on this
-        machine.
+        The groups. For an unreadable snapshot, the verdict is ``unknown`` and the reason starts with ``no-snapshot``.
+        The reason starts with ``check-failed`` if the check exceeds its time or memory limit or kills its worker
+        process.
 
     Raises:
-        HostRoutingError: a worker of the executor died, for example for lack of memory.
+        HostRoutingError: one of the executor's workers died, for example because it ran out of memory.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     scope = CancelScope() if scope is None else scope
@@ -153,7 +150,7 @@ def judge(
     groups: _Groups = {}
     done = 0
     left = enumerate(snapshots, 1)
-    portions = map(_Portion, iter(lambda: tuple(islice(left, _AT_ONCE)), ()))
+    portions = iter(lambda: tuple(islice(left, _AT_ONCE)), ())
     if executor is None:
         seconds = max_mib * _SECONDS_A_MIB * (_TIMES_WITH_EVENTS if one_event else 1)
         work = _Work(config, max_mib, seconds, one_event)
@@ -175,12 +172,12 @@ def judge(
 
 @contextmanager
 def _processes(count: int, work: _Work) -> Iterator[Executor]:
-    """Start workers, which end if this block fails or this process is killed."""
+    """Start worker processes that exit if this block fails or this process is killed."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import Pipe
 
     ended, lifeline = Pipe(duplex=False)
-    # A worker starts with the address space of this process and has one more thread.
+    # A worker inherits the address space of this process and starts one more thread.
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     bytes_max = pages * resource.getpagesize() + _THREAD_BYTES + (work.max_mib << 20) * _MEMORY_A_BYTE
     with (
@@ -196,7 +193,7 @@ def _processes(count: int, work: _Work) -> Iterator[Executor]:
 
 
 def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> None:
-    """Set up a worker, which ends with its parent process, reacts to SIGTERM as usual, and has limited memory."""
+    """Initialize a worker: exit with the parent process, restore the default SIGTERM action, and limit memory."""
 
     def await_end() -> None:
         ended.poll(None)
@@ -204,7 +201,7 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
 
     lifeline.close()
     threading.Thread(target=await_end, daemon=True).start()
-    # Ctrl-C reaches all processes of a terminal, but only the parent process may react to it.
+    # Ctrl-C signals the whole foreground process group, but only the parent should handle it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -212,42 +209,55 @@ def _begin_to_work(ended: Connection, lifeline: Connection, bytes_max: int) -> N
     resource.setrlimit(resource.RLIMIT_AS, (min([bytes_max, *allowed]), hard))
 
 
-@attrs.define(eq=False)
-class _Portion:
-    """Snapshots for a worker, and the future of their results."""
+def _results_of(executor: Executor, portions: Iterator[_Sources], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
+    """Yield the results from the caller's executor."""
+    waiting: deque[Future[_Groups]] = deque()
+    try:
+        yield from _results(executor, portions, deque(), waiting, work, scope)
+    except BrokenExecutor as error:
+        raise HostRoutingError(f"can't judge the snapshots: {error}") from error
+    finally:
+        for future in waiting:
+            future.cancel()
 
-    snapshots: _Sources
-    future: Future[_Groups] | None = None
 
-    @property
-    def is_judged(self) -> bool:
-        """Return whether a worker has judged these snapshots."""
-        return self.future is not None and self.future.done() and self.future.exception() is None
-
-    def hand_to(self, pool: Executor, work: _Work) -> Future[_Groups]:
-        """Give these snapshots to a worker, unless one has judged them."""
-        if self.future is None or not self.is_judged:
-            self.future = pool.submit(work, self.snapshots)
-        return self.future
+def _results_here(portions: Iterator[_Sources], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
+    """Yield the results from local processes, including a report for each snapshot that kills its process."""
+    while True:
+        begun: deque[_Sources] = deque()
+        # On failure, the workers exit here. Before Python 3.12, the pool's manager thread then prints a traceback for
+        # each cancelled future.
+        with _processes(len(os.sched_getaffinity(0)), work) as pool:
+            try:
+                yield from _results(pool, portions, begun, deque(), work, scope)
+                return
+            except BrokenExecutor:
+                pass
+        yield from _results_one_by_one(begun, work, scope)
 
 
 def _results(
-    pool: Executor, portions: Iterator[_Portion], begun: deque[_Portion], work: _Work, scope: CancelScope
+    pool: Executor,
+    portions: Iterator[_Sources],
+    begun: deque[_Sources],
+    waiting: deque[Future[_Groups]],
+    work: _Work,
+    scope: CancelScope,
 ) -> Iterator[_Groups]:
-    """Yield the results of the workers in the order of the snapshots, so that every executor gives the same report.
+    """Yield the workers' results in snapshot order, so that the report doesn't depend on the executor.
 
     Args:
         pool: the workers.
-        portions: the portions to start. No more are taken than may be in progress.
-        begun: the portions whose results haven't been yielded yet.
+        portions: the portions to submit. The iterator is consumed lazily to limit the number of portions in progress.
+        begun: receives the submitted portions whose results haven't been yielded yet.
+        waiting: receives the futures of these portions.
         work: the work to run.
-        scope: the scope that can cancel the waits.
+        scope: cancellation scope for the waits.
     """
-    waiting = deque(portion.hand_to(pool, work) for portion in begun)
     while True:
-        for portion in islice(portions, max(0, _UNDER_WAY - len(begun))):
+        for portion in islice(portions, _UNDER_WAY - len(waiting)):
             begun.append(portion)
-            waiting.append(portion.hand_to(pool, work))
+            waiting.append(pool.submit(work, portion))
         if not waiting:
             return
         yield _result(waiting.popleft(), scope)
@@ -261,64 +271,38 @@ def _result(future: Future[_Groups], scope: CancelScope) -> _Groups:
     return future.result()
 
 
-def _results_of(executor: Executor, portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield the results from the workers of the caller's executor."""
-    begun: deque[_Portion] = deque()
-    try:
-        yield from _results(executor, portions, begun, work, scope)
-    except BrokenExecutor as error:
-        raise HostRoutingError(f"can't judge the snapshots: {error}") from error
-    finally:
-        for portion in begun:
-            if portion.future is not None:
-                portion.future.cancel()
-
-
-def _results_here(portions: Iterator[_Portion], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
-    """Yield the results from processes on this machine, with a report for each snapshot that ends its process."""
-    begun: deque[_Portion] = deque()
-    while True:
-        # If this fails, the workers end here. Before Python 3.12, the thread that notices this prints a traceback for
-        # each cancelled future.
-        with _processes(len(os.sched_getaffinity(0)), work) as pool:
+def _results_one_by_one(begun: deque[_Sources], work: _Work, scope: CancelScope) -> Iterator[_Groups]:
+    """Yield the results of portions that were in progress when a worker died, using one process at a time."""
+    while begun:
+        with _processes(1, work) as pool:
             try:
-                yield from _results(pool, portions, begun, work, scope)
-                return
+                while begun:
+                    yield _result(pool.submit(work, begun[0]), scope)
+                    begun.popleft()
             except BrokenExecutor:
-                begun = deque(chain.from_iterable(map(_alone, begun)))
-        _find_culprit(begun, work, scope)
-
-
-def _alone(portion: _Portion) -> Iterable[_Portion]:
-    return (portion,) if portion.is_judged else (_Portion((snapshot,)) for snapshot in portion.snapshots)
-
-
-def _find_culprit(begun: Iterable[_Portion], work: _Work, scope: CancelScope) -> None:
-    """Judge the snapshots that were in progress when a process died, one by one, until one of them ends its process."""
-    with _processes(1, work) as pool:
-        for portion in begun:
-            try:
-                _result(portion.hand_to(pool, work), scope)
-            except BrokenExecutor:
+                pass
+        if begun:
+            portion = begun.popleft()
+            if len(portion) > 1:
+                begun.extendleft((snapshot,) for snapshot in reversed(portion))
+            else:
                 why = "the process that judged it died, for example for lack of memory"
-                portion.future = Future()
-                portion.future.set_result(_grouped(work.row(*snapshot, why) for snapshot in portion.snapshots))
-                return
+                yield _grouped(work.unjudged(*snapshot, why) for snapshot in portion)
 
 
 class _TooSlowError(Exception):
-    """The error for a snapshot that takes more processor time than allowed."""
+    """The error for a snapshot that exceeds its CPU time limit."""
 
 
 @attrs.frozen
 class _Work:
-    """The task of a worker, which is to judge snapshots and group them.
+    """A worker's task: check a batch of snapshots and group the results.
 
     Args:
         config: the config with the expected CIDRs.
-        max_mib: the maximum size of a file in MiB.
-        seconds: the maximum processor time for each snapshot, or 0 for no limit.
-        one_event: whether to predict events as well.
+        max_mib: maximum file size in MiB.
+        seconds: CPU time limit for each snapshot, or 0 for no limit.
+        one_event: whether to also predict verdicts after events.
     """
 
     config: Config
@@ -329,9 +313,11 @@ class _Work:
     def __call__(self, snapshots: _Sources) -> _Groups:
         return _grouped(self._judge_one(*snapshot) for snapshot in snapshots)
 
-    def row(self, number: int, given: SnapshotSource, why: str) -> OverlapReport:
-        """Return the report of a snapshot that couldn't be judged."""
-        return unjudged(self.config.route_overlap, UnknownReason.CHECK_FAILED, why, host=_name_of(number, given))
+    def unjudged(
+        self, number: int, given: SnapshotSource, why: str, kind: UnknownReason = UnknownReason.CHECK_FAILED
+    ) -> OverlapReport:
+        """Return the report for a snapshot that couldn't be checked."""
+        return attrs.evolve(unjudged(self.config.route_overlap, kind, why), host=_name_of(number, given))
 
     def _judge_one(self, number: int, given: SnapshotSource) -> OverlapReport:
         try:
@@ -341,11 +327,10 @@ class _Work:
             why = f"judging it takes more than {self.seconds:g} s of processor time"
         except MemoryError:
             why = "judging it takes more memory than a process may have"
-        # The memory for judging it is free again here.
-        return self.row(number, given, why)
+        # At this point, the memory used by the check has been freed.
+        return self.unjudged(number, given, why)
 
     def _judge_unlimited(self, number: int, given: SnapshotSource) -> OverlapReport:
-        name = _name_of(number, given)
         try:
             if isinstance(given, Snapshot):
                 snapshot = given
@@ -355,8 +340,9 @@ class _Work:
                 snapshot = Snapshot.load(given, bytes_max=self.max_mib << 20)
         except HostRoutingError as error:
             why = "; ".join(str(error).splitlines())
-            return unjudged(self.config.route_overlap, UnknownReason.NO_SNAPSHOT, why, host=name)
-        report = check_overlap(self.config, SnapshotBackend(snapshot), CancelScope(), host=snapshot.host or name)
+            return self.unjudged(number, given, why, UnknownReason.NO_SNAPSHOT)
+        report = check_families(self.config, backends_of(snapshot), CancelScope())
+        report = attrs.evolve(report, host=snapshot.host or _name_of(number, given))
         if not (self.one_event and report.cidrs):
             return report
         from hostrouting.overlap.one_event import anticipate
@@ -366,9 +352,9 @@ class _Work:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise ``_TooSlowError`` if the block takes more than the given processor time.
+    """Raise ``_TooSlowError`` if the block exceeds a CPU time limit.
 
-    0 means no limit. Only the main thread of a process can be limited this way.
+    0 means no limit. This only works in the main thread of a process.
     """
 
     def stop(*_: object) -> None:
@@ -378,7 +364,7 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGPROF, stop)
-    # The signal repeats, in case Python drops the first exception, for example in a finalizer.
+    # Repeat the signal in case Python drops the first exception, for example in a finalizer.
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
     try:
         yield
@@ -405,5 +391,5 @@ def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
     failures = (
         GroupFailure(each.kind, each.cidr, tuple(sorted((*each.devs, *each.behind)))) for each in report.findings
     )
-    # The connections of a host may fail in the same way from several sources.
+    # Connections from several source addresses may fail in the same way.
     return tuple(dict.fromkeys(failures))

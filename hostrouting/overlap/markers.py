@@ -1,25 +1,33 @@
-"""Write the marker of a check and its JSON report for other programs."""
+"""Write a check's marker file and JSON report for other programs."""
 
 from __future__ import annotations
 
 from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.files import exists, read_text, remove, write_if_changed
 from hostrouting.boot.layout import Layout
+from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.overlap.findings import FindingKind, OverlapReport, UnknownReason, Verdict
 
 
 def marker_text(report: OverlapReport) -> str:
-    """Return the content of the marker: nothing, the failures, ``no-default-route``, or ``check-failed: REASON``."""
-    if report.verdict is not Verdict.UNKNOWN:
-        return "".join(f"{finding.message}\n" for finding in report.findings)
-    if report.reason_kind is UnknownReason.NO_DEFAULT_ROUTE:
-        return f"{report.reason_kind}\n"
-    return f"{' '.join((report.reason or '').split())}\n"
+    """Return the marker's content: empty, the findings, ``no-default-route``, or ``check-failed: REASON``.
+
+    If IPv6 CIDRs are expected, the reasons for both families come first. IPv6's is ``no-default-route: IPv6``.
+    """
+    reasons = {each.family: each.reason for each in report.families} or {Family.IPV4: report.reason}
+    lines = [_reason_line(reason, family) for family, reason in reasons.items() if reason]
+    return "".join(f"{line}\n" for line in (*dict.fromkeys(lines), *(finding.message for finding in report.findings)))
+
+
+def _reason_line(reason: str, family: Family) -> str:
+    if not reason.startswith(UnknownReason.NO_DEFAULT_ROUTE):
+        return " ".join(reason.split())
+    return f"{UnknownReason.NO_DEFAULT_ROUTE}{'' if family is Family.IPV4 else f': {family}'}"
 
 
 def marked_verdict(layout: Layout) -> Verdict | None:
-    """Return the verdict in the marker, or None if there is no marker.
+    """Return the verdict recorded in the marker, or None if there is no marker.
 
     Raises:
         FileError: the marker can't be read.
@@ -36,7 +44,7 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     """Write exactly one marker, ``route-overlap.ok`` or ``route-overlap.detected``, and the report next to it.
 
     Args:
-        layout: the paths of the host's files.
+        layout: paths of the host's files.
         report: the result of the check.
 
     Raises:
@@ -48,6 +56,6 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     if text:
         marker, other = other, marker
     write_if_changed(layout.report, to_json_text(report.to_json()))
-    # Remove the old marker first. A reader then never sees both, and never takes a missing marker for "ok".
+    # Remove the old marker first, so that a reader never sees both. Readers don't treat a missing marker as "ok".
     remove(other)
     write_if_changed(marker, text)

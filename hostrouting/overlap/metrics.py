@@ -1,4 +1,4 @@
-"""Write the metrics of a check in the Prometheus text exposition format 0.0.4.
+"""Write a check's metrics in the Prometheus text exposition format 0.0.4.
 
 docs/reference/watch.md lists the metrics.
 """
@@ -20,10 +20,10 @@ class Metric(NamedTuple):
     """A metric and its samples.
 
     Args:
-        name: the name without the common prefix.
+        name: metric name without the common prefix.
         kind: ``gauge`` or ``counter``.
-        meaning: the help text, which is one sentence.
-        samples: the value for each set of labels. The labels need no escaping.
+        meaning: help text, a single sentence.
+        samples: maps each label set to its value. The labels need no escaping.
     """
 
     name: str
@@ -33,17 +33,16 @@ class Metric(NamedTuple):
 
 
 def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
-    """Return the metrics of a check.
+    """Return a check's metrics.
 
     Args:
         report: the result of the check.
-        time: when the check ran, in seconds since 1970.
+        time: Unix timestamp of the check.
     """
-    failing = {finding.cidr for finding in report.findings}
-    usual = Verdict.UNKNOWN if report.verdict is Verdict.UNKNOWN else Verdict.OK
     verdicts = {
-        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is (Verdict.OVERLAP if cidr in failing else usual))
+        f'{{cidr="{cidr}",verdict="{verdict}"}}': int(verdict is found)
         for cidr in report.cidrs
+        for found in (report.verdict_on(cidr),)
         for verdict in Verdict
     }
     kinds = FindingKind if report.cidrs else ()
@@ -58,10 +57,10 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
 
 
 def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
-    """Return the metrics of a host's gate.
+    """Return the metrics for a host's gate.
 
     Args:
-        layout: the paths of the host's files.
+        layout: paths of the host's files.
         mode: the check's mode.
 
     Raises:
@@ -76,7 +75,7 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
 
 
 def exposition(*metrics: Metric) -> str:
-    """Return metrics as text, except those that have no samples."""
+    """Return metrics in the exposition format, omitting those without samples."""
     lines: list[str] = []
     for name, kind, meaning, samples in metrics:
         if samples:

@@ -1,23 +1,30 @@
-"""Describe the result of a check in plain words for errors, markers and events."""
+"""Format the result of a check as text for errors, markers and events."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from ipaddress import collapse_addresses
+from typing import Any
 
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.routes import destination_words
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
 
-# Lines for people are shortened; ``hostrouting fix`` prints everything.
+# Limits for human-readable lines; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES, _SHOWN_RANGES = 50, 16
 
 
 def summary(report: OverlapReport) -> str:
-    """Return a line for each failure, or one line if nothing fails or nothing could be judged."""
+    """Return one line per finding, preceded by the reason for an ``unknown`` verdict, or a single line for ``ok``."""
+    lines = [finding.message for finding in report.findings]
     if report.verdict is Verdict.UNKNOWN:
-        return f"the check couldn't judge anything: {report.reason}"
-    if report.findings:
-        return "\n".join(finding.message for finding in report.findings)
+        judged = any(each.verdict is not Verdict.UNKNOWN for each in report.families)
+        what = next(str(each.family) for each in report.families if each.reason) if judged else "anything"
+        lines.insert(0, f"the check couldn't judge {what}: {report.reason}")
+    if lines:
+        return "\n".join(lines)
     return f"every expected CIDR leaves by {','.join(report.default_devs)}"
 
 
@@ -25,11 +32,16 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """Return at most two lines with the entries to paste and the addresses that no route fixes."""
-    left = collapse_addresses(network for item in report.fix.unfixable for network in item.ranges)
-    ranges = [str(network).removesuffix("/32") for network in left]
+    """Return up to three lines: the entries to paste, the IPv6 routes, and the addresses that no route can fix."""
+    left = [network for item in report.fix.unfixable for network in item.ranges]
+    ranges = [destination_words(network) for family in Family for network in _collapsed(left, family)]
     says = f"no route fixes {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"
     return [*_pasted(report), *([says] if ranges else [])]
+
+
+def _collapsed(networks: Iterable[IpNetwork], family: Family) -> Iterator[IpNetwork]:
+    of_family: list[Any] = [network for network in networks if Family.of(network) is family]
+    return collapse_addresses(of_family)
 
 
 def _pasted(report: OverlapReport) -> list[str]:
@@ -38,7 +50,7 @@ def _pasted(report: OverlapReport) -> list[str]:
 
 
 def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
-    """Return the first entries as JSON, and a remark about the remaining ones."""
+    """Return the fix's first entries as JSON, and a note with the number of omitted ones."""
     if not report.fix.routes:
         return [], ""
     import json
@@ -49,18 +61,18 @@ def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
 
 
 def reasons(report: OverlapReport) -> list[str]:
-    """Return a line for each reason why no route fixes some addresses."""
+    """Return a line for each group of addresses that no route can fix, with the reason."""
     unfixable = report.fix.unfixable
     return [f"no route fixes {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}" for each in unfixable]
 
 
 def decided_by(rule: Rule) -> str:
-    """Describe the policy rule that decides."""
+    """Describe the matching policy rule."""
     what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
     return f"the policy rule of preference {rule.preference} {what}"
 
 
 def error_text(report: OverlapReport) -> str:
-    """Return the text of an error: the failures or reason, the fix and its consequences, and what no route fixes."""
+    """Return an error message with the failures or reason, the fix, its consequences, and the unfixable addresses."""
     mind = [f"mind: {line}" for line in report.fix.consequences]
     return "\n".join([summary(report), *_pasted(report), *mind, *reasons(report)])

@@ -1,4 +1,4 @@
-"""Static routes, in the steps resolve -> plan -> install -> verify.
+"""Static routes: resolve, plan, install and verify them.
 
-``formats`` writes the same routes for other tools.
+``formats`` renders the same routes for other tools.
 """

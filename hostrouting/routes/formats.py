@@ -1,7 +1,7 @@
-"""Write resolved routes in the formats of other tools: ip-route(8), netplan(5) and systemd.network(5).
+"""Render resolved routes for other tools: ip-route(8), netplan(5) and systemd.network(5).
 
-All functions are pure. A line contains only addresses, numbers and names that ``parse_device`` accepts. The name of an
-inherited interface comes from the kernel, which would allow ``$(reboot)``.
+The output contains only addresses, numbers and names that ``parse_device`` accepts. Inherited interface names come from
+the kernel, which would allow ``$(reboot)``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from hostrouting.model.errors import Refusal, RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import NextHop, Protocol, Route
 
 _IP = """\
 # Each line adds a route until the next boot and never changes an existing one. "File exists": there is one with this
-# destination and metric, ours or another program's; "ip -4 route show exact DESTINATION" shows it.
+# destination and metric, ours or another program's; "ip {} route show exact DESTINATION" shows it.
 """
 
 _NETPLAN = """\
@@ -33,75 +34,75 @@ _NETWORKD = """\
 # "networkctl reconfigure" drops it too, and doesn't read the file.
 """
 
-# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. 1.1 still loses the largest one.
+# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. netplan 1.1 still drops the largest
+# one.
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
 
 def as_ip(routes: Sequence[Route]) -> str:
-    """Write routes as commands that are safe to paste, even if they are pasted twice.
+    """Render routes as commands that are safe to paste, even twice.
 
-    The verb is ``add``, because it refuses routes that exist (EEXIST), while ``replace`` would take over a route from
-    DHCP. The protocol is static, because our next run removes routes with our own protocol.
+    The commands use ``add``, which fails if a route exists (EEXIST), because ``replace`` would overwrite DHCP routes.
+    The protocol is static, because our next run would remove routes with our own protocol.
 
     Args:
-        routes: the result of ``resolve``, in its order.
+        routes: the result of ``resolve``, in the same order.
 
     Returns:
         A comment and a line for each route, or an empty string if there are no routes.
 
     Raises:
-        RouteError: an interface has a name that isn't safe to paste. The error names every route through such an
-            interface.
+        RouteError: an interface name isn't safe to paste. The error lists all routes through such interfaces.
     """
     lines = _each(routes, "as a command", _ip_line)
-    return _IP + "".join(line for _, line in lines) if lines else ""
+    families = " or ".join(sorted({f"-{route.family.value}" for route in routes}))
+    return _IP.format(families) + "".join(line for _, line in lines) if lines else ""
 
 
 def as_netplan(routes: Sequence[Route]) -> str:
-    """Write routes as YAML for a separate netplan file, grouped by interface.
+    """Render routes as YAML for a separate netplan file, grouped by interface.
 
     Args:
         routes: the result of ``resolve``.
 
     Returns:
-        The text of the file, with a comment, or an empty string if there are no routes.
+        The file contents, starting with a comment, or an empty string if there are no routes.
 
     Raises:
-        RouteError: netplan can't express some routes. The error names each of them, with the reason and an alternative.
+        RouteError: netplan doesn't support some routes. The error lists them, each with the reason and an alternative.
     """
     items = _each(routes, "for netplan", _netplan_item)
     if not items:
         return ""
     parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
     for dev, texts in _by_device(items).items():
-        # Without quotes, YAML may read a name as another type, for example 1e3, on or null.
+        # Without quotes, YAML would parse names like 1e3, on or null as other types.
         parts += [f'    "{dev}":\n      routes:\n', *texts]
     return "".join(parts)
 
 
 def as_networkd(routes: Sequence[Route]) -> str:
-    """Write routes as drop-ins of .network files, one for each interface, using nothing newer than systemd 249.
+    """Render routes as drop-ins for .network files, one per interface, compatible with systemd 249 and later.
 
     Args:
         routes: the result of ``resolve``.
 
     Returns:
-        The texts of the files, one after the other, or an empty string if there are no routes. Each starts with a
-        comment that begins with ``# DEVICE:``. A multipath route is listed with the interface of its first hop.
+        The concatenated drop-ins, or an empty string if there are no routes. Each starts with a comment that begins
+        with ``# DEVICE:``. Multipath routes are listed under their first hop's interface.
 
     Raises:
-        RouteError: networkd can't express some routes. The error names each of them, with the reason and an
-            alternative.
+        RouteError: networkd doesn't support some routes. The error lists them, each with the reason and an alternative.
     """
     sections = _by_device(_each(routes, "for systemd-networkd", _networkd_section))
     return "\n".join(_NETWORKD.format(dev=dev) + "\n".join(texts) for dev, texts in sections.items())
 
 
 def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) -> list[tuple[str, str]]:
-    """Return the interface of each route's first hop, and the route's text.
+    """Render each route, and return pairs of its first hop's interface and the text.
 
     Raises:
-        RouteError: ``write`` or ``parse_device`` refused some routes.
+        RouteError: ``write`` or ``parse_device`` rejected some routes.
     """
     written: list[tuple[str, str]] = []
     refusals: list[Refusal] = []
@@ -109,20 +110,13 @@ def _each(routes: Sequence[Route], purpose: str, write: Callable[[Route], str]) 
         try:
             devs = [parse_device(hop.dev or "") for hop in route.hops]
             written.append((devs[0], write(route)))
-        except ValueError as reason:
-            hint = reason.hint if isinstance(reason, _Inexpressible) else ""
-            refusals.append(Refusal(f"can't write {route} {purpose}: {reason}", hint))
+        except RouteError as error:
+            refusals.append(Refusal(f"can't write {route} {purpose}: {error.message}", error.hint))
+        except ValueError as error:
+            refusals.append(Refusal(f"can't write {route} {purpose}: {error}"))
     if refusals:
         raise RouteError.of(refusals)
     return written
-
-
-class _Inexpressible(ValueError):
-    """A reason why the format can't express a route."""
-
-    def __init__(self, reason: str, hint: str) -> None:
-        super().__init__(reason)
-        self.hint = hint
 
 
 def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
@@ -133,19 +127,19 @@ def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _ip_line(route: Route) -> str:
-    return f"ip -4 route add {attrs.evolve(route, protocol=Protocol.STATIC)}\n"
+    return f"ip -{route.family.value} route add {attrs.evolve(route, protocol=Protocol.STATIC)}\n"
 
 
 def _netplan_item(route: Route) -> str:
     if len(route.hops) > 1:
         hint = f"name one dev of {', '.join(route.devs)}, or use networkd or ip"
-        raise _Inexpressible("it has no multipath routes", hint)
+        raise RouteError("it has no multipath routes", hint=hint)
     (hop,) = route.hops
-    if hop.gateway is not None and hop.gateway.version != 4:
-        raise _Inexpressible("it accepts no IPv6 gateway for an IPv4 destination (RFC 8950)", "use networkd or ip")
+    if hop.gateway is not None and hop.gateway.version != route.family.value:
+        raise RouteError("it accepts no IPv6 gateway for an IPv4 destination (RFC 8950)", hint="use networkd or ip")
     if route.metric > _NETPLAN_METRIC_MAX:
         reason = f"it loses metrics above {_NETPLAN_METRIC_MAX}"
-        raise _Inexpressible(reason, "choose a smaller one, or use networkd or ip")
+        raise RouteError(reason, hint="choose a smaller one, or use networkd or ip")
     rows = [f"to: {route.destination}", "scope: link" if hop.gateway is None else f"via: {hop.gateway}"]
     rows += ["on-link: true"] if hop.onlink else []
     rows += _rest(route, "from: ", "mtu: ", "metric: ")
@@ -154,7 +148,10 @@ def _netplan_item(route: Route) -> str:
 
 def _networkd_section(route: Route) -> str:
     rows = ["[Route]", f"Destination={route.destination}"]
-    rows += _networkd_hop(route.hops[0]) if len(route.hops) == 1 else map(_networkd_hop_of_many, route.hops)
+    if len(route.hops) == 1:
+        rows += _networkd_hop(route.hops[0], route.family)
+    else:
+        rows += map(_networkd_hop_of_many, route.hops)
     rows += _rest(route, "PreferredSource=", "MTUBytes=", "Metric=")
     return "\n".join(rows) + "\n"
 
@@ -165,16 +162,16 @@ def _rest(route: Route, source: str, mtu: str, metric: str) -> list[str]:
     return [f"{key}{value}" for key, value in rest if value is not None]
 
 
-def _networkd_hop(hop: NextHop) -> list[str]:
+def _networkd_hop(hop: NextHop, family: Family) -> list[str]:
     if hop.gateway is None:
-        return ["Scope=link"]
-    # If GatewayOnLink= is missing, networkd takes it as "yes" on an interface without a static address, whose gateway
-    # becomes reachable through DHCP.
+        return ["Scope=link"] if family is Family.IPV4 else []
+    # Without GatewayOnLink=, networkd assumes "yes" on interfaces without a static address, although DHCP makes their
+    # gateways reachable.
     return [f"Gateway={hop.gateway}", f"GatewayOnLink={'yes' if hop.onlink else 'no'}"]
 
 
 def _networkd_hop_of_many(hop: NextHop) -> str:
     if hop.gateway is None or hop.onlink:
         what = "without a gateway" if hop.gateway is None else "with an onlink gateway"
-        raise _Inexpressible(f"it has no multipath hops {what}", "name one interface as dev, or use ip")
+        raise RouteError(f"it has no multipath hops {what}", hint="name one interface as dev, or use ip")
     return f"MultiPathRoute={hop.gateway}@{hop.dev} {hop.weight}"

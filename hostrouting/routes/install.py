@@ -1,4 +1,4 @@
-"""Apply a plan to the kernel's routes, and record how to undo each step."""
+"""Apply a plan to the kernel's routing table, with an undo step for each change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
 
 T = TypeVar("T")
 
-# A bulk call can't be interrupted. This number is small enough to cancel quickly, and large enough to be fast.
+# Bulk calls can't be interrupted. This size is small enough for quick cancellation and large enough to be efficient.
 BULK_ROUTES = 256
 
 _DELETIONS_MAX = 4
@@ -26,53 +26,61 @@ _DELETIONS_MAX = 4
 _NAMED_FAILURES_MAX = 5
 
 _REASONS = {
-    errnos.EEXIST: ("another route has its destination and metric", "look at: ip -4 route show {destination}"),
-    errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -4 route get {gateway}"),
+    errnos.EEXIST: ("another route has its destination and metric", "look at: ip -{family} route show {destination}"),
+    errnos.EHOSTUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
+    errnos.ENETUNREACH: ("its gateway can't be reached", "look at: ip -{family} route get {gateway}"),
     errnos.ENODEV: ("there is no such device", "look at: ip link"),
     errnos.ENETDOWN: ("its device is down", "set it up: ip link set {dev} up"),
     errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
-    errnos.ESRCH: ("there is no such route", "look at: ip -4 route show {destination}"),
+    errnos.ESRCH: ("there is no such route", "look at: ip -{family} route show {destination}"),
     errnos.EINVAL: ("the kernel calls it invalid", "check its gateway and source"),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some and run again"),
 }
 
 
 def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo) -> None:
-    """Add routes, then replace routes, then remove routes, so that every destination always has a route.
+    """Add, then replace, then remove routes, so that no destination is ever without a route.
 
     Args:
         plan: the changes to make.
-        backend: the backend that accesses the kernel.
-        scope: the scope, which is checked between bulk calls.
-        undo: receives the steps that undo the changes.
+        backend: the backend for kernel access.
+        scope: the cancel scope, checked between bulk calls.
+        undo: collects the rollback steps for the changes.
 
     Raises:
-        RouteError: the kernel refused a change. ``undo`` has the changes made so far.
+        RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
         _refuse(verb, failures)
-    # Each deletion first reads all our routes. More than a few calls would make the time grow quadratically.
+    # Each deletion first reads all our routes, so the number of calls is limited to avoid quadratic time.
     for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
-        undo.push(partial(_write, backend.add, remove[::-1], "put back", fine=errnos.EEXIST))
+        undo.push(partial(_put_back, backend, remove[::-1]))
         _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
+
+
+def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
+    failures = backend.add(routes)
+    # Those that haven't been removed are there. In IPv6, another program's next hop may have kept their place.
+    there = {route.key for route in backend.our_routes()} if failures else set()
+    _refuse("put back", [each for each in failures if each.errno != errnos.EEXIST or each.route.key not in there])
 
 
 def apply_what_goes(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> tuple[RoutePlan, dict[Route, str]]:
-    """Add and replace the routes that the kernel accepts, and remove routes only if it has accepted all of them.
+    """Add and replace as many routes as the kernel accepts, and remove routes only if it accepts all of them.
 
     Args:
         plan: the changes to make.
-        backend: the backend that accesses the kernel.
-        scope: the scope, which is checked between bulk calls.
-        undo: receives the steps that undo the changes.
+        backend: the backend for kernel access.
+        scope: the cancel scope, checked between bulk calls.
+        undo: collects the rollback steps for the changes.
 
     Returns:
-        The changes that were made, and for each refused route the reason.
+        The changes made, and the reason for each rejected route.
 
     Raises:
-        RouteError: the kernel can't be queried, or doesn't remove a route. ``undo`` has the changes made so far.
+        RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the changes made so far.
     """
     refusals: dict[Route, str] = {}
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
@@ -90,7 +98,7 @@ def apply_what_goes(
 def _add_and_replace(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    """Yield the verb of each bulk call, and the failures that the kernel reported."""
+    """Yield the verb and the failures of each bulk call."""
     added: list[Route] = []
     undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
     for add in _bulks(plan.add, scope):
@@ -104,9 +112,9 @@ def _add_and_replace(
 
 
 def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
-    """Refuse to replace our routes if another program has put a route in the place of one of them.
+    """Raise an error if another program has replaced one of our routes.
 
-    NLM_F_REPLACE ignores the owner, so the kernel would replace that route.
+    NLM_F_REPLACE ignores the owner, so the kernel would overwrite the other program's route.
     """
     there: dict[object, Route] = {}
     for route in backend.routes(Table.MAIN):
@@ -131,15 +139,19 @@ def _refuse(verb: str, failures: Sequence[RouteFailure]) -> None:
     if not failures:
         return
     refusals = [_explain(verb, failure) for failure in failures]
-    # With EACCES the FIB reports a prohibit route; it has nothing to do with our privileges.
+    # From the FIB, EACCES means a prohibit route, not missing privileges.
     errno = failures[0].errno
     raise RouteError.of(refusals, most=_NAMED_FAILURES_MAX, errno=None if errno == errnos.EACCES else errno)
 
 
 def _explain(verb: str, failure: RouteFailure) -> Refusal:
-    # For a bad gateway the kernel has one message but many errnos (fib_check_nh), and ip shows only the message.
+    # For an invalid gateway, the kernel has one message but several errnos (fib_check_nh), and ip shows only the
+    # message.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
-    advice = advice.format(destination=failure.route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev)
+    route = failure.route
+    advice = advice.format(
+        family=route.family.value, destination=route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev
+    )
     return Refusal(f"can't {verb} {failure.route}: {reason} (kernel: {failure.message})", advice)

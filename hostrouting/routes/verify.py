@@ -1,100 +1,119 @@
-"""Check that every route wins, using the tables if they leave no doubt, and otherwise asking the kernel.
+"""Check that every route is in effect, using the tables if they are unambiguous, and kernel lookups otherwise.
 
-Longest-prefix match assigns an address that no longer prefix covers to the entries of one destination. Of these, the
-entry with the lowest metric carries the packets. Cases that aren't as simple are left to the kernel: a custom policy
-rule, an entry of table local around the address, a dead hop, or a second metric.
+If no longer prefix covers an address, longest-prefix match selects the entries with the route's own destination, and
+the lowest metric wins. More complex cases are left to the kernel: custom policy rules, entries in table local that
+cover the address, dead hops, and multiple metrics.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network
 from itertools import chain
 
+from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.errors import Refusal, RouteError
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
-from hostrouting.model.routes import Lookup, NextHop, Route, RouteType, Table
+from hostrouting.model.routes import Lookup, NextHop, Route, Route6, RouteType, Table
 from hostrouting.model.rules import Rule
 
 _NAMED_MAX = 5
 
-# Packets to 0.0.0.0 stay on the host, whatever the tables say (ip_route_output_key_hash_rcu in net/ipv4/route.c).
-_THIS_HOST = (0, 32)
+# Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables (for IPv4, see ip_route_output_key_hash_rcu
+# in net/ipv4/route.c).
+_THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
-def verify_routes(wanted: Sequence[Route], backend: RouteBackend) -> None:
-    """Check that every route wins at an address that no longer prefix covers.
+def verify_routes(wanted: Sequence[Route], *backends: RouteBackend) -> None:
+    """Check that every route is used for an address that no longer prefix covers.
 
     Args:
-        wanted: the routes of table main that must win.
-        backend: the backend that accesses the kernel.
+        wanted: the routes in table main that must be in effect.
+        backends: the backends for kernel access, one for each address family of the routes.
 
     Raises:
-        RouteError: a route doesn't win. Either it is in the table, but a rule, a lower metric or longer prefixes beat
-            it, and the error names the winner; or it was removed again.
+        RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take precedence, and the
+            error names the winner, or the route has been removed again.
     """
-    if not wanted:
-        return
-    local = backend.routes(Table.LOCAL)
-    left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_attributes(Table.MAIN), local=local)
-    if not left:
-        return
-    probes = {route: address for route, address in left if address is not None}
-    answers = backend.lookup(tuple(probes.values()))
-    by_key = {route.key: route for route in wanted}
-    beaten = [each for each in zip(probes, answers, strict=True) if not _is_carried(*each, by_key)]
-    covered = [route for route, address in left if address is None]
-    if not beaten and not covered:
-        return
-    main = backend.routes(Table.MAIN)
-    there = {route.key for route in main}
-    losers = [_beaten(route, answer, is_there=route.key in there) for route, answer in beaten]
-    losers += _covered(covered, main, local)
+    losers: list[Refusal] = []
+    for backend in backends:
+        losers += _losers([route for route in wanted if route.family is backend.family], backend)
     if losers:
         raise RouteError.of(losers, most=_NAMED_MAX)
 
 
-def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[int, IPv4Network, int, int], Route]) -> bool:
-    """Return whether packets use a route, or a wanted route with a lower metric, for which it is the fallback."""
+def _losers(wanted: Sequence[Route], backend: RouteBackend) -> list[Refusal]:
+    if not wanted:
+        return []
+    local = backend.routes(Table.LOCAL)
+    left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_attributes(Table.MAIN), local=local)
+    probes = {route: address for route, address in left if address is not None}
+    answers = backend.lookup(tuple(probes.values())) if probes else ()
+    by_key = {route.key: route for route in wanted}
+    beaten = [each for each in zip(probes, answers, strict=True) if not _is_carried(*each, by_key)]
+    covered = [route for route, address in left if address is None]
+    if not beaten and not covered:
+        return []
+    main = backend.routes(Table.MAIN)
+    there = {route.key for route in main}
+    silent = backend.silent_routers()
+    losers = [_beaten(route, answer, silent, is_there=route.key in there) for route, answer in beaten]
+    return losers + _covered(covered, main, local, backend.family)
+
+
+def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
+    """Return whether packets use a route, or a wanted route to the same destination with a lower metric."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
     return winner.key in wanted and winner.has_same_next_hops(wanted[winner.key])
 
 
-def _beaten(route: Route, answer: Lookup, *, is_there: bool) -> Refusal:
+def _beaten(route: Route, answer: Lookup, silent: Collection[Router], *, is_there: bool) -> Refusal:
+    family = route.family.value
     if not is_there:
         return Refusal(
             f"{route} isn't in the table any more: another program has just removed it", "look at: ip monitor route"
         )
+    if passed_over := [f"{hop.gateway}" for hop in route.hops if (hop.dev, hop.gateway) in silent]:
+        return Refusal(
+            f"{route} is in the table but doesn't win: {' and '.join(passed_over)} doesn't answer, and the kernel uses "
+            f"{answer.route} as long as it forwards no packets",
+            f"look at: ip -6 neigh show {passed_over[0]}",
+        )
+    if isinstance(answer.route, Route6) and answer.route.key == route.key:
+        return Refusal(
+            f"another program has added a next hop to {route}: {answer.route}", "choose another metric or destination"
+        )
     winner = f"by {answer.route}" if answer.route is not None else f"nowhere ({os.strerror(answer.errno or 0)})"
     return Refusal(
         f"{route} is in the table but doesn't win: packets to {answer.address} go {winner}",
-        "look at: ip -4 rule; ip -4 route show table all",
+        f"look at: ip -{family} rule; ip -{family} route show table all",
     )
 
 
-def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route]) -> list[Refusal]:
-    """Return refusals for routes that never win because longer prefixes cover every address.
+def _covered(routes: Sequence[Route], main: Sequence[Route], local: Sequence[Route], family: Family) -> list[Refusal]:
+    """Return refusals for routes that are never used because longer prefixes cover all of their addresses.
 
-    Routes that are covered by our routes or by local addresses are fine.
+    Routes that are covered by our own routes, possibly together with local addresses, are fine.
     """
     places = [numbers(route.destination) for route in routes]
     locals_ = [numbers(route.destination) for route in local]
     ours = [numbers(route.destination) for route in main if route.is_ours and not route.is_dead]
     left_by_locals, left_by_ours = (
-        uncovered_addresses((*places, *locals_)),
-        uncovered_addresses((*places, *locals_, *ours)),
+        uncovered_addresses((*places, *locals_), family.bits),
+        uncovered_addresses((*places, *locals_, *ours), family.bits),
     )
     losers: list[Refusal] = []
     for route, place in zip(routes, places, strict=True):
         if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
-        inside = (r for r in (*main, *local) if r.destination.subnet_of(route.destination))
+        inside = (r for r in (*main, *local) if is_inside(r.destination, route.destination))
         longer = (
             r for r in inside if r.destination != route.destination and not r.is_ours and r.tos == 0 and not r.is_dead
         )
@@ -109,41 +128,46 @@ def unproven(
     rules: Sequence[Rule],
     main: Sequence[tuple[Route, Sequence[Prefix]]],
     local: Iterable[Route],
-) -> list[tuple[Route, IPv4Address | None]]:
-    """Return the routes of which the tables don't prove that they win.
+) -> list[tuple[Route, IpAddress | None]]:
+    """Return the routes that the tables alone don't prove to be in effect.
 
     Args:
-        wanted: the routes of table main that must win.
-        rules: the policy rules, in the order in which the kernel evaluates them.
-        main: the entries of table main, in the kernel's order (``RouteBackend.routes_by_attributes``).
-        local: the entries of table local.
+        wanted: the routes in table main that must be in effect.
+        rules: the policy rules, in evaluation order.
+        main: the entries in table main, in the kernel's order (``RouteBackend.routes_by_attributes``).
+        local: the entries in table local.
 
     Returns:
-        The routes to ask the kernel about, in their order; with custom rules, these are all routes. Each comes with an
-        address that no longer prefix covers, or None if longer prefixes cover all of it.
+        The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are included. Each is
+        paired with an address that no longer prefix covers, or None if longer prefixes cover all of its addresses.
     """
-    # A packet without a tos doesn't match entries that have one, and no packet matches an entry whose hops are all
-    # dead.
+    if not wanted:
+        return []
+    family = wanted[0].family
+    # Packets without a tos don't match entries that have one, and no packet matches an entry whose hops are all dead.
     asked = [(entry, prefixes) for entry, prefixes in main if entry.tos == 0 and not entry.is_dead]
     places = [numbers(route.destination) for route in wanted]
     locals_ = [numbers(entry.destination) for entry in local]
-    uncovered = uncovered_addresses(chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST,)))
-    # With these rules, every packet is looked up in table local first and then in main. Before the first custom rule
-    # exists, the two share one trie, in which the longer prefix wins.
-    winners = _winners(asked) if tuple(rules) == KERNEL_RULES else {}
-    covered_by_local = PrefixSet(locals_).overlaps
-    left: list[tuple[Route, IPv4Address | None]] = []
+    uncovered = uncovered_addresses(
+        chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)), family.bits
+    )
+    # With the default rules, every packet is looked up in table local first and then in main. Until the first custom
+    # rule is added, the two share one trie, in which the longer prefix wins. For IPv6, the tables don't tell whether a
+    # route is used, because the kernel passes over unreachable routers.
+    winners = _winners(asked) if family is Family.IPV4 and tuple(rules) == KERNEL_RULES else {}
+    covered_by_local = PrefixSet(locals_, family.bits).overlaps
+    left: list[tuple[Route, IpAddress | None]] = []
     for route, place in zip(wanted, places, strict=True):
         address, winner = uncovered[place], winners.get(place)
         if address is None:
             left.append((route, None))
         elif winner is None or not _is_as_wanted(winner, route) or covered_by_local(address, address):
-            left.append((route, IPv4Address(address)))
+            left.append((route, family.address(address)))
     return left
 
 
 def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Route]:
-    """Return the entry that wins for each destination, which is the first one with the lowest metric."""
+    """Return the winning entry for each destination: the first one with the lowest metric."""
     winners: dict[Prefix, Route] = {}
     for entry, prefixes in main:
         for prefix in prefixes:
@@ -153,7 +177,7 @@ def _winners(main: Sequence[tuple[Route, Sequence[Prefix]]]) -> dict[Prefix, Rou
 
 
 def _is_as_wanted(entry: Route, route: Route) -> bool:
-    """Return whether an entry is the wanted route and the kernel doesn't skip it."""
+    """Return whether an entry is the wanted route and isn't skipped by the kernel."""
     is_unicast = entry.type is route.type is RouteType.UNICAST and entry.tos == route.tos
     is_same = entry.metric == route.metric and entry.table == route.table
     return is_unicast and is_same and _lead_as_wanted(entry.hops, route.hops)
@@ -161,5 +185,5 @@ def _is_as_wanted(entry: Route, route: Route) -> bool:
 
 @lru_cache
 def _lead_as_wanted(hops: tuple[NextHop, ...], wanted: tuple[NextHop, ...]) -> bool:
-    # With a sysctl (ignore_routes_with_linkdown) the kernel skips a hop without a carrier.
+    # With the sysctl ignore_routes_with_linkdown, the kernel skips hops without a carrier.
     return bool(wanted) and hops == wanted and not any(hop.is_dead or hop.is_linkdown for hop in hops)

@@ -1,1 +1,1 @@
-"""The tasks for a bootstrap program, and functions that examine a host without changing it."""
+"""Tasks for bootstrap programs, and read-only functions for inspecting a host."""

@@ -1,4 +1,4 @@
-"""Convert the arguments that tasks have in common, a config and a host, and refuse other values with a hint."""
+"""Converters for the arguments shared by all tasks (config and host). They reject other types with a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hostrouting.model.text import shown
 
 
 def to_config(value: Config) -> Config:
-    """Return a task's config after checking its type; used as a converter of attrs.
+    """Validate the type of a task's config. Used as an attrs converter.
 
     Raises:
         TypeError: the value isn't a config.
@@ -24,7 +24,7 @@ def to_config(value: Config) -> Config:
 
 
 def to_host(value: Host | None) -> Host:
-    """Return the host that a task works on, which is this host if the value is None; used as a converter of attrs.
+    """Return the host for a task, or this host if the value is None. Used as an attrs converter.
 
     Raises:
         TypeError: the value isn't a host.
@@ -39,11 +39,11 @@ def to_host(value: Host | None) -> Host:
 
 @attrs.frozen
 class ConfigTask:
-    """The fields of every task that takes a config.
+    """Base class for tasks with a config.
 
     Args:
-        config: the wanted config.
-        host: the host to work on; by default this host.
+        config: the config to apply.
+        host: the target host; defaults to this host.
     """
 
     config: Config = attrs.field(converter=to_config)

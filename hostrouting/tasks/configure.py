@@ -1,18 +1,17 @@
-"""The tasks that install something; one function, ``configure``, carries out all of them.
+"""Tasks that install or remove components. All of them are implemented by a single function, ``configure``.
 
-Its steps are: wait for the network -> scripts, units and gate -> routes -> removals -> oneshots -> the check.
+Steps: wait for the network -> scripts, units and gate -> routes -> removals -> check -> oneshots.
 """
 
 from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Sequence
 from functools import partial
 
 import attrs
 
-from hostrouting.boot.files import exists, others_may_write, remove
+from hostrouting.boot.files import exists, remove
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import (
     KUBELET,
@@ -32,7 +31,7 @@ from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.routes import Route, Table
-from hostrouting.overlap.check import check_overlap, nothing_expected, unjudged
+from hostrouting.overlap.check import check_families, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.wording import error_text
@@ -46,14 +45,14 @@ from phases import CancelScope, all_or_nothing, run_child, task
 
 @attrs.frozen
 class ConfigureStaticRoutes(ConfigTask):
-    """Install the static routes of a config, so that longest-prefix match beats a shadowing route.
+    """Install a config's static routes, so that longest-prefix matching prefers them to a shadowing route.
 
-    The task removes our routes from an earlier run that are no longer wanted, and never changes another program's
-    route. On a running STRICT node use ``Configure``, which changes routes and expected CIDRs in one step.
+    Routes from an earlier run that are no longer in the config are removed; other programs' routes are never changed.
+    On a running STRICT node, use ``Configure``, which updates routes and expected CIDRs in one step.
 
     Args:
-        config: the wanted config.
-        host: the host to work on; by default this host.
+        config: the config to apply.
+        host: the target host; defaults to this host.
     """
 
     name = "configure-static-routes"
@@ -62,11 +61,11 @@ class ConfigureStaticRoutes(ConfigTask):
         """Install the routes.
 
         Returns:
-            The routes that were added, replaced, removed and left alone, and the files and units that were changed.
+            The added, replaced, removed and unchanged routes, and the changed files and units.
 
         Raises:
-            RouteError: a route can't be installed or doesn't win; all changes are undone.
-            FileError: a file can't be written, or the lock can't be taken; all changes are undone.
+            RouteError: a route can't be installed or isn't used by the kernel; all changes are rolled back.
+            FileError: a file can't be written, or the lock can't be acquired; all changes are rolled back.
         """
         report = configure(self.config, self.host, scope, ROUTES)
         return attrs.evolve(report.routes, changes=report.changes)
@@ -74,13 +73,13 @@ class ConfigureStaticRoutes(ConfigTask):
 
 @attrs.frozen
 class ConfigureWatch(ConfigTask):
-    """Install the watcher if a config asks for one; otherwise remove it.
+    """Install the watcher if it is enabled in the config; otherwise remove it.
 
-    The watcher works from the manifest of the installation, so it follows the other tasks on its own.
+    The watcher reads the installation's manifest, so it picks up changes made by the other tasks.
 
     Args:
-        config: the wanted config.
-        host: the host to work on; by default this host.
+        config: the config to apply.
+        host: the target host; defaults to this host.
     """
 
     name = "configure-watch"
@@ -92,36 +91,36 @@ class ConfigureWatch(ConfigTask):
             The changes.
 
         Raises:
-            UnitError: systemd refuses, or can't run this Python; all changes are undone.
-            FileError: a file can't be written, or the lock can't be taken; all changes are undone.
+            UnitError: systemd refuses an operation, or can't run this Python; all changes are rolled back.
+            FileError: a file can't be written, or the lock can't be acquired; all changes are rolled back.
         """
         return WatchReport(configure(self.config, self.host, scope, WATCH).changes)
 
 
 @attrs.frozen
 class CheckRouteOverlap(ConfigTask):
-    """Prove that every expected CIDR leaves through the node's uplinks, and write a marker with the result.
+    """Verify that every expected CIDR leaves through the node's uplinks, and write a marker with the result.
 
-    On a running STRICT node use ``Configure``, which changes routes and expected CIDRs in one step.
+    On a running STRICT node, use ``Configure``, which updates routes and expected CIDRs in one step.
 
     Args:
-        config: the expected CIDRs, and the mode, which decides what a failure does.
-        host: the host to work on; by default this host.
+        config: the config with the expected CIDRs, and the mode, which determines what happens on failure.
+        host: the target host; defaults to this host.
     """
 
     name = "check-route-overlap"
 
     def do(self, scope: CancelScope) -> OverlapReport:
-        """Check the expected CIDRs, and install the check for every boot.
+        """Check the expected CIDRs, and install the check so that it runs at every boot.
 
         Returns:
-            The report; in WARN mode it is also returned if something fails.
+            The report. In WARN mode, it is returned even if an expected CIDR fails.
 
         Raises:
-            RouteOverlapError: something fails or nothing could be judged, and the mode is STRICT. The markers are
-                written before that, and nothing is undone.
-            UnitError: the installed routes were rendered with other uplinks; use ``Configure`` to change both parts.
-            FileError: a file can't be written, or the lock can't be taken.
+            RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown. The markers have been
+                written by then, and nothing is rolled back.
+            UnitError: the installed routes were rendered for different uplinks; use ``Configure`` to update both parts.
+            FileError: a file can't be written, or the lock can't be acquired.
         """
         report = configure(self.config, self.host, scope, CHECK)
         return attrs.evolve(report.overlap, changes=report.changes)
@@ -129,36 +128,36 @@ class CheckRouteOverlap(ConfigTask):
 
 @attrs.frozen
 class Configure(ConfigTask):
-    """Install the static routes and the watcher, then prove that every expected CIDR leaves through the uplinks.
+    """Install the static routes and the watcher, then verify that every expected CIDR leaves through the uplinks.
 
-    All of this is one step. Scripts and expected CIDRs are in place before the first route in the kernel changes, so a
-    start of the node is judged either by the old config or by the new one.
+    Everything is updated in one step. Scripts and expected CIDRs are in place before any kernel route changes, so a
+    start of the node is checked against either the old config or the new one.
 
     Args:
-        config: the wanted config.
-        host: the host to work on; by default this host.
+        config: the config to apply.
+        host: the target host; defaults to this host.
     """
 
     name = "configure"
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Install everything, and check last, because the check may raise an error in STRICT mode.
+        """Install everything, and check last because the check may raise an error in STRICT mode.
 
         Returns:
-            The reports on routes, watcher and check, and all changes.
+            The reports for the routes, the watcher and the check, and all changes.
 
         Raises:
-            HostRoutingError: any error of the other tasks; the check doesn't run after a failed installation.
+            HostRoutingError: any of the other tasks' errors. If the installation fails, the check is skipped.
         """
         return configure(self.config, self.host, scope)
 
 
 @attrs.frozen
 class RemoveHostRouting:
-    """Remove everything that was ever installed; no config is needed.
+    """Remove everything that was ever installed. No config is needed.
 
     Args:
-        host: the host to work on; by default this host.
+        host: the target host; defaults to this host.
     """
 
     name = "remove-host-routing"
@@ -169,11 +168,11 @@ class RemoveHostRouting:
         """Remove the installation.
 
         Returns:
-            The routes, files and units that were removed.
+            The removed routes, files and units.
 
         Raises:
             RouteError: a route can't be removed; the table is unchanged.
-            FileError: a file can't be removed or examined; the rest is removed, and a later run continues.
+            FileError: a file can't be removed or inspected; everything else is removed, and the task can be run again.
         """
         report = configure(Config(), self.host, scope)
         if report.warnings:
@@ -185,37 +184,38 @@ class RemoveHostRouting:
 
 
 def configure(config: Config, host: Host, scope: CancelScope, *names: str) -> ConfigureReport:
-    """Apply a config to some parts: install those that it asks for, and remove the others.
+    """Apply a config to the given parts: install those enabled in the config, and remove the others.
 
     Args:
-        config: the wanted config.
-        host: the host to work on.
+        config: the config to apply.
+        host: the target host.
         scope: cancels the run.
-        names: the parts to install or remove, while others don't change; by default all parts that a config can ask
-            for.
+        names: the parts to install or remove; other parts are left unchanged. Defaults to all parts.
 
     Raises:
-        HostRoutingError: the run failed. The error lists the changes that remain; a failed installation is undone.
-        StoppedRun: the run was cancelled, and some changes remain.
+        HostRoutingError: the run failed. The error lists the remaining changes; a failed installation is rolled back.
+        StoppedRun: the run was cancelled after some changes had been made, and they remain.
     """
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
     with exclusive_run(host, scope, is_wanting=bool(wanted.parts)) as done:
         run = Run(config, host, wanted, Deadlines.of(config, scope), warnings_of(config, wanted, host), done)
         if len(wanted.parts) > 1:
-            # Logs and observers see this run as two tasks.
+            # Show up as two separate tasks in logs and observers.
             plan = run_child(task("configure-static-routes")(run.install), scope)
             overlap = run_child(task("check-route-overlap")(run.finish), scope)
         else:
             plan, overlap = run.install(scope), run.finish(scope)
         if not host.is_image:
-            # A successful run also ends a trial whose confirmation was killed.
+            # Clean up after a trial whose confirmation was killed.
             remove(host.layout.confirmed)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
-    """Return the reasons why an installation can't work yet; they aren't errors, because they may be solved later.
+    """Return the reasons why an installation can't work yet.
+
+    These are warnings rather than errors, as they may be resolved later.
 
     Raises:
         UnitError: systemd is running but can't be queried.
@@ -230,12 +230,6 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
             f"at boot nothing explains a failing verdict: {sys.executable} -I finds no hostrouting, and root starts no "
             "Python that depends on the environment or a home"
         )
-    for folder in (host.layout.config.parent, host.layout.manifest.parent):
-        if exists(folder) and others_may_write(folder, host.layout.root):
-            name = host.layout.relative(folder)
-            warnings.append(
-                f"users other than root can change programs that root runs from {name}; see hostrouting doctor"
-            )
     try:
         if not is_there(host, wanted.consumer):
             warnings.append(f"there is no unit {wanted.consumer}: until there is, nothing is held back")
@@ -252,16 +246,16 @@ def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
 
 @attrs.define
 class Run:
-    """The state of a run of ``configure``.
+    """The state of one ``configure`` run.
 
     Args:
-        config: the wanted config.
-        host: the host to work on.
+        config: the config to apply.
+        host: the target host.
         wanted: the parts to install or remove.
-        deadlines: the deadlines of the run's waits.
-        warnings: the warnings, which go into the report or into the error of a failing check.
-        done: the changes made so far, except those that were undone.
-        boot: the plan for the next boot, once it is made.
+        deadlines: deadlines for the run's waits.
+        warnings: warnings for the report or for a failing check's error.
+        done: changes made so far, except those that were rolled back.
+        boot: the plan for the next boot, set by ``install``.
     """
 
     config: Config
@@ -273,16 +267,16 @@ class Run:
     boot: BootPlan = attrs.field(init=False)
 
     def install(self, scope: CancelScope) -> RoutePlan:
-        """Install everything for the next boot and the routes in the kernel, or nothing if a step fails.
+        """Install the kernel routes and everything for the next boot; roll back if any step fails.
 
         Args:
             scope: cancels the installation.
 
         Returns:
-            The plan of the routes. What the next boot no longer needs still has to be removed.
+            The route plan. The caller still has to remove anything that the next boot no longer needs.
 
         Raises:
-            HostRoutingError: the installation failed; all changes are undone.
+            HostRoutingError: the installation failed; all changes are rolled back.
         """
         config, host, network = self.config, self.host, self.deadlines.network
         has_routes = not host.is_image and ROUTES in self.wanted.names
@@ -293,69 +287,67 @@ class Run:
         with all_or_nothing() as undo:
             prepare(self.boot, host, undo)
             if has_routes and self.boot.changes_routes_script:
-                # A start of the node may install the new routes in the kernel before this run does.
-                undo.push(partial(_restore, host.routes.our_routes(), host))
+                # If the node starts now, the routes script may install the new routes before this run does.
+                undo.push(partial(_restore, host.our_routes(), host))
             placed, plan = put_in_place(self.boot, host, undo), RoutePlan()
-            # A script that holds the lock may be writing our routes at this moment.
-            if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.routes.our_routes()):
+            # A script holding the lock may be installing our routes right now.
+            if has_routes and (config.static_routes.routes or exists(host.layout.lock) or host.our_routes()):
                 plan = write_routes(config, host, scope, network)
         self.done.changes |= placed | plan.changes
         return plan
 
     def finish(self, scope: CancelScope) -> OverlapReport:
-        """Remove what is no longer wanted, check, and start the oneshots.
+        """Remove what is no longer needed, run the check, and start the oneshots.
 
         Args:
             scope: cancels the run.
 
         Raises:
-            RouteOverlapError: something fails or nothing could be judged, and the mode is STRICT.
-            HostRoutingError: a removal or the check failed; a later run continues from there.
+            RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown.
+            HostRoutingError: a removal or the check failed; a later run picks up from there.
         """
         self.done.add(take_away(self.boot, self.host, scope))
         overlap = self._check(scope)
         if not self.host.is_image:
             self.done.add(start_oneshots(self.host, [part.name for part in self.wanted.parts if part.is_gated]))
             scope.check()
-            raise_if_strict(overlap, self.warnings, hint=self._where_it_leaves())
+            hint = (
+                f"everything is installed; running machines continue, the next start of {self.wanted.consumer} is held "
+                "back until this is fixed; to remove it: hostrouting remove"
+            )
+            raise_if_strict(overlap, self.warnings, hint=hint)
         return overlap
 
-    def _where_it_leaves(self) -> str:
-        if not self.wanted.parts:
-            return ""
-        return (
-            f"everything is installed; running machines continue, the next start of {self.wanted.consumer} is held "
-            "back until this is fixed; to remove it: hostrouting remove"
-        )
-
     def _check(self, scope: CancelScope) -> OverlapReport:
-        """Check and write the markers, if the check is one of the run's parts."""
+        """Run the check and write the markers, if the check is one of the parts."""
         overlap, host = self.config.route_overlap, self.host
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
             return nothing_expected(overlap)
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
-        report = check_overlap(self.config, host.routes, scope, deadlines=self.deadlines)
-        # The script and the watcher take the lock too. If two of them wrote at once, both markers could remain.
+        report = check_families(self.config, host.routes_of, scope, deadlines=self.deadlines)
+        # The script and the watcher take this lock, too. Concurrent writes could leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
         return report
 
 
 def raise_if_strict(report: OverlapReport, warnings: tuple[str, ...] = (), *, hint: str = "") -> None:
-    """Raise a report as an error if the mode is STRICT and something fails or nothing could be judged.
+    """Raise an error if the mode is STRICT and the verdict isn't ``ok``.
 
-    Without expected CIDRs nothing is raised, because no unit is blocked then.
+    Without expected CIDRs, no error is raised because no unit is blocked.
     """
     is_asked = report.reason_kind is not UnknownReason.NOTHING_EXPECTED
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK and is_asked:
         raise RouteOverlapError(error_text(report), report, warnings, hint=hint)
 
 
-def _restore(before: Sequence[Route], host: Host) -> None:
-    """Restore our former routes in the kernel, or return at once if they are unchanged, even if the lock is busy."""
-    if list(host.routes.our_routes()) == list(before):
+def _restore(before: tuple[Route, ...], host: Host) -> None:
+    """Restore our previous kernel routes. If they are unchanged, return immediately without taking the lock."""
+    if host.our_routes() == before:
         return
     scope = CancelScope()
     with locked(host.layout.lock, scope), all_or_nothing() as undo:
-        apply_routes(plan_routes(before, host.routes.routes(Table.MAIN)), host.routes, scope, undo)
+        for backend in host.backends({route.family for route in before}):
+            of_family = [route for route in before if route.family is backend.family]
+            apply_routes(plan_routes(of_family, backend.routes(Table.MAIN)), backend, scope, undo)

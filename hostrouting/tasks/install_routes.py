@@ -1,4 +1,4 @@
-"""Install the routes in the kernel, in the steps wait -> lock -> plan -> install -> verify."""
+"""Install routes in the kernel: wait -> lock -> plan -> install -> verify."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, find_missing, plan_now
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask
-from phases import CancelScope, all_or_nothing
+from phases import CancelScope, Undo, all_or_nothing
 
-# If something existed during the wait but not for the plan, it is unstable, so look again after this time.
+# Retry interval for an interface or gateway that vanishes between the wait and the plan.
 _FLAP_SECONDS = 0.1
 
 
 def wait_for_network(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> None:
-    """Wait, without holding a lock, until the routes of a config can be planned.
+    """Wait, without holding a lock, until a config's routes can be planned.
 
     Args:
-        config: the wanted routes.
-        host: the host whose kernel is queried.
+        config: the config with the static routes.
+        host: the host to query.
         scope: cancels the wait.
-        deadline: the time at which to give up.
+        deadline: when to give up.
 
     Raises:
-        RouteError: the deadline has passed, and the routes still can't be planned.
+        RouteError: the routes still can't be planned when the deadline expires.
     """
-    missing = look_until(host.routes, scope, deadline, partial(find_missing, config, host.routes))
+    backends = host.backends(config.static_routes.families)
+    # The IPv6 backend also notices IPv4 changes.
+    missing = look_until(backends[-1], scope, deadline, partial(find_missing, config, *backends))
     if missing is not None:
         raise _waited_in_vain(missing, deadline)
 
@@ -50,16 +52,16 @@ def _waited_in_vain(missing: str, deadline: Deadline) -> RouteError:
 
 @contextmanager
 def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> Iterator[RoutePlan]:
-    """Wait until the routes can be planned, then plan them under the lock, and hold it during the block.
+    """Wait until the routes can be planned, then plan them under the lock, and hold the lock for the ``with`` block.
 
     Raises:
-        RouteError: as for ``wait_for_network``, or a conflicting route exists.
-        FileError: the lock can't be taken.
+        RouteError: the wait timed out (see ``wait_for_network``), or a conflicting route exists.
+        FileError: the lock can't be acquired.
     """
     while True:
         wait_for_network(config, host, scope, deadline)
         with locked(host.layout.lock, scope):
-            plan, missing = plan_now(config, host.routes)
+            plan, missing = plan_now(config, *host.backends(config.static_routes.families))
             if missing is None:
                 yield plan
                 return
@@ -68,27 +70,38 @@ def planned_routes(config: Config, host: Host, scope: CancelScope, deadline: Dea
         scope.wait(_FLAP_SECONDS)
 
 
-def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:
-    """Install the routes of a config in the kernel, verify them, and remove our other routes.
-
-    If one of the routes can't be installed, none is.
-
-    Args:
-        config: the wanted routes.
-        host: the host whose kernel is changed.
-        scope: cancels the run.
-        deadline: the deadline of the wait for the network.
-
-    Returns:
-        The plan that was carried out. If there was a trial, it has ended.
+def put_in_effect(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -> None:
+    """Apply a plan to the kernel, and verify its routes.
 
     Raises:
-        RouteError: a route can't be installed or doesn't win; the table is unchanged.
-        FileError: the lock can't be taken.
+        RouteError: a route can't be installed or isn't used by the kernel. ``undo`` covers the changes made so far.
+    """
+    backends = host.backends(plan.families)
+    for backend in backends:
+        apply_routes(plan.of(backend.family), backend, scope, undo)
+    verify_routes(plan.wanted, *backends)
+
+
+def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:
+    """Install a config's routes in the kernel, verify them, and remove our other routes.
+
+    This is atomic: if any route can't be installed, none are.
+
+    Args:
+        config: the config with the static routes.
+        host: the host to change.
+        scope: cancels the run.
+        deadline: deadline for the network to come up.
+
+    Returns:
+        The executed plan. Any trial has been ended.
+
+    Raises:
+        RouteError: a route can't be installed or isn't used by the kernel; the table is unchanged.
+        FileError: the lock can't be acquired.
     """
     with planned_routes(config, host, scope, deadline) as plan, all_or_nothing() as undo:
-        apply_routes(plan, host.routes, scope, undo)
-        verify_routes(plan.wanted, host.routes)
+        put_in_effect(plan, host, scope, undo)
         scope.check()
         remove(host.layout.trial)
     return plan
@@ -96,11 +109,11 @@ def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadl
 
 @attrs.frozen
 class InstallRoutes(ConfigTask):
-    """Install the static routes in the kernel, all of them or none, without writing any file but the lock.
+    """Install the static routes in the kernel atomically. The lock is the only file that is written.
 
     Args:
-        config: the wanted config.
-        host: the host to work on; by default this host.
+        config: the config to apply.
+        host: the target host; defaults to this host.
     """
 
     name = "install-routes"
@@ -109,8 +122,8 @@ class InstallRoutes(ConfigTask):
         """Install the routes.
 
         Raises:
-            RouteError: a route can't be installed or doesn't win; the table is unchanged.
-            FileError: the lock can't be taken.
+            RouteError: a route can't be installed or isn't used by the kernel; the table is unchanged.
+            FileError: the lock can't be acquired.
         """
         with exclusive_run(self.host, scope, is_wanting=True):
             plan = write_routes(self.config, self.host, scope, Deadlines.of(self.config, scope).network)

@@ -1,7 +1,9 @@
-"""Plan the changes that ``Configure`` would make, and predict what the gate would decide afterwards."""
+"""Plan the changes that ``Configure`` would make, and predict the gate's decision afterwards."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import attrs
@@ -11,14 +13,15 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode, RouteOverlap
-from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend, at_one_moment
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6, ipv6_state
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
+from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
-from hostrouting.overlap.check import awaited_devs, check_overlap
+from hostrouting.overlap.check import awaited_devs, check_families
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.tasks.arguments import to_config, to_host
@@ -30,12 +33,12 @@ _NAMED_FINDINGS = 3
 
 @attrs.frozen
 class NextStart:
-    """What the gate would decide about the consumer's next start.
+    """The gate's predicted decision about the consumer's next start.
 
     Args:
-        consumer: the unit that starts.
-        is_admitted: whether the gate would admit it, or None for an image, which has no kernel to query.
-        reason: the reason, as a clause.
+        consumer: the unit to be started.
+        is_admitted: whether the gate would let it start, or None for an image, which has no kernel to query.
+        reason: the reason for the decision, as a clause.
     """
 
     consumer: str
@@ -49,17 +52,16 @@ class NextStart:
 
 @attrs.frozen
 class Plan:
-    """Everything that ``Configure`` would change on a host; a plan without changes is false.
+    """Everything that ``Configure`` would change on a host. A plan without changes is falsy.
 
     Args:
-        host: the host's name.
-        routes: the plan for the kernel's table.
-        missing: a phrase for what the routes would wait for, in which case ``routes`` is empty; or None if it is
-            nothing.
-        boot: the changes of files and units, or None for a snapshot, which doesn't contain them.
-        next_start: whether the gate would let the consumer start after the changes.
-        warnings: the reasons why the installation can't work yet, one sentence each.
-        pending: the InfiniBand interfaces whose addresses the check would wait for.
+        host: the host name.
+        routes: the plan for the kernel's routing table.
+        missing: a phrase describing what the routes are waiting for, or None. If it is set, ``routes`` is empty.
+        boot: changes to files and units, or None for a snapshot, which doesn't include them.
+        next_start: the gate's decision about the consumer's next start after the changes.
+        warnings: reasons why the installation can't work yet, one sentence each.
+        pending: InfiniBand interfaces without an address that the check would wait for.
     """
 
     host: str
@@ -72,14 +74,14 @@ class Plan:
 
     @property
     def changes(self) -> Changes:
-        """Every route, file and unit that would be changed, as far as they are known."""
+        """All known changes to routes, files and units."""
         return self.routes.changes | (self.boot or Changes())
 
     def __bool__(self) -> bool:
         return self.missing is not None or bool(self.changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON, in the form that ``hostrouting plan --output json`` prints."""
+        """Return the plan as JSON, in the format of ``hostrouting plan --output json``."""
         unknown = {"files": None, "units": None} if self.boot is None else {}
         more = {"missing": self.missing, "pending": [*self.pending], "nextStart": self.next_start.to_json()}
         more |= {"warnings": [*self.warnings]}
@@ -87,70 +89,69 @@ class Plan:
 
 
 def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> Plan:
-    """Plan what ``Configure`` would change, and judge the next start, without changing or waiting for anything.
+    """Plan what ``Configure`` would change and predict the next start, without modifying or waiting for anything.
 
     Args:
-        config: the wanted config.
-        host: the host to plan for; by default this host.
-        scope: cancels the check, and the wait for systemd.
+        config: the config to plan for.
+        host: the host to plan for; defaults to this host.
+        scope: cancels the check and the wait for systemd.
 
     Returns:
         The plan.
 
     Raises:
-        RouteError: a route can never be installed as given, or the kernel can't be queried.
+        RouteError: a route is invalid for this host, or the kernel can't be queried.
         FileError: a file can't be read.
         UnitError: systemd can't be queried.
     """
     config, host = to_config(config), to_host(host)
     scope = scope or CancelScope()
     if host.is_image:
-        judged_later = NextStart(config.consumer, None, "an image is judged at its first boot")
-        return _of_boot(config, host.within(scope), Plan(host.name, RoutePlan(), None, None, judged_later))
-    routes, missing = plan_now(config, host.routes)
-    next_start = _next_start(config, host.routes, routes, missing, scope)
-    pending = awaited_devs(config, host.routes)
+        next_start = NextStart(config.consumer, None, "an image is judged at its first boot")
+        planned = Plan(host.name, RoutePlan(), None, None, next_start)
+    else:
+        routes, missing = plan_now(config, *host.backends(config.static_routes.families))
+        next_start = _next_start(config, host, routes, missing, scope)
+        planned = Plan(host.name, routes, missing, None, next_start, pending=awaited_devs(config, host.routes))
     if host.snapshot is not None:
-        return Plan(host.name, routes, missing, None, next_start, pending=pending)
-    if why := why_open(host.layout):
-        next_start = NextStart(config.consumer, True, f"{why}, so nothing is checked")
-    return _of_boot(config, host.within(scope), Plan(host.name, routes, missing, None, next_start, pending=pending))
-
-
-def _of_boot(config: Config, host: Host, routes: Plan) -> Plan:
-    """Add the plan for files and units to a plan of routes."""
-    wanted = Wanted.of(config, host.layout)
+        return planned
+    host, wanted = host.within(scope), Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
-    return attrs.evolve(routes, boot=boot.changes, warnings=(*warnings_of(config, wanted, host), *boot.unseen))
+    return attrs.evolve(planned, boot=boot.changes, warnings=(*warnings_of(config, wanted, host), *boot.unseen))
 
 
 def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend, scope: CancelScope) -> RouteBackend:
-    """Return the kernel as it would be after a plan, as a backend that can be queried but not changed."""
+    """Return a read-only backend for the kernel's state after a plan has been applied."""
     if not plan.changes:
         return backend
 
+    is_ipv4 = backend.family is Family.IPV4
+
+    def after(routes: Iterable[Route]) -> tuple[Route, ...]:
+        gone = {*plan.remove, *(item.old for item in plan.replace)}
+        return (*plan.add, *(item.new for item in plan.replace), *(route for route in routes if route not in gone))
+
     def read() -> Snapshot:
-        rules = backend.rules()
-        fib = Fib(rules, backend.routes()).with_changes(
-            add=(*plan.add, *(item.new for item in plan.replace)),
-            remove=(*plan.remove, *(item.old for item in plan.replace)),
-        )
-        return Snapshot(backend.links(), backend.addresses(), rules, tuple(fib.routes))
+        if is_ipv4:
+            return Snapshot(backend.links(), backend.addresses(), backend.rules(), after(backend.routes()))
+        state = ipv6_state(backend)
+        return Snapshot(backend.links(), (), (), (), ipv6=attrs.evolve(state, routes=after(state.routes)))
 
-    snapshot, why_torn = at_one_moment(backend, overlap.judged, scope, read)
-    return SnapshotBackend(attrs.evolve(snapshot, is_torn=why_torn is not None))
+    snapshot, why_torn = at_one_moment(backend, overlap.of(backend.family).judged, scope, read)
+    of_family = SnapshotBackend if is_ipv4 else SnapshotBackend6
+    return of_family(attrs.evolve(snapshot, is_torn=why_torn is not None))
 
 
-def _next_start(
-    config: Config, backend: RouteBackend, plan: RoutePlan, missing: str | None, scope: CancelScope
-) -> NextStart:
-    """Judge whether the gate would let the consumer start if the plan were carried out now."""
+def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None, scope: CancelScope) -> NextStart:
+    """Predict whether the gate would let the consumer start after the plan has been applied."""
     consumer = config.consumer
+    if host.snapshot is None and (why := why_open(host.layout)):
+        return NextStart(consumer, True, f"{why}, so nothing is checked")
     if missing is not None:
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
     if not config.route_overlap.expected_cidrs:
         return NextStart(consumer, True, "every route is installed; no CIDR is expected, so nothing is checked")
-    result = check_overlap(config, _as_planned(config.route_overlap, plan, backend, scope), scope)
+    result = check_families(config, _planned(config, host, plan, scope), scope)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -161,13 +162,17 @@ def _next_start(
     return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
 
 
-def as_installed(config: Config, backend: RouteBackend) -> RouteBackend:
-    """Return the kernel as it would be with the routes of a config.
+def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> Callable[[Family], RouteBackend]:
+    return cache(lambda each: _as_planned(config.route_overlap, plan.of(each), host.routes_of(each), scope))
+
+
+def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
+    """Return a function from a family to a read-only backend that acts as if a config's routes were installed.
 
     Raises:
-        RouteError: the routes can't be installed in the kernel's current state.
+        RouteError: the routes can't currently be installed.
     """
-    plan, missing = plan_now(config, backend)
+    plan, missing = plan_now(config, *host.backends(config.static_routes.families))
     if missing is not None:
         raise RouteError(f"can't propose routes beside those of the config without {missing}")
-    return _as_planned(config.route_overlap, plan, backend, CancelScope())
+    return _planned(config, host, plan, CancelScope())

@@ -1,12 +1,11 @@
-"""Functions that examine a host without changing it, which programs can call and the command line uses.
+"""Read-only functions for inspecting a host, used by the command line and available to other programs.
 
-With ``host=Host.recorded(snapshot)`` they examine the host of a snapshot.
+Pass ``host=Host.recorded(snapshot)`` to inspect a host from a snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,15 +14,16 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.errors import ConfigError
-from hostrouting.model.parsing import parse_unicast_address
-from hostrouting.overlap.check import check_overlap
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.parsing import parse_any_unicast_address
+from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-# Modules that only some functions need are imported in these functions. Otherwise a passing check would take 30 ms
-# longer, in addition to its 210 ms.
+# Modules needed by only some functions are imported lazily, because they would add 30 ms to the 210 ms of a passing
+# check.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
@@ -38,22 +38,22 @@ def check(
     document: Mapping[str, Any] | None = None,
     one_event: bool = False,
 ) -> OverlapReport:
-    """Check now that every expected CIDR leaves through the node's uplinks; write no marker.
+    """Check that every expected CIDR leaves through the node's uplinks, without writing a marker.
 
-    The check waits as the config says: ``wait_seconds`` for a default route, and ``settle_seconds`` for InfiniBand's
-    addresses. A failing CIDR doesn't raise an error, in either mode.
+    The check waits up to ``wait_seconds`` for a default route, and up to ``settle_seconds`` for InfiniBand addresses. A
+    failing CIDR doesn't raise an error in either mode.
 
     Args:
-        config: the expected CIDRs.
-        host: the host to check; by default this host.
-        scope: cancels the check, and is notified of what it waits for.
-        document: the document that contains the config. If its ``node.kubelet.nodeIP`` or ``networking.dnsServiceIP``
-            doesn't fit, the report has a note about it.
-        one_event: whether to predict the verdict after each event that may happen; this doesn't affect the current
+        config: the config with the expected CIDRs.
+        host: the host to check; defaults to this host.
+        scope: cancels the check, and is notified about what it is waiting for.
+        document: the document that contains the config. The report has a note if its ``node.kubelet.nodeIP`` or
+            ``networking.dnsServiceIP`` is inconsistent with the host or the config.
+        one_event: whether to also predict the verdict after each possible event; this doesn't affect the current
             verdict.
 
     Returns:
-        The report. If nothing could be judged, its verdict is ``unknown``, and it has a reason.
+        The report. If the check couldn't run, the verdict is ``unknown``, and the report has a reason.
 
     Raises:
         RouteError: the host is an image, which has no kernel to query.
@@ -61,7 +61,7 @@ def check(
     """
     config, host = to_config(config), to_host(host)
     given, scope = NodeAddresses.of(document), scope or CancelScope()
-    report = check_kernel(config, host, host.routes, scope, given=given)
+    report = check_kernel(config, host, None, scope, given=given)
     if not one_event:
         return report
     from hostrouting.overlap.one_event import anticipate
@@ -73,71 +73,71 @@ def check(
 def check_kernel(
     config: Config,
     host: Host,
-    backend: RouteBackend,
+    backends: Callable[[Family], RouteBackend] | None,
     scope: CancelScope,
-    nameservers: Sequence[IPv4Address] = (),
+    nameservers: Sequence[IpAddress] = (),
     given: NodeAddresses = NONE_GIVEN,
 ) -> OverlapReport:
-    """Check a host with another kernel than its own, for example one that already has the config's routes.
+    """Check a host using a different kernel, for example one that already has the config's routes.
 
     Args:
-        config: the expected CIDRs.
-        host: the host to name in the report.
-        backend: the kernel to ask.
+        config: the config with the expected CIDRs.
+        host: the host named in the report.
+        backends: a function that returns the kernel to query for a family, or None to query the host's own.
         scope: cancels the check.
-        nameservers: the host's DNS servers; the fix names those whose traffic it moves to another interface.
-        given: the addresses that the config's document contains for other components.
+        nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
+        given: addresses that the config's document contains for other components.
     """
-    # Nothing changes in a snapshot or in a kernel with planned routes, so there is nothing to wait for.
-    is_live = host.snapshot is None and backend is host.routes
+    # Snapshots and kernels with planned routes never change, so there is no point in waiting.
+    is_live = host.snapshot is None and backends is None
     deadlines = Deadlines.of(config, scope) if is_live else None
-    return check_overlap(
-        config, backend, scope, deadlines=deadlines, nameservers=nameservers, host=host.name, given=given
-    )
+    asked = backends or host.routes_of
+    report = check_families(config, asked, scope, deadlines=deadlines, nameservers=nameservers, given=given)
+    return attrs.evolve(report, host=host.name)
 
 
 def explain(
-    address: IPv4Address | str,
+    address: IpAddress | str,
     config: Config | None = None,
     *,
     host: Host | None = None,
     scope: CancelScope | None = None,
 ) -> Explanation:
-    """Follow each lookup that a socket makes for an address, through rules and tables.
+    """Trace each lookup that a socket performs for an address through the rules and tables.
 
     Args:
-        address: the destination, a unicast address.
-        config: the expectations. Without it, or if no CIDR contains the address, it should leave through an uplink.
-        host: the host to query; by default this host.
+        address: destination address (unicast).
+        config: the config with the expected CIDRs. If it is omitted or no CIDR contains the address, traffic to it is
+            expected to leave through an uplink.
+        host: the host to query; defaults to this host.
         scope: cancels the reads.
 
     Returns:
-        The rules that each lookup reaches, the entry that wins, the interface, and the chosen source. If there is no
-        default route to compare with, ``is_as_expected`` is None.
+        For each lookup, the evaluated rules, the matching entry, the interface, and the selected source address. If
+        there is no default route to compare with, ``is_as_expected`` is None.
 
     Raises:
-        ConfigError: the address isn't a unicast IPv4 address.
+        ConfigError: the address isn't a unicast address.
         RouteError: the kernel can't be queried.
     """
     from hostrouting.overlap import explanation
 
     config, host, scope = Config() if config is None else to_config(config), to_host(host), scope or CancelScope()
     try:
-        address = parse_unicast_address(address)
+        address = parse_any_unicast_address(address)
     except ValueError as error:
         raise ConfigError([("address", str(error))]) from None
-    return explanation.explain(address, config, host.routes, scope)
+    return explanation.explain(address, config, host.routes_of(Family.of(address)), scope, ipv4=host.routes)
 
 
 def snapshot(*, host: Host | None = None) -> Snapshot:
-    """Record what a check reads, and the sysctl and network managers that decide how events affect the host.
+    """Record the state read by a check, plus the sysctl and network managers that determine how events affect the host.
 
     Args:
-        host: the host to record; by default this host.
+        host: the host to record; defaults to this host.
 
     Returns:
-        The snapshot. Its ``save`` writes it to a file, ``judge`` accepts it, and ``Host.recorded`` makes a host from
-        it.
+        The snapshot. Use ``save`` to write it to a file; pass it to ``judge``, or to ``Host.recorded`` to get a host.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -151,7 +151,7 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     from hostrouting.kernel.managers import managers_of
     from hostrouting.kernel.snapshot_backend import take_snapshot
 
-    recorded = take_snapshot(host.routes, nameservers=nameservers(host.layout))
+    recorded = take_snapshot(host.routes, host.routes6, nameservers=nameservers(host.layout))
     return attrs.evolve(
         recorded,
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links),

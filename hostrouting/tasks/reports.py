@@ -17,7 +17,7 @@ class WatchReport:
     """The result of ``ConfigureWatch``.
 
     Args:
-        changes: the files and units that were changed.
+        changes: the changed files and units.
     """
 
     changes: Changes = attrs.field(factory=Changes)
@@ -32,12 +32,12 @@ class ConfigureReport:
     """The result of ``Configure``.
 
     Args:
-        routes: the report on the static routes, with their changes.
-        watch: the watcher's report, with its changes.
-        overlap: the check's report, with its changes.
-        changes: every route, file and unit that was changed, for a part or for the gate and the manifest, which the
-            parts share.
-        warnings: the reasons why the installation can't work yet, one sentence each.
+        routes: report for the static routes, including their changes.
+        watch: report for the watcher, including its changes.
+        overlap: report for the check, including its changes.
+        changes: all changed routes, files and units, including the gate and the manifest, which are shared by all
+            parts.
+        warnings: reasons why the installation can't work yet, one sentence each.
     """
 
     routes: RoutesReport
@@ -50,13 +50,13 @@ class ConfigureReport:
     def of(
         cls, plan: RoutePlan, overlap: OverlapReport, changes: Changes, warnings: tuple[str, ...]
     ) -> ConfigureReport:
-        """Make the report of a run.
+        """Build the report for a run.
 
         Args:
-            plan: the plan of the kernel's routes, after it was carried out.
-            overlap: the check's report.
-            changes: all changes of the run.
-            warnings: the warnings of the run.
+            plan: the executed plan for the kernel's routes.
+            overlap: report for the check.
+            changes: all changes made by the run.
+            warnings: the run's warnings.
         """
         routes = Changes(routes=changes.routes) | changes.of_part(ROUTES)
         return cls(
@@ -68,6 +68,6 @@ class ConfigureReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON, with each route as ``ip route show`` prints it."""
+        """Return the report as JSON, with routes in the format of ``ip route show``."""
         document = attrs.evolve(self.routes, changes=self.changes).to_json()
         return document | {"overlap": self.overlap.to_json(), "warnings": [*self.warnings]}

@@ -1,12 +1,11 @@
-"""Routes on trial, which are installed in the kernel and removed by systemd after a time unless they are confirmed.
+"""Trial routes: installed in the kernel and removed by systemd after a timeout unless they are confirmed.
 
-A trial's state exists only in /run. So after a reboot, neither the trial's routes exist nor anything that would undo
-them.
+A trial's state is kept in /run, so a reboot discards both the trial routes and the pending rollback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from shlex import quote
 from typing import Any
 
@@ -18,22 +17,21 @@ from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
-from hostrouting.boot.render import fill
+from hostrouting.boot.render import family_words, fill
 from hostrouting.boot.trial import is_overdue, put_back, read_trial, standing, start_timer, stop_timer, times_of
 from hostrouting.config.routing import Config
 from hostrouting.kernel.waiting import Deadlines
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route, Scope
-from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import OverlapReport
-from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutesReport
-from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
-from hostrouting.tasks.install_routes import planned_routes, wait_for_network
+from hostrouting.tasks.install_routes import planned_routes, put_in_effect, wait_for_network
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
@@ -43,9 +41,9 @@ class TrialReport:
     """The result of ``TryRoutes``.
 
     Args:
-        routes: the report on the static routes.
-        overlap: the check's report.
-        until: the end of the trial, RFC 3339.
+        routes: report for the static routes.
+        overlap: report for the check.
+        until: end of the trial, in RFC 3339 format.
     """
 
     routes: RoutesReport
@@ -54,7 +52,7 @@ class TrialReport:
 
     @property
     def changes(self) -> Changes:
-        """The routes that were changed; no files or units change."""
+        """The changed routes. Trials don't change files or units."""
         return self.routes.changes
 
     def to_json(self) -> dict[str, Any]:
@@ -64,16 +62,15 @@ class TrialReport:
 
 @attrs.frozen
 class TryRoutes(ConfigTask):
-    """Install the static routes in the kernel for a limited time, and check, without files outside /run or units.
+    """Install the static routes for a limited time and run the check, without changing units or files outside /run.
 
-    A timer of systemd restores our former routes, whatever happens to this process. It doesn't if the trial was
-    confirmed, or if another run or a start of the consumer ended it before. If a STRICT check fails, they are restored
-    at once.
+    A systemd timer restores our previous routes even if this process dies, unless the trial has been confirmed, or
+    ended early by another run or a start of the consumer. If a STRICT check fails, the routes are restored immediately.
 
     Args:
         config: the config to try.
-        seconds: the length of the trial in seconds.
-        host: the host to work on; by default this host.
+        seconds: duration of the trial in seconds.
+        host: the target host; defaults to this host.
     """
 
     name = "try-routes"
@@ -84,43 +81,43 @@ class TryRoutes(ConfigTask):
         """Start the trial.
 
         Returns:
-            The changes, the check's result, and the end of the trial.
+            The changes, the result of the check, and the end of the trial.
 
         Raises:
-            RouteOverlapError: something fails or nothing could be judged, and the mode is STRICT; all changes are
-                undone.
+            RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown; all changes are rolled
+                back.
             HostRoutingError: a trial is already in progress, systemd isn't running, or a route can't be installed; all
-                changes are undone.
+                changes are rolled back.
         """
         config, host = self.config, self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True):
             if is_overdue(host.layout):
                 put_back(host)
-            # A trial whose confirmation was killed also has to be confirmed.
+            # A trial whose confirmation was killed still has to be confirmed.
             if stands := standing(host.layout.trial) or standing(host.layout.confirmed):
                 raise RouteError(
-                    f"a trial of routes stands until {stands}",
-                    hint="hostrouting confirm keeps them; hostrouting remove, or apply with the wanted config, ends it",
+                    f"a trial of routes is in progress until {stands}",
+                    hint="to keep it: hostrouting confirm; to end it: hostrouting remove, or apply with a new config",
                 )
             deadline = Deadlines.of(config, scope).network
+            backends = host.backends(config.static_routes.families)
             wait_for_network(config, host, scope, deadline)
             times, end = times_of(self.seconds), scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
             try:
                 with planned_routes(config, host, scope, deadline) as plan:
-                    # Write the script that restores the routes before any of them changes.
-                    script = render_trial(host.routes.our_routes(), times["until"])
+                    # Write the rollback script before changing any routes.
+                    script = render_trial(host.our_routes(), {backend.family for backend in backends}, times["until"])
                     files.write_if_changed(host.layout.trial_script, script, mode=0o755)
                     files.write_if_changed(host.layout.trial, to_json_text(times | config.to_mapping()))
                     if scope.clock.monotonic() >= end:
                         files.remove(host.layout.trial)
                         raise RouteError(
-                            f"the trial's {self.seconds} s were over before the lock was free", hint="try again"
+                            f"the trial's {self.seconds} s expired before the lock was free", hint="try again"
                         )
                     with all_or_nothing() as undo:
-                        apply_routes(plan, host.routes, scope, undo)
-                        verify_routes(plan.wanted, host.routes)
-                overlap = check_overlap(config, host.routes, scope)
+                        put_in_effect(plan, host, scope, undo)
+                overlap = check_families(config, host.routes_of, scope)
                 scope.check()
                 raise_if_strict(overlap)
             except BaseException:
@@ -131,10 +128,10 @@ class TryRoutes(ConfigTask):
 
 @attrs.frozen
 class ConfirmTrial:
-    """Keep the routes that ``TryRoutes`` has installed in the kernel, and install everything that its config asks for.
+    """Keep the routes installed by ``TryRoutes``, and install everything else in its config.
 
     Args:
-        host: the host to work on; by default this host.
+        host: the target host; defaults to this host.
     """
 
     name = "confirm-trial"
@@ -142,25 +139,26 @@ class ConfirmTrial:
     host: Host = attrs.field(default=None, converter=to_host, kw_only=True, repr=False)
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Confirm the trial; if this process is killed, systemd ends the trial when its time is over.
+        """Confirm the trial. If this process is killed, systemd ends the trial at the timeout.
 
         Returns:
             The report of ``Configure``.
 
         Raises:
             RouteError: there is no trial.
-            HostRoutingError: any error of ``Configure``; if nothing was installed, the former routes are restored.
+            HostRoutingError: any error raised by ``Configure``; if nothing was installed, the previous routes are
+                restored.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_wanting=True) as done:
-            # From here on the timer can't end the trial, even if an earlier confirmation was killed.
+            # From here on, the timer can't end the trial, even if an earlier confirmation was killed.
             with locked(host.layout.lock, scope):
                 files.move(host.layout.trial, host.layout.confirmed)
             document = read_trial(host.layout.confirmed)
             if document is None:
                 raise RouteError(
-                    "there is nothing to confirm: no trial of routes stands",
-                    hint="its time ends a trial, and so does a start of the consumer; to install for good: hostrouting "
+                    "there is nothing to confirm: no trial of routes is in progress",
+                    hint="a trial ends at its timeout, or when the consumer starts; to install for good: hostrouting "
                     "apply",
                 )
             config = Config.from_mapping(document)
@@ -183,14 +181,16 @@ class ConfirmTrial:
 # --- the files in /run ---------------------------------------------------------------------------------------------
 
 
-def render_trial(routes: Sequence[Route], until: str) -> str:
-    """Render the script that restores routes after a trial.
+def render_trial(routes: Sequence[Route], families: Collection[Family], until: str) -> str:
+    """Render the script that restores the routes after a trial.
 
     Args:
         routes: our routes before the trial.
-        until: the end of the trial, by which the script recognizes it; the script leaves another trial alone.
+        families: the address families with routes before or during the trial.
+        until: end of the trial. The script uses it to identify the trial, and ignores any other trial.
     """
-    # Routes that other routes need for their gateways come first.
+    # Link-scope routes come first because gateways of other routes may depend on them.
     ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
     lines = [route.words(is_numeric=True) for route in ordered]
-    return fill("trial.sh", UNTIL=until, PYTHON=quote(python_of(Layout())), ROUTES="\n".join(lines))
+    words = family_words(families)
+    return fill("trial.sh", UNTIL=until, FAMILIES=words, PYTHON=quote(python_of(Layout())), ROUTES="\n".join(lines))

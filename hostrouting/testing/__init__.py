@@ -1,7 +1,7 @@
-"""Fakes for tests of programs that use hostrouting; they need neither hypothesis nor pyroute2.
+"""Fakes for testing programs that use hostrouting. They need neither hypothesis nor pyroute2.
 
-``FakeKernel`` answers like Linux, and ``FakeSystemd`` replaces systemd. ``hostrouting.testing.conformance`` compares
-another kernel's answers with those of Linux; ``Kernel`` is the interface that it needs.
+``FakeKernel`` behaves like Linux, and ``FakeSystemd`` replaces systemd. ``hostrouting.testing.conformance`` tests
+whether another kernel behaves like Linux; ``Kernel`` is the interface that it must implement.
 """
 
 from hostrouting.boot.fake_systemd import FakeSystemd

@@ -1,8 +1,8 @@
-"""Hypothesis strategies for routes, rules and addresses that often interact.
+"""Hypothesis strategies for routes, rules and addresses that are likely to interact.
 
-The pools are small and overlap on purpose. They have a subnet, its halves and the adjacent subnet; gateways that are
-inside, outside, local or broadcast addresses; and prefixes as long as an address. They contain nothing that
-``FakeKernel`` doesn't model.
+The pools are small and overlap on purpose. They include a subnet, its halves and the adjacent subnet; gateways that are
+in the subnet, outside of it, local or broadcast addresses; and /32 prefixes. Anything that ``FakeKernel`` doesn't model
+is excluded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DISCARDING = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, R
 
 @attrs.frozen
 class NewAddress:
-    """The arguments of ``Kernel.add_address`` after the device."""
+    """Arguments for ``Kernel.add_address``, except for the device."""
 
     address: str
     peer: str | None = None
@@ -65,7 +65,7 @@ class NewAddress:
 
 
 def new_addresses() -> st.SearchStrategy[NewAddress]:
-    """Draw addresses of a few overlapping subnets, with secondaries, /31, /32, ends of the subnet and peers."""
+    """Draw addresses from a few overlapping subnets, including secondaries, /31s, /32s, subnet ends and peers."""
     return st.builds(
         NewAddress,
         address=st.sampled_from(
@@ -82,7 +82,7 @@ def new_addresses() -> st.SearchStrategy[NewAddress]:
     )
 
 
-# The kernel accepts these hops if v0 has 10.0.0.0/24 and v1 has 10.0.1.0/24.
+# Hops that the kernel accepts if v0 is in 10.0.0.0/24 and v1 is in 10.0.1.0/24.
 _plain_hops = st.sampled_from(
     (
         *(NextHop(dev) for dev in DEVICES),
@@ -127,7 +127,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 def routes() -> st.SearchStrategy[Route]:
     """Draw a route to add, replace or delete.
 
-    A third of them are odd: the kernel mostly refuses them, or accepts them oddly.
+    A third of them are unusual: the kernel mostly refuses them, or handles them in surprising ways.
     """
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
     discarding = st.builds(Route, type=st.sampled_from(_DISCARDING), **_plain)
@@ -144,11 +144,11 @@ _RESPECTS = ("destination", "hops", "type", "table", "protocol", "scope", "metri
 
 @st.composite
 def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
-    """Draw a route that differs from another route in one or two attributes, which come from a third route.
+    """Draw a copy of a route with one or two attributes replaced by those of a different route.
 
     Args:
-        draw: the function that Hypothesis passes.
-        originals: the strategy that draws the other route.
+        draw: the function passed by Hypothesis.
+        originals: the strategy for the route to copy.
     """
     changes = draw(st.lists(st.sampled_from(_RESPECTS), min_size=1, max_size=2, unique=True))
     donor = draw(routes())
@@ -174,7 +174,7 @@ _selectors = st.sampled_from([(name, value) for name, values in _SELECTORS.items
 
 @st.composite
 def policy_rules(draw: st.DrawFn) -> Rule:
-    """Draw a policy rule of any action; about half of the rules select this host's unmarked packets."""
+    """Draw a policy rule with any action. About half of the rules match unmarked packets sent by this host."""
     action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 5, *RuleAction)))
     selectors: dict[str, Any] = dict(draw(st.lists(_selectors, max_size=2)))
     return Rule(

@@ -1,1 +1,1 @@
-"""The watcher, which keeps routes and verdict correct after boot; each round repairs, checks, writes and reports."""
+"""The watcher, which keeps the routes and the verdict up to date after boot."""

@@ -1,7 +1,7 @@
-"""A watcher's events, which are the differences between two checks of a host, each reported once.
+"""Watcher events: the differences between two consecutive checks, each reported once.
 
-All functions are pure. The IDs are for ``journalctl MESSAGE_ID=…`` and for catalogs. They never change, and
-docs/reference/watch.md lists them.
+All functions are pure. The IDs are for ``journalctl MESSAGE_ID=…`` and message catalogs. They are stable and documented
+in docs/reference/watch.md.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import json
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from ipaddress import IPv4Network
 from syslog import LOG_ERR, LOG_INFO, LOG_NOTICE, LOG_WARNING
 
 import attrs
 
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
@@ -27,16 +27,15 @@ HOW_TO_STOP = (
 )
 
 _NAMED_MAX = 16
-# systemd ignores larger datagrams than PIPE_BUF bytes (manager_dispatch_notify_fd), and keeps showing the old line.
+# systemd drops notify datagrams larger than PIPE_BUF (manager_dispatch_notify_fd) and keeps the old status.
 _STATUS_CHARACTERS = 1000
 
 
 class EventKind(Enum):
-    """The kinds of events, each with its MESSAGE_ID, systemd.journal-fields(7), and its severity, syslog(3)."""
+    """Event kinds, each with a MESSAGE_ID (systemd.journal-fields(7)) and a priority (syslog(3))."""
 
     STARTED = "e2a306a572414048a3ac00778959a849", LOG_INFO
     STOPPED = "60989b3ffcdf4e978baa60088daf2c71", LOG_INFO
-    ROUTES_INSTALLED = "74337544cf9f4c72917ed50740bdd90b", LOG_NOTICE
     ROUTES_RESTORED = "5740f8f446b541fea3da3363f1a23f78", LOG_WARNING
     ROUTES_FOLLOWED = "8fe29ddc8f394586a80ef55884b47709", LOG_NOTICE
     ROUTES_REMOVED = "80b8ecdbb46d44aaabe749fe9f043eea", LOG_NOTICE
@@ -55,13 +54,13 @@ class EventKind(Enum):
 
 @attrs.frozen
 class Event:
-    """An event that the watcher reports.
+    """An event reported by the watcher.
 
     Args:
         kind: what happened.
-        message: a line of text.
-        fields: what the event is about, as ``CIDR``, ``ROUTE`` (as ``ip route show`` prints it) and ``DEV``. ``FIX``
-            has the ``staticRoutes`` entries of the hint as JSON.
+        message: a single line of text.
+        fields: additional journal fields: ``CIDR``, ``ROUTE`` (in ``ip route show`` format), ``DEV``, and ``FIX`` for
+            the suggested ``staticRoutes`` entries as JSON.
     """
 
     kind: EventKind
@@ -70,12 +69,12 @@ class Event:
 
 
 def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> str:
-    """Return the verdict as one line for ``systemctl status``.
+    """Return a one-line summary for ``systemctl status``.
 
     Args:
         report: the check's report.
-        repair: the state of our routes.
-        problems: the current problems, each as a text.
+        repair: the result of the last repair.
+        problems: descriptions of the current problems.
     """
     found = shortened(summary(report).splitlines(), "; ", 1) if report.cidrs else "no CIDRs are expected"
     words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
@@ -87,24 +86,23 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
 
 
 _FIXED = {
-    Drift.MISSING: (EventKind.ROUTES_INSTALLED, "installed, because the config asks for it"),
-    Drift.LOST: (EventKind.ROUTES_RESTORED, "restored, because it was lost"),
+    Drift.LOST: (EventKind.ROUTES_RESTORED, "put back, because it was missing or changed"),
     Drift.DEFAULT_CHANGED: (EventKind.ROUTES_FOLLOWED, "changed with the default route"),
     Drift.UNWANTED: (EventKind.ROUTES_REMOVED, "removed, because no config asks for it"),
 }
 
 
 def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
-    """Yield the events about our routes.
+    """Yield events for repaired and contested routes.
 
     Args:
         repair: the result of the repair.
-        managers: for each interface of a contested route, its network manager and the setting that stops it.
+        managers: for each interface with contested routes, its network manager and how to make it keep them.
     """
     for drift, (kind, what) in _FIXED.items():
         if routes := repair.fixed.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
-    # A program that removes many routes at once treats them alike, so there is one event for all of them.
+    # If a program removes several routes together, report them in a single event.
     for failures, taken in repair.contested.items():
         those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
         who = "; ".join(managers.get(dev, "the kernel doesn't say which one") for dev in devs_of(taken))
@@ -116,7 +114,7 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
 
 def devs_of(routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return the interfaces of the routes, sorted and without duplicates."""
+    """Return the routes' interfaces, sorted and deduplicated."""
     return tuple(sorted({dev for route in routes for dev in route.devs}))
 
 
@@ -132,7 +130,7 @@ def _listed(routes: Sequence[Route]) -> str:
 
 
 def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
-    """Yield an event for each new problem, and one event when all problems are solved."""
+    """Yield an event for each new problem, and one once no problems are left."""
     for problem in now:
         if problem not in before:
             yield Event(EventKind.PROBLEM, _one_line(problem))
@@ -141,7 +139,7 @@ def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
 
 
 def _one_line(problem: str) -> str:
-    """Return a problem in one line, although it may have a line for each of thousands of routes."""
+    """Shorten a problem to one line; it may list thousands of routes, one per line."""
     return shortened(problem.splitlines(), "; ", _NAMED_MAX)
 
 
@@ -149,13 +147,13 @@ def _one_line(problem: str) -> str:
 
 
 def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Iterable[Route]) -> Iterator[Event]:
-    """Yield an event when a failure appears and when it is over, and when a check starts to be unable to judge.
+    """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
     Args:
-        before: the last report; if it couldn't judge anything, it has the failures that were known before. With None,
-            this is the first check, and all failures are new.
+        before: the previous report, or None on the first check. If it had no verdict, it contains the failures from the
+            report before it.
         now: the current report.
-        waiting: our lost routes that will be restored soon.
+        waiting: lost routes that will be restored soon.
     """
     if now.verdict is Verdict.UNKNOWN and now.cidrs:
         if before is None or before.reason != now.reason:
@@ -174,7 +172,7 @@ def of_failures(before: OverlapReport | None, now: OverlapReport, waiting: Itera
         yield Event(EventKind.ALL_WELL, summary(now), {"DEV": now.default_devs})
 
 
-def _failure(finding: Finding, on_their_way: Container[IPv4Network]) -> Event:
+def _failure(finding: Finding, on_their_way: Container[IpNetwork]) -> Event:
     fix = [json.dumps(entry.to_mapping()) for entry in finding.fix if entry.destination not in on_their_way]
     hint = "no route fixes it; hostrouting fix says why"
     if fix:

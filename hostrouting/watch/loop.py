@@ -1,7 +1,7 @@
-"""Keep a host correct after boot: check, fix and report news whenever something changes, and once a minute.
+"""Keep a host correct after boot: repair, check and report whenever something changes, and once a minute.
 
-The steps of a round are: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say
-(differences from the last round). No step stops a running machine, and no error in a step ends the watcher.
+Each round runs four steps: repair (our routes) -> check (the CIDRs) -> write (markers, report, metrics) -> say (changes
+since the last round). No step stops a running machine, and an error in a step never terminates the watcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hostrouting.boot.trial import is_overdue, put_back
 from hostrouting.config.routing import Config
 from hostrouting.kernel.managers import who_manages
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
-from hostrouting.overlap.check import check_overlap, load_all
+from hostrouting.model.family import Family
+from hostrouting.overlap.check import check_families, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.metrics import gate_metrics
@@ -29,7 +30,6 @@ from hostrouting.watch._events import (
     HOW_TO_STOP,
     Event,
     EventKind,
-    devs_of,
     of_failures,
     of_problems,
     of_routes,
@@ -39,31 +39,30 @@ from hostrouting.watch._repair import Reconciler, Repair
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# Some losses of routes cause no event: a link that goes down, a nexthop object, or a daemon that removes an address.
-# This is also the longest time between two messages to the unit's watchdog, a third of its WatchdogSec=.
+# Routes can get lost without a netlink event: when a link goes down, a nexthop object is removed, or a daemon removes
+# an address. This is also the maximum interval between watchdog pings, a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst is over after this long without a change. During an endless burst there are still checks, but at longer and
-# longer intervals.
+# A burst ends after this long without a change. Checks still run during an endless burst, but with increasing
+# intervals.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS, _LONGEST_BURST_SECONDS = 1.0, 8.0
-# This isn't zero because a scope that has ended isn't polled at all, and wouldn't report changes that have already
-# happened.
+# Not zero, because an expired scope isn't polled at all and would miss changes that have already happened.
 _AT_ONCE_SECONDS = 0.001
-# The longest time for which a change of a file is missed, because the kernel's events don't include files.
+# File changes are polled at this interval, because netlink events don't cover them.
 _FILES_SECONDS = 1.0
 _PING = "WATCHDOG=1"
 
 
 @attrs.frozen
 class WatchHostRouting:
-    """Keep the static routes and the verdict correct until the scope ends.
+    """Keep the static routes and the verdict up to date until the scope ends.
 
     Args:
-        read: a function that returns the config; each round calls it, so that a new config takes effect at once.
+        read: a function that returns the config, called in each round so that a new config takes effect immediately.
         host: the host to watch.
-        say: a function that receives each event, once.
-        tell: a function that receives each message for systemd, sd_notify(3).
-        files: the files whose changes are a reason to check, such as the manifest.
+        say: a callback for events; each event is reported once.
+        tell: a callback for messages to systemd (see sd_notify(3)).
+        files: files that trigger a check when they change, such as the manifest.
     """
 
     name = "watch"
@@ -75,12 +74,11 @@ class WatchHostRouting:
     files: tuple[Path, ...] = ()
 
     def do(self, scope: CancelScope) -> None:
-        """Run the watcher; only the scope ends it.
+        """Run the watcher until the scope ends.
 
         Raises:
-            phases.Cancelled: the scope was cancelled.
-            ConfigError, FileError: there is no readable config at the start, the lock can't be taken, or the markers
-            belong to the host but the network namespace doesn't.
+            phases.Cancelled: the scope was cancelled. ConfigError, FileError: the config can't be read at startup, the
+            lock can't be acquired, or the watcher shares the host's files but not its network namespace.
         """
         load_all()
         if _would_mark_another_network(self.host.layout):
@@ -92,7 +90,7 @@ class WatchHostRouting:
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
-        # The first wait returns at once. From here on, no change is missed.
+        # The first wait returns immediately. From here on, no change is missed.
         watch.has_changed(QUIET_SECONDS)
         routes, cidrs = len(watch.config.static_routes.routes), len(watch.config.route_overlap.expected_cidrs)
         what = f"static routes to keep: {routes}; expected CIDRs to check: {cidrs}"
@@ -111,19 +109,19 @@ class WatchHostRouting:
 
 @attrs.define
 class _Watch:
-    """A running watcher, with what it remembers between rounds.
+    """A running watcher and its state.
 
     Args:
-        task: the task, which says what to watch and where to report.
+        task: the task to run.
         scope: cancels the watcher.
-        config: the last config that could be read.
-        reconciler: the reconciler of our routes.
-        report: the last check's report; if it couldn't judge anything, it has the failures that were known before.
-        said: the problems of the last round.
-        problems: the problems since the last round.
-        counted: the number of rounds, and of repaired routes by their drift, for the metrics.
-        seen: the state of the task's files when they were last checked.
-        burst_seconds: how long a burst of changes may delay a round.
+        config: the last valid config.
+        reconciler: the route reconciler.
+        report: the last check's report. If it had no verdict, it contains the previously known failures.
+        said: the problems reported in the last round.
+        problems: problems collected since the last round.
+        counted: counters for the metrics: rounds, and repaired routes by kind of drift.
+        seen: the last known state of the task's files.
+        burst_seconds: maximum delay of a round during a burst of changes.
     """
 
     task: WatchHostRouting
@@ -140,12 +138,12 @@ class _Watch:
     # --- a round ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Repair the routes, check, write the results, and report news."""
+        """Run one round: repair, check, write and report."""
         host, tell = self.task.host, self.task.tell
         self._end_overdue_trial()
         done = self.reconciler.repair(self._reread, host, self.scope)
         tell(_PING)
-        report = check_overlap(self.config, host.routes, self.scope)
+        report = check_families(self.config, host.routes_of, self.scope)
         tell(_PING)
         self.counted.update({"looks": 1} | {str(drift): len(routes) for drift, routes in done.fixed.items()})
         for write in (self._write_markers, self._write_metrics):
@@ -182,7 +180,7 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # Under the same lock, remove deletes the check and its markers, perhaps during this round.
+            # `hostrouting remove` deletes the check and its markers under the same lock, possibly during this round.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -197,16 +195,16 @@ class _Watch:
         return None if name is None else self.task.host.layout.of(name)
 
     def _managers(self, done: Repair) -> dict[str, str]:
-        host, devs = self.task.host, {dev for routes in done.contested.values() for dev in devs_of(routes)}
+        if not done.contested:
+            return {}
         try:
-            links = host.routes.links() if devs else ()
-            root = host.layout.root
-            return {link.name: who_manages(root, link.name, link.index) for link in links if link.name in devs}
+            links, root = self.task.host.routes.links(), self.task.host.layout.root
+            return {link.name: who_manages(root, link.name, link.index) for link in links}
         except HostRoutingError:  # then the manager stays unknown
             return {}
 
     def clear_up(self) -> None:
-        """Remove the unfinished files that a killed watcher left behind."""
+        """Remove temporary files left behind by a killed watcher."""
         layout = self.task.host.layout
         with locked(layout.lock, self.scope):
             for path in filter(None, (layout.marker_ok, layout.marker_detected, layout.report, self._textfile())):
@@ -215,26 +213,32 @@ class _Watch:
     # --- when to check ---------------------------------------------------------------------------------------------
 
     def await_reason(self) -> None:
-        """Wait for a change or the slow timer, and then for the end of a burst of changes."""
+        """Wait for a change or the next periodic check, then for the end of the burst."""
         self.task.tell(_PING)
         clock = self.scope.clock
         left = LOOK_SECONDS if self.reconciler.due is None else self.reconciler.due - clock.monotonic()
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
-            # Wait first, so that all changes during the wait count as one.
+            # Wait first, to coalesce all changes that arrive in the meantime.
             self.scope.wait(QUIET_SECONDS)
             is_changing = self.has_changed(_AT_ONCE_SECONDS)
         self.burst_seconds = min(self.burst_seconds * 2, _LONGEST_BURST_SECONDS) if is_changing else _BURST_SECONDS
 
+    @property
+    def _family(self) -> Family:
+        """Return the family whose backend hears every change that matters; that of IPv6 hears those of IPv4 too."""
+        families = (*self.config.static_routes.families, *self.config.route_overlap.families)
+        return Family.IPV6 if Family.IPV6 in families else Family.IPV4
+
     def has_changed(self, seconds: float) -> bool:
-        """Return whether anything changes within a time; if the kernel's events fail, only the files are watched."""
+        """Return whether anything changes before the timeout. If netlink events fail, only watch the files."""
         clock = self.scope.clock
         end = clock.monotonic() + seconds
         while (left := end - clock.monotonic()) > 0:
             nap = self.scope.child(timeout=min(left, _FILES_SECONDS))
             try:
-                self.task.host.routes.wait_for_change(nap)
+                self.task.host.routes_of(self._family).wait_for_change(nap)
             except TimedOut:
                 self.scope.check()  # the end of the scope is an error, that of the short wait isn't
             except RouteError as error:
@@ -249,7 +253,7 @@ class _Watch:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return a value that changes when a file is replaced or written, or None if the file can't be read."""
+    """Return a value that changes whenever a file is replaced or modified, or None if stat(2) fails."""
     try:
         found = path.stat()
     except OSError:  # the value stays the same as long as the error lasts
@@ -258,11 +262,11 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def _would_mark_another_network(layout: Layout) -> bool:
-    """Return whether PID 1 has the same files but another network namespace, or False if that can't be determined."""
+    """Return whether we share PID 1's files but not its network namespace. If unknown, return False."""
     run = layout.run_dir.parent
     try:
         has_files = layout.root == Path("/") and Path(f"/proc/1/root{run}").samefile(run)
         return has_files and not Path("/proc/1/ns/net").samefile("/proc/thread-self/ns/net")
     except OSError:
-        # This needs the permission to trace PID 1, which the unit doesn't have.
+        # This requires ptrace access to PID 1, which the unit doesn't have.
         return False

@@ -1,4 +1,4 @@
-"""Write the watcher's outputs to the journal, to systemd, and to a textfile for Prometheus."""
+"""Write the watcher's output to the journal, systemd and a Prometheus textfile."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from hostrouting.watch._repair import Drift, Repair
 
 
 def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], None]) -> None:
-    """Write an entry with fields to the journal, or a line to standard output if there is no journal.
+    """Send an event to the journal, or print it as a line if there is no journal.
 
     Args:
         event: the event to report.
-        journal: the socket of journald, or None if our output doesn't go to the journal.
-        print_line: a function that prints a line.
+        journal: journald's socket, or None if our output isn't connected to the journal.
+        print_line: a callback that prints a line.
     """
     if journal is not None and _send(str(journal), to_datagram(event)):
         return
-    # If journald is down or the entry is too large, our output still takes the line to the journal, sd-daemon(3).
+    # If journald is down or the entry is too large, fall back to our output, which is connected to the journal
+    # (sd-daemon(3)).
     prefix = "" if journal is None else f"<{event.kind.priority}>"
     print_line(f"{prefix}{clean(event.message)}")
 
 
 def to_datagram(event: Event) -> bytes:
-    """Return an event in journald's native format, in which a value may contain any byte.
+    """Serialize an event in journald's native format, which allows arbitrary bytes in values.
 
-    A field with several values appears several times (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
+    Fields with multiple values are repeated (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/).
     """
     fields = (
         ("MESSAGE", event.message),
@@ -50,10 +51,10 @@ def to_datagram(event: Event) -> bytes:
 
 
 def notify(address: str, state: str) -> None:
-    """Send the service's state to systemd, sd_notify(3), and ignore a missing listener.
+    """Notify systemd of the service's state (sd_notify(3)); ignore errors.
 
     Args:
-        address: the value of NOTIFY_SOCKET, or an empty string if it isn't set.
+        address: the value of NOTIFY_SOCKET, or an empty string if unset.
         state: the state, for example ``READY=1``.
     """
     if address:
@@ -61,7 +62,7 @@ def notify(address: str, state: str) -> None:
 
 
 def _send(address: str, datagram: bytes) -> bool:
-    """Send a datagram, and return whether it was accepted."""
+    """Send a datagram and return whether that succeeded."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
             to.settimeout(1.0)
@@ -74,14 +75,14 @@ def _send(address: str, datagram: bytes) -> bool:
 def metrics_text(
     gate: tuple[Metric, ...], report: OverlapReport, repair: Repair, counted: Counter[str], time: float
 ) -> str:
-    """Return the textfile's content after a round; docs/reference/watch.md lists the metrics.
+    """Render the metrics textfile; the metrics are documented in docs/reference/watch.md.
 
     Args:
         gate: the gate's metrics.
         report: the check's report.
-        repair: the state of our routes.
-        counted: the number of rounds since the watcher's start as ``looks``, and of repaired routes by their drift.
-        time: the time of the round, in seconds since 1970.
+        repair: the result of the last repair.
+        counted: counters since the watcher's start: rounds as ``looks``, and repaired routes by kind of drift.
+        time: the round's Unix timestamp.
     """
     problem = int(bool(repair.problems))
     return exposition(

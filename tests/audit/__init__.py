@@ -1,1 +1,1 @@
-"""Compare the reports on many random hosts with the kernel, address by address: ``./run audit``."""
+"""Compare hostrouting's reports for random hosts with the kernel, address by address: see ``./run audit``."""

@@ -19,7 +19,7 @@ MILLION = 1_000_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the audit, print its results, and return 1 if anything is wrong."""
+    """Run the audit, print the results, and return 1 if there are any mistakes."""
     options = parse(arguments)
     try:
         enter_namespace()  # the hosts have their own namespaces, and this one protects the machine from mistakes

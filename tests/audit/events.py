@@ -1,4 +1,4 @@
-"""Compare the predicted verdict of each event with the verdict after the event has really happened to a host."""
+"""Compare the predicted verdict for each event with the verdict after triggering the event."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from worlds.cut import _new_addresses
 
 import phases
-from audit.examine import HostAudit
+from audit.examine import Audit
 from audit.hosts import Audited, _address, hosts
 from audit.making import make
 from hostrouting import Layout
 from hostrouting.boot.sysctls import devs_ignoring_linkdown
 from hostrouting.kernel._namespaces import Namespace
 from hostrouting.kernel.events import lease_of
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.events import EventKind, HostEvent
+from hostrouting.model.family import Family
 from hostrouting.model.links import Hardware
 from hostrouting.overlap.findings import Outlook
 from hostrouting.overlap.one_event import anticipate, touching_devs
@@ -35,7 +36,7 @@ _KINDS = (EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE, EventKind.INTO
 
 @st.composite
 def hosts_for_events(draw: st.DrawFn) -> Audited:
-    """Draw a plain host with two to ten interfaces."""
+    """Generate a plain host with two to ten interfaces."""
     host = draw(hosts(is_odd=False))
     there = sum(step.startswith("ip link add ") for step in host.steps)
     steps: list[str] = []
@@ -47,39 +48,28 @@ def hosts_for_events(draw: st.DrawFn) -> Audited:
     return attrs.evolve(host, steps=(*host.steps, *steps), connecting=None)
 
 
-class EventAudit(HostAudit):
-    """An audit of a host in which every event happens. Its arguments are those of ``HostAudit``."""
+class EventAudit(Audit):
+    """An audit that triggers every event on a host. See ``Audit`` for the arguments."""
 
     def run(self) -> None:
-        """Predict the verdict of each event, and then make the event happen to a new copy of the host."""
-        self.config, now = self._checked(self._kernel)
-        snapshot = self._snapshot()
+        """Predict the verdict for each event, and then trigger it on a fresh copy of the host."""
+        now, snapshot = self._live(), self._snapshot()
         told = {each.event: each for each in anticipate(self.config, snapshot, phases.CancelScope())}
-        passed = [
-            link.name for link in snapshot.links if link.name not in ("lo", *touching_devs(self.config, snapshot))
-        ]
-        self.share.passed = len([dev for dev in passed if not dev.startswith("peer-")])
-        happening = [*told, *(HostEvent(kind, dev) for dev in passed if not dev.startswith("peer-") for kind in _KINDS)]
+        touching = ("lo", *touching_devs(self.config, snapshot))
+        devs = [link.name for link in snapshot.links if not link.name.startswith("peer-")]
+        passed = [dev for dev in devs if dev not in touching]
+        self.share.passed = len(passed)
         pod = Namespace()
-        for event in happening:
-            enter_namespace()
-            self._kernel = NamespaceKernel()
-            make(self.host.steps, self._settle)
-            self._settle()
-            if not _happens(self._kernel, event, pod):
-                continue
-            self._settle()
-            self.share.events[str(event.kind)] += 1
-            self._hold(event, told.get(event), now, self._checked(self._kernel)[1])
-
-    def _settle(self) -> None:
-        """Wait for the routes as ``HostAudit`` does, but read all links at once."""
-        while not all(map(_is_settled, _ip("-o link").splitlines())):
-            pass
+        for event in (*told, *(HostEvent(kind, dev) for dev in passed for kind in _KINDS)):
+            self._make()
+            if _happens(self._kernel, event, pod):
+                make([])
+                self.share.events[str(event.kind)] += 1
+                self._hold(event, told.get(event), now, self._live())
 
     def _snapshot(self) -> Snapshot:
         found = take_snapshot(self._kernel)
-        # The interfaces of a test kernel can't be of type InfiniBand.
+        # Interfaces of type InfiniBand can't be created on a test kernel.
         links = (
             attrs.evolve(link, hardware=Hardware.INFINIBAND) if link.name.startswith("ib") else link
             for link in found.links
@@ -106,7 +96,7 @@ def _words(report: OverlapReport | EventVerdict) -> tuple[object, ...]:
 
 
 def _happens(kernel: NamespaceKernel, event: HostEvent, pod: Namespace) -> bool:
-    """Make an event happen, and return whether that was possible."""
+    """Trigger an event, and return whether this was possible."""
     dev, (link,) = event.subject, (each for each in kernel.links() if each.name == event.subject)
     if event.kind is EventKind.FLAP:
         if link.is_up:
@@ -128,7 +118,7 @@ def _happens(kernel: NamespaceKernel, event: HostEvent, pod: Namespace) -> bool:
 
 
 def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
-    """Change an address and its default route as networkd does when a lease changes."""
+    """Change an address and its default route like networkd does for a new lease."""
     lease = lease_of(take_snapshot(kernel), event.subject)
     assert event.address is not None
     assert lease is not None
@@ -136,19 +126,14 @@ def _renumber(kernel: NamespaceKernel, event: HostEvent) -> None:
     kernel.add_address(event.subject, str(event.address), metric=old.metric)
     assert not kernel.delete(leased)
     hop = attrs.evolve(default.hops[0], gateway=event.gateway)
-    words = f"proto dhcp table main metric {default.metric} {hop.words()} {'onlink' if hop.onlink else ''}"
+    words = f"proto dhcp table main metric {default.metric} {hop.words(Family.IPV4)} {'onlink' if hop.onlink else ''}"
     source = "" if default.source is None else f"src {event.address.ip}"
     _ip(f"route append default {words} {source}", is_forced=True)  # the kernel may refuse the gateway
     kernel.del_address(event.subject, f"{old.local}/{old.prefix_length}")
 
 
-def _is_settled(line: str) -> bool:
-    """Return whether the routes reflect the carrier of a link. linkwatch_do_dev updates them along with the state."""
-    return " lo: " in line or (",LOWER_UP" in line) == (" state UP " in line)
-
-
 def _ip(words: str, batch: str = "", *, is_forced: bool = False) -> str:
-    """Run ip, and return its output. A forced command may fail."""
+    """Run ip and return its output. With ``is_forced``, the command may fail."""
     return subprocess.run(
         ["ip", *words.split()], input=batch, text=True, check=not is_forced, capture_output=True
     ).stdout

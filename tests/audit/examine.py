@@ -1,4 +1,4 @@
-"""Compare the live and snapshot reports on a host with the kernel and with sockets, before and after the fix."""
+"""Compare a host's live and snapshot reports with the kernel and with sockets, before and after the fix."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ import os
 import random
 import re
 import shutil
+from abc import ABC, abstractmethod
 from collections import Counter
-from ipaddress import IPv4Address, IPv4Network
+from functools import partial
+from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, checked, recorded, recorded_by
+from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, recorded, recorded_by
 from brute_force import FAILURES, Judge, by_kind, disagreements_at, sort_all
-from connecting import disagreements, seen_leaving
+from connecting import disagreements
 from fixing import changed, failing, install, is_told
+from leaving import seen_leaving
 from scripts import AWKS, Sandbox, told_by
+from worlds.ipv6 import World6
 
+import phases
 from audit.figures import Share
 from audit.making import make
-from hostrouting import HostRoutingError
+from hostrouting import Config, HostRoutingError
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
-from hostrouting.kernel.snapshot_backend import SnapshotBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.snapshot_backend import backends_of
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.overlap.check import check_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,89 +40,108 @@ if TYPE_CHECKING:
     from brute_force import Sort
 
     from audit.hosts import Audited
-    from hostrouting import Config, OverlapReport, StaticRoute
+    from hostrouting import OverlapReport, StaticRoute
     from hostrouting.backend import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
 
-Sorts = dict[IPv4Network, dict[IPv4Address, "Sort"]]
+Sorts = dict[IpNetwork, dict[IpAddress, "Sort"]]
 
 
-class HostAudit:
-    """An audit of a host in a new network namespace. The calling thread enters the namespace and stays there.
+class Audit(ABC):
+    """An audit of a host in a new network namespace, which the calling thread enters and doesn't leave.
 
     Args:
         host: the host.
-        addresses: the number of random addresses to check in each expected CIDR, besides the ends of prefixes.
+        addresses: how many addresses to compare, or how many random ones in each expected CIDR.
 
     Attributes:
-        share: the counts of this host.
-        mistakes: a sentence about each mistake.
+        config: the host's config.
+        share: this host's statistics.
+        mistakes: a message for each mistake.
     """
 
-    def __init__(self, host: Audited, addresses: int) -> None:
+    def __init__(self, host: Audited | World6, addresses: int) -> None:
         self.host = host
-        self._by_chance = addresses
+        self.config = Config.from_mapping({"hostRouting": host.hostrouting})
         self.share = Share(worlds=1, features=Counter(host.features))
         self.mistakes: list[str] = []
+        self._most = addresses
+        self._make()
+
+    def _make(self) -> None:
         enter_namespace()
-        self._kernel = NamespaceKernel()
-        make(host.steps, self._settle)
-        self._settle()
+        self._kernel, self._kernel6 = NamespaceKernel(), NetlinkBackend6()
+        make(self.host.steps)
 
-    def _settle(self) -> None:
-        """Wait until the routes reflect the carriers of the links, which takes longer than for the links."""
-        for link in self._kernel.links():
-            self._kernel.set_link(link.name)
-
+    @abstractmethod
     def run(self) -> None:
         """Run every comparison."""
-        self.config, live = self._checked(self._kernel)
-        config = self.config
-        judge = self._judge(config)
-        if judge.default is None:
-            self.share.without_default = 1
-        sorts = {} if judge.default is None else self._sorts(config)
-        self._compare("live", live, sorts)
-        for way, record in self._recordings():
-            self._compare(way, record, sorts)
-        self._compare_boot(booted(config, self.host.steps), sorts)
-        if judge.default is not None:
-            self._connect(live)
-            self._fix(config, live, sorts)
 
     # --- the reports -------------------------------------------------------------------------------------------
 
-    def _checked(self, backend: RouteBackend) -> tuple[Config, OverlapReport]:
-        return checked(backend, self.host.expected, self.host.allowed, self.host.foreseen)
+    def _live(self) -> OverlapReport:
+        return self._checked(lambda family: self._kernel if family is Family.IPV4 else self._kernel6)
 
-    def _recordings(self) -> Iterator[tuple[str, OverlapReport | str]]:
-        ways: dict[str, Callable[[], Snapshot]] = {
-            "snapshot": lambda: recorded(self._kernel),
-            "ip": lambda: recorded_by(BY_HAND, ip=self._release()),
-        }
+    def _checked(self, backends: Callable[[Family], RouteBackend]) -> OverlapReport:
+        return check_families(self.config, backends, phases.CancelScope())
+
+    def _on_snapshots(self) -> Iterator[tuple[str, OverlapReport | str]]:
+        """Yield a report for each kind of snapshot, or the reason why there is none."""
+        ways: dict[str, Callable[[], Snapshot]] = {"snapshot": partial(recorded, self._kernel)}
+        if isinstance(self.host, World6):
+            ways = {"snapshot": partial(recorded, self._kernel, self._kernel6)}
+        else:
+            # If ip can't print some of the rules, the snapshot names its real release.
+            release = AS_IT_IS if any(" dscp " in step for step in self.host.steps) else KNOWS_ALL
+            ways["ip"] = partial(recorded_by, BY_HAND, ip=release)
         for way, record in ways.items():
             try:
-                yield way, self._checked(SnapshotBackend(record()))[1]
+                yield way, self._checked(backends_of(record()))
             except HostRoutingError as error:
                 yield way, str(error)
 
-    def _release(self) -> str:
-        """Return the release of ip for snapshots, which is the real one if ip can't print all of a rule."""
-        return AS_IT_IS if any(" dscp " in step for step in self.host.steps) else KNOWS_ALL
+    # --- comparing the reports --------------------------------------------------------------------------------
 
-    # --- the truth ---------------------------------------------------------------------------------------------
+    def _doubt(self, way: str, reason: str) -> None:
+        """Count an unknown verdict. It is only a mistake if a snapshot can represent the host completely."""
+        self.share.unknown[f"{way}: {_in_general(reason)}"] = 1
+        if not self.host.may_be_unknown(way):
+            self._tell(way, [f"the verdict is unknown: {reason}"])
 
-    def _judge(self, config: Config, patterns: tuple[str, ...] | None = None) -> Judge:
-        return Judge(
-            self._kernel,
-            config.route_overlap,
-            had_rules=self.host.had_rules,
-            patterns=patterns,
-            is_odd=self.host.is_odd,
-        )
+    def _say(self, way: str, wrong: list[str]) -> None:
+        self.share.wrong[way] += len(wrong)
+        if wrong:
+            self.share.blamed |= Counter({f"{way}: {feature}" for feature in self.host.odd_features})
+        self._tell(way, wrong)
 
-    def _addresses(self) -> list[IPv4Address]:
-        """Return the expected addresses next to which a prefix begins or ends, and random others."""
+    def _tell(self, way: str, wrong: list[str]) -> None:
+        if wrong:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            self.mistakes.append(f"{way}: {wrong[0]}{more}")
+
+    def _install(self, entries: Sequence[StaticRoute]) -> str:
+        """Install a fix, and return why that isn't possible, or an empty string."""
+        with TemporaryDirectory() as root:
+            try:
+                install(self._kernel, entries, Path(root))
+            except HostRoutingError as error:
+                return str(error)
+        return ""
+
+    def _is_installed(self, entries: Sequence[StaticRoute]) -> bool:
+        if not entries:
+            return False
+        self.share.fixes += 1
+        self.share.entries += len(entries)
+        if refused := self._install(entries):
+            self.share.left += 1
+            self._tell("fix", [f"it can't be applied: {refused}"])
+        return not refused
+
+    def _addresses(self) -> list[IpAddress]:
+        """Return the expected addresses around all prefix boundaries, and random others."""
+        if isinstance(self.host, World6):
+            return [*self.host.addresses(self._most)]
         cidrs = [each.cidr for each in self.host.expected]
         cut = [*cidrs, *(route.destination for route in self._kernel.routes())]
         cut += [rule.destination for rule in self._kernel.rules() if rule.destination is not None]
@@ -123,19 +150,49 @@ class HostAudit:
         numbers = {number + beside for number in ends for beside in (-1, 0, 1)}
         chance = random.Random(len(self.host.steps))
         for cidr in cidrs:
-            numbers.update(
-                chance.sample(range(int(cidr[0]), int(cidr[-1]) + 1), min(cidr.num_addresses, self._by_chance))
-            )
+            numbers.update(chance.sample(range(int(cidr[0]), int(cidr[-1]) + 1), min(cidr.num_addresses, self._most)))
         asked = {number for number in numbers if 1 << 24 <= number < 224 << 24 and number >> 24 != 127}
         return [address for address in map(IPv4Address, sorted(asked)) if any(address in cidr for cidr in cidrs)]
 
-    def _sorts(self, config: Config) -> Sorts:
-        """Return how the kernel treats each checked address of each expected CIDR."""
+
+class HostAudit(Audit):
+    """An audit that looks up every address. See ``Audit`` for the arguments."""
+
+    host: Audited
+
+    def run(self) -> None:
+        """Run every comparison."""
+        live = self._live()
+        judge = self._judge()
+        if judge.default is None:
+            self.share.without_default = 1
+        sorts = {} if judge.default is None else self._sorts()
+        self._compare("live", live, sorts)
+        for way, record in self._on_snapshots():
+            self._compare(way, record, sorts)
+        self._compare_boot(booted(self.config, self.host.steps), sorts)
+        if judge.default is not None:
+            self._connect(live)
+            self._fix(live, sorts)
+
+    # --- the truth ---------------------------------------------------------------------------------------------
+
+    def _judge(self, patterns: tuple[str, ...] | None = None) -> Judge:
+        return Judge(
+            self._kernel,
+            self.config.route_overlap,
+            had_rules=self.host.had_rules,
+            patterns=patterns,
+            is_odd=self.host.is_odd,
+        )
+
+    def _sorts(self) -> Sorts:
+        """Return the kernel's result for each checked address, by expected CIDR."""
         addresses = self._addresses()
         sorts: Sorts = {}
         for patterns in {each.devs for each in self.host.expected}:
             cidrs = [each.cidr for each in self.host.expected if each.devs == patterns]
-            judge = self._judge(config, patterns)
+            judge = self._judge(patterns)
             found = sort_all(self._kernel, judge, [a for a in addresses if any(a in cidr for cidr in cidrs)])
             sorts |= {cidr: {a: sort for a, sort in found.items() if a in cidr} for cidr in cidrs}
             self.share.answers += judge.answers
@@ -144,7 +201,7 @@ class HostAudit:
     # --- comparisons -------------------------------------------------------------------------------------------
 
     def _compare(self, way: str, report: OverlapReport | str, sorts: Sorts) -> None:
-        """Compare a report with the kernel. If there is no report, the text is the reason."""
+        """Compare a report, or the reason why there is none, with the kernel."""
         verdict, reason = ("unknown", report) if isinstance(report, str) else (report.verdict, report.reason)
         if not sorts:
             if verdict != "unknown" or not str(reason).startswith("no-default-route"):
@@ -162,7 +219,7 @@ class HostAudit:
             self.share.lookups += sum(map(len, sorts.values()))
 
     def _compare_boot(self, lines: list[str], sorts: Sorts) -> None:
-        """Compare the lines of the boot script with the kernel. They show only the first address of each failure."""
+        """Compare the boot script's output with the kernel. It only includes the first address of each failure."""
         if not sorts:
             self._say(
                 "boot", [] if lines == ["no-default-route"] else [f"there is no default route, and it says {lines}"]
@@ -171,7 +228,7 @@ class HostAudit:
             self._doubt("boot", lines[0])
         else:
             groups = [group for there in sorts.values() for group in by_kind(there).items()]
-            # If several tables discard an address, the script may report the discard of a CNI as BLACKHOLE.
+            # If several tables discard an address, the script may report a CNI's discard as BLACKHOLE.
             mute = {"BLACKHOLE"} if any(kind == "CNI-DISCARD" for (kind, *_), _ in groups) else set[str]()
             truth = {
                 (kind, ",".join(devs), str(some[0][0]), str(source or ""))
@@ -187,21 +244,21 @@ class HostAudit:
         question = self.host.connecting
         if question is None:
             return
-        # The kernel then chooses the hop by the ports, so that a few ports are enough to try all hops.
+        # Include ports in the multipath hash, so that a few ports are enough to try all next hops.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
-        seen = seen_leaving(question)
+        seen = seen_leaving(question.addresses, *question.world.devs, tries=question.tries)
         self.share.sockets += 3 * question.tries * len(seen)
-        wrong = disagreements(live, question, seen)
+        wrong = disagreements(live, self.config.route_overlap, seen)
         self.share.unseen += len(wrong)
         self._tell("sockets", wrong)
 
-    def _fix(self, config: Config, live: OverlapReport, before: Sorts) -> None:
+    def _fix(self, live: OverlapReport, before: Sorts) -> None:
         fix = live.fix
         if not self._is_installed(fix.routes):
             return
-        # An address may be fine for one expected CIDR, and fail for another one that contains it.
+        # An address may pass for one expected CIDR and fail for another one that contains it.
         failed = {address for there in before.values() for address, sort in there.items() if sort.is_failure}
-        for cidr, after in self._sorts(config).items():
+        for cidr, after in self._sorts().items():
             there = {address: sort for address, sort in before[cidr].items() if address in after}
             left = [a for a in failing(after) if a in there and not is_told(a, fix.unfixable)]
             other = changed(fix, there, {address: after[address] for address in there})
@@ -211,44 +268,13 @@ class HostAudit:
             self._tell("fix", [f"{a} of {cidr} still fails: {after[a]}" for a in left])
             self._tell("fix", [f"{a} of {cidr} was {there[a]}, and is {after[a]}" for a in other])
 
-    def _is_installed(self, entries: Sequence[StaticRoute]) -> bool:
-        if not entries:
-            return False
-        self.share.fixes += 1
-        self.share.entries += len(entries)
-        with TemporaryDirectory() as root:
-            try:
-                install(self._kernel, entries, Path(root))
-            except HostRoutingError as error:
-                self.share.left += 1
-                self._tell("fix", [f"it can't be applied: {error}"])
-                return False
-        return True
-
-    def _doubt(self, way: str, reason: str) -> None:
-        """Count an unknown verdict. It is a mistake only if a snapshot can represent the whole host."""
-        self.share.unknown[f"{way}: {_in_general(reason)}"] = 1
-        if not (self.host.is_odd or self.host.is_seen):
-            self._tell(way, [f"the verdict is unknown: {reason}"])
-
-    def _say(self, way: str, wrong: list[str]) -> None:
-        self.share.wrong[way] += len(wrong)
-        if wrong:
-            self.share.blamed |= Counter({f"{way}: {feature}" for feature in self.host.odd_features})
-        self._tell(way, wrong)
-
-    def _tell(self, way: str, wrong: list[str]) -> None:
-        if wrong:
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            self.mistakes.append(f"{way}: {wrong[0]}{more}")
-
 
 def booted(config: Config, steps: Sequence[str]) -> list[str]:
-    """Run the boot script, and return the lines of its marker.
+    """Run the boot script and return the lines of its marker file.
 
     Args:
-        config: the config from which the script is rendered.
-        steps: the commands of the host. They determine which of the installed awks the script uses.
+        config: the config to render the script from.
+        steps: the host's commands; their hash selects one of the installed awk implementations.
     """
     awks = [found for found in map(shutil.which, AWKS) if found is not None]
     awk = awks[crc32("\n".join(steps).encode()) % len(awks)]
@@ -261,11 +287,11 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 
 
 def is_unknown(lines: list[str]) -> bool:
-    """Return whether the boot script couldn't reach a verdict."""
+    """Return whether the boot script's verdict is unknown."""
     return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
 
 
 def _in_general(reason: str) -> str:
-    """Replace the addresses and numbers in a reason with placeholders."""
-    reason = re.sub(r"\d+(\.\d+){3}(/\d+)?", "A", re.split(r" \(|;|\n", reason)[0])
+    """Replace addresses and numbers in a reason with placeholders."""
+    reason = re.sub(r"(\d+(\.\d+){3}|[0-9a-f]*:[0-9a-f:]+)(/\d+)?", "A", re.split(r" \(|;|\n", reason)[0])
     return re.sub(r"\b\d+\b", "N", reason)

@@ -1,4 +1,4 @@
-"""Random hosts with rare features, as commands. Only sockets show what the kernel does with these hosts."""
+"""Random hosts with rare features, as commands. The kernel's behaviour on these can only be tested with sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from audit.hosts import Audited, commands
 if TYPE_CHECKING:
     import random
 
-    from worlds import sources
+    from worlds import Question
 
 
 _AWAY = "ip route add default dev ib0 table 104"
@@ -23,7 +23,7 @@ Steps = Mapping[str, Sequence[str]]
 
 
 def _read(text: str) -> Iterator[tuple[str, Steps]]:
-    """Yield the name and the commands of each feature. The marks say when the commands run."""
+    """Parse each feature's name and commands. The markers ``<`` and ``~`` determine when commands run."""
     name, steps = "", dict[str, list[str]]()
     for line in text.splitlines():
         if not line.startswith(" "):
@@ -38,20 +38,20 @@ def _read(text: str) -> Iterator[tuple[str, Steps]]:
 SEEN_FEATURES = dict(_read(Path(__file__).with_name("features.txt").read_text().partition("\n\n")[2]))
 """The features of hosts that only sockets can judge."""
 
-# These routes are harmless. They make it take longer to read the tables.
+# Harmless routes that make table dumps slower.
 _MANY = (
     "ip rule add pref 4 to PREFIX lookup 200",
-    # Some of these routes may exist already.
+    # Some of these routes may already exist.
     "for i in $(seq 100); do echo route add BASE.$((i + 100)) dev eth0; done | ip -batch - -force || true",
 )
 
 
-def with_features(question: sources.Question, chance: random.Random) -> Audited:
-    """Return a host with one or two more features, or one that changes all the time.
+def with_features(question: Question, chance: random.Random) -> Audited:
+    """Return a host with one or two additional features, or one that changes continuously.
 
     Args:
-        question: the host without the features. It gets new interfaces.
-        chance: the source of random choices.
+        question: the original host; its interfaces are replaced.
+        chance: the random number generator.
     """
     world = question.world if chance.random() < 0.5 else attrs.evolve(question.world, rules=())
     expected = tuple({each.cidr: each for each in question.expected}.values())
@@ -89,7 +89,7 @@ def _chosen(chance: random.Random, template: str, words: dict[str, str]) -> str:
 
 
 def _links(chance: random.Random) -> Iterator[str]:
-    """Yield commands that register interfaces in the order of their numbers, or in another order."""
+    """Yield commands that create interfaces, not always in the order of their indexes."""
     numbers = chance.choice(((21, 22, 23, 24), (50, 60, 40, 70), (70, 40, 60, 50)))
     for number, dev in zip(numbers, chance.sample(("eth0", "eth1", "ib0", "tap9"), 4), strict=True):
         yield f"ip link add {dev} index {number} type veth peer name peer-{dev}"
@@ -98,7 +98,7 @@ def _links(chance: random.Random) -> Iterator[str]:
 
 
 def _caught(chance: random.Random, steps: list[str]) -> list[str]:
-    """Return commands that add rules which redirect connections from some sources."""
+    """Return commands for rules that redirect connections from certain source addresses."""
     sources = sorted({*re.findall(r"^ip address add ([\d.]+)/", "\n".join(steps), re.MULTILINE)})
     some = chance.sample(sources, chance.choice([n for n in (0, 0, 1, 1, 2) if n <= len(sources)]))
     rules = [f"ip rule add pref {60 + n} from {source} lookup 104" for n, source in enumerate(some)]

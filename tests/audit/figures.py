@@ -1,4 +1,4 @@
-"""The counts and mistakes of an audit."""
+"""Audit statistics and mistakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAYS = {
 }
 """The kinds of reports that an audit compares."""
 
-# The largest number of mistakes to print.
+# The maximum number of mistakes to print.
 SHOWN = 5
 
 
@@ -24,22 +24,22 @@ class Share:
     """The results for one kind of host.
 
     Args:
-        worlds: the number of hosts.
-        without_default: the number of hosts without a default route. Their verdict must be unknown.
-        lookups: the number of addresses whose verdict was compared with the kernel.
-        answers: the number of answers by the kernel, for datagrams, TCP and each source of a connection.
-        wrong: the number of addresses whose report differs from the kernel, by ``WAYS``.
-        blamed: the number of hosts with a mistake, by the kind of report and a feature that plain hosts lack.
-        unknown: the number of hosts with a default route but no verdict, by the kind of report and the reason.
-        fixes: the number of fixes that were applied.
-        entries: the number of routes in these fixes.
-        left: the number of addresses that still fail after a fix that promised to fix them.
-        changed: the number of addresses that a fix changed by mistake.
-        sockets: the number of connections and datagrams that were sent.
-        unseen: the number of addresses for which sockets and the check disagree.
-        features: the number of hosts with each feature.
-        events: the number of events that happened, by kind.
-        passed: the number of interfaces whose events the prediction skipped, although the audit made them happen.
+        worlds: number of hosts.
+        without_default: number of hosts without a default route, whose verdict must be unknown.
+        lookups: number of addresses compared with the kernel.
+        answers: number of route lookups, counting datagrams, TCP and each source address separately.
+        wrong: number of addresses with an incorrect report, by ``WAYS``.
+        blamed: number of hosts with mistakes, by report type and non-plain feature.
+        unknown: number of hosts with a default route but no verdict, by report type and reason.
+        fixes: number of applied fixes.
+        entries: number of routes in these fixes.
+        left: number of addresses that still fail after the fix, although they should pass.
+        changed: number of addresses that a fix changed incorrectly.
+        sockets: number of connection attempts and datagrams.
+        unseen: number of addresses where sockets and the check disagree.
+        features: number of hosts with each feature.
+        events: number of triggered events, by kind.
+        passed: number of interfaces whose events weren't predicted, but were triggered anyway.
     """
 
     worlds: int = 0
@@ -73,19 +73,21 @@ class Figures:
     """The results of an audit.
 
     Args:
-        plain: the results for hosts that a snapshot represents completely.
-        odd: the results for hosts with features that a snapshot may not represent.
-        seen: the results for hosts that sockets judge.
-        events: the results for hosts to which events happen.
-        mistakes: sentences about the first mistakes, each with its host.
-        seconds: the duration of the audit.
-        made: the date, the kernel, the programs, and the command to repeat the audit.
+        plain: results for hosts that a snapshot can represent completely.
+        odd: results for hosts with features that a snapshot may not represent.
+        seen: results for hosts that are compared with sockets.
+        events: results for hosts on which events are triggered.
+        ipv6: results for IPv6 hosts, which are also compared with sockets.
+        mistakes: descriptions of the first mistakes, including their hosts.
+        seconds: duration of the audit.
+        made: date, kernel version, program versions, and the command that repeats the audit.
     """
 
     plain: Share = attrs.field(factory=Share)
     odd: Share = attrs.field(factory=Share)
     seen: Share = attrs.field(factory=Share)
     events: Share = attrs.field(factory=Share)
+    ipv6: Share = attrs.field(factory=Share)
     mistakes: list[str] = attrs.field(factory=list)
     seconds: float = 0.0
     made: dict[str, str] = attrs.field(factory=dict)
@@ -95,6 +97,7 @@ class Figures:
         self.odd.add(other.odd)
         self.seen.add(other.seen)
         self.events.add(other.events)
+        self.ipv6.add(other.ipv6)
         self.mistakes = list(dict.fromkeys((*self.mistakes, *other.mistakes)))[:SHOWN]
 
     @property
@@ -108,11 +111,11 @@ class Figures:
     @property
     def mistaken(self) -> int:
         """Return the number of mistakes."""
-        return sum(share.mistakes for share in (*self.shares, self.events))
+        return sum(share.mistakes for share in (*self.shares, self.events, self.ipv6))
 
     @property
     def is_right(self) -> bool:
-        """Return whether there was no mistake, and no unknown verdict for a plain host."""
+        """Return whether there were no mistakes, and no unknown verdicts for plain hosts."""
         return not (self.mistaken or self.plain.unknown)
 
     def to_json(self) -> dict[str, Any]:
@@ -123,6 +126,6 @@ class Figures:
         counters = ("wrong", "blamed", "unknown", "features", "events")
         shares = {
             name: Share(**document[name] | {key: Counter(document[name][key]) for key in counters})
-            for name in ("plain", "odd", "seen", "events")
+            for name in ("plain", "odd", "seen", "events", "ipv6")
         }
         return cls(**document | shares)

@@ -1,11 +1,11 @@
-"""Random hosts, as the commands that build them in an empty network namespace."""
+"""Random hosts, as commands that build them in an empty network namespace."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import worlds
@@ -18,7 +18,7 @@ from hostrouting.model.rules import Rule, RuleAction
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from worlds import World
+    from worlds import Question, World
 
     from hostrouting.backend import Route
     from hostrouting.testing.strategies import NewAddress
@@ -29,30 +29,53 @@ class Audited:
     """A host and its config.
 
     Args:
-        steps: the commands that build the host. Those that the kernel refuses are skipped.
-        expected: the expected CIDRs with their interfaces.
+        steps: the commands that build the host; failing ip(8) commands are ignored.
+        expected: the expected CIDRs and their interfaces.
         allowed: the value of ``allowedDevs``.
-        foreseen: the prefixes of ``foreseen``.
-        connecting: the addresses to which sockets connect, or None.
+        foreseen: the value of ``foreseen``.
+        connecting: the addresses that sockets connect to, or None.
         is_odd: whether the host has features that a snapshot may not represent.
-        cycle: the commands that keep changing the host during the checks.
-        is_seen: whether only sockets can judge the host.
-        names: the features that the commands don't show.
+        cycle: commands that run continuously during the checks, to change the host.
+        is_seen: whether the host can only be tested with sockets.
+        names: additional feature names that can't be derived from the commands.
     """
 
     steps: tuple[str, ...]
     expected: tuple[ExpectedCidr, ...]
     allowed: tuple[str, ...] = ()
     foreseen: tuple[IPv4Network, ...] = ()
-    connecting: sources.Question | None = None
+    connecting: Question | None = None
     is_odd: bool = False
     cycle: tuple[str, ...] = ()
     is_seen: bool = False
     names: tuple[str, ...] = ()
 
+    failed = ()
+    passes_hops = has_odd_sources = False
+
+    @property
+    def hostrouting(self) -> dict[str, Any]:
+        """Return the config's ``hostRouting`` section."""
+        overlap = {
+            "expectedCidrs": [each.to_mapping() for each in self.expected],
+            "allowedDevs": [*self.allowed],
+            "foreseen": [str(prefix) for prefix in self.foreseen],
+        }
+        return {"routeOverlap": overlap, "waitSeconds": 0}
+
+    @property
+    def tries(self) -> int:
+        """Return how many ports to try, because the next hop may depend on the port or on neighbours."""
+        has_several = re.search(r" nexthop | group | nhid |( default .*\n[\s\S]*){2}", "\n".join((*self.steps, "")))
+        return 12 if has_several else 1
+
+    def may_be_unknown(self, _: str) -> bool:
+        """Return whether a report may be unknown, because a snapshot may not represent the host."""
+        return self.is_odd or self.is_seen
+
     @property
     def had_rules(self) -> bool:
-        """Return whether the rules were ever touched. Tables local and main are separate from then on."""
+        """Return whether any rules were ever changed, which permanently separates tables local and main."""
         return any(step.startswith("ip rule ") for step in self.steps)
 
     @property
@@ -62,7 +85,7 @@ class Audited:
 
     @property
     def odd_features(self) -> tuple[str, ...]:
-        """Return the features that plain hosts never have."""
+        """Return the host's features that plain hosts never have."""
         return (*self._having(_ODD_FEATURES), *self.names)
 
     def _having(self, features: dict[str, str]) -> tuple[str, ...]:
@@ -78,7 +101,7 @@ _ODD_FEATURES = {
     "tied default routes": r"^ip route append default",
     "a neighbour that failed": r" nud failed$",
     "rules by an unknown attribute": r"^ip rule add .* (tun_id|realms) ",
-    # Its packets have the source of the interface that was registered first, and no dump shows that order.
+    # The source address depends on the order in which interfaces were registered, which dumps don't include.
     "rules: from, and an interface without an address": (
         r"^ip link add (\S+) (index \d+ )?type veth (?![\s\S]*^ip address add .* dev \1$)"
         r"[\s\S]*^ip rule add .*\bfrom (?!all|0\.0\.0\.0/0)"
@@ -130,7 +153,7 @@ FEATURES = {
 
 
 def commands(world: World) -> Iterator[str]:
-    """Yield commands that do the same with ip(8) as ``World.build``."""
+    """Yield ip(8) commands equivalent to ``World.build``."""
     for dev in map(shlex.quote, world.devs):
         yield f"ip link add {dev} type veth peer name peer-{dev}"
         yield f"ip link set peer-{dev} up"
@@ -163,7 +186,7 @@ def _address(address: NewAddress) -> str:
 
 def _route(route: Route) -> str:
     words = str(route)
-    # Some of these routes don't have the scope that ip would choose.
+    # Some of these routes don't have ip's default scope.
     more = ("" if " table " in words else " table main") + ("" if " scope " in words else " scope global")
     return re.sub(r"( proto \S+)", rf"\1{more}", words, count=1)
 
@@ -198,7 +221,7 @@ _BACK = ("ip link set {dev} down", "ip link set {dev} up")
 
 @st.composite
 def _more(draw: st.DrawFn, prefixes: list[str], addresses: list[str], devs: list[str]) -> tuple[list[str], list[str]]:
-    """Draw commands that run before the host gets its routes, and commands that run after that."""
+    """Generate commands to run before and after the host's routes are added."""
     dev, prefix = draw(st.sampled_from(devs)), draw(st.sampled_from(prefixes))
     address = draw(st.sampled_from(addresses))
     return draw(
@@ -229,7 +252,7 @@ def _more(draw: st.DrawFn, prefixes: list[str], addresses: list[str], devs: list
 
 @st.composite
 def _odd(draw: st.DrawFn, prefixes: list[str], devs: list[str], default: Route | None) -> list[str]:
-    """Draw commands for features that a snapshot may not represent."""
+    """Generate commands for features that a snapshot may not represent."""
     dev, (prefix, other) = draw(st.sampled_from(devs)), (draw(st.sampled_from(prefixes)) for _ in range(2))
     table, group = draw(st.sampled_from(("main", "100"))), draw(st.sampled_from((0, 5, 5)))
     inner = draw(st.sampled_from(("192.0.2.1", "10.0.1.1", "172.16.1.1")))
@@ -277,7 +300,7 @@ def _odd(draw: st.DrawFn, prefixes: list[str], devs: list[str], default: Route |
 
 
 def _default(world: World) -> Route | None:
-    """Return the default route that wins."""
+    """Return the default route with the lowest metric."""
     return min(
         (r for r in world.routes if r.destination.prefixlen == 0 and r.table == 254),
         key=lambda r: r.metric,
@@ -287,10 +310,10 @@ def _default(world: World) -> Route | None:
 
 @st.composite
 def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
-    """Draw a host.
+    """Generate a host.
 
     Args:
-        draw: the draw function of Hypothesis.
+        draw: Hypothesis's draw function.
         is_odd: whether the host must have features that a snapshot may not represent.
     """
     if draw(st.booleans()):
@@ -303,7 +326,7 @@ def hosts(draw: st.DrawFn, *, is_odd: bool) -> Audited:
         asked = draw(cut.questions(has_objects=True))
         wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
         world = asked.world
-        # If a rule suppresses all short prefixes, a fix would need millions of long routes.
+        # If a rule suppresses short prefixes, a fix would need millions of long ones.
         is_suppressed = any(rule.suppress_prefix_length is not None for rule in world.rules)
         cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
         audited = Audited((), tuple(map(ExpectedCidr, cidrs)), asked.allowed, asked.foreseen)

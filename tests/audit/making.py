@@ -1,88 +1,109 @@
-"""Build hosts with commands, and change them continually."""
+"""Build hosts with commands."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import subprocess
-from contextlib import contextmanager
-from itertools import cycle as cyclic
-from itertools import groupby, takewhile
+import time
+from ipaddress import IPv6Address, IPv6Network
+from itertools import groupby
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+import ipv6_frames as frames
+from churning import as_batch
+from leaving import far_end
+
+from hostrouting.kernel.namespace import NamespaceKernel
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-# Without this pause, the checks would get too little processor time.
 _PAUSE_SECONDS = 0.002
+_SETTLE_SECONDS = 10.0
 
-# linux/rtnetlink.h, linux/fib_rules.h
+# linux/if_addr.h, linux/rtnetlink.h, linux/fib_rules.h
+_IFA_F_TENTATIVE = 0x40
 _RTM_NEWRULE, _REQUEST_CREATE, _FR_ACT_TO_TBL = 32, 0x605, 1
 _FRA_PRIORITY, _FRA_TABLE, _FRA_DSCP, _FRA_DSCP_MASK = 6, 15, 25, 30
 
 
-def make(steps: Sequence[str], settle: Callable[[], None]) -> None:
-    """Run commands, and ignore those that the kernel refuses.
-
-    Args:
-        steps: the commands.
-        settle: a function to call before commands other than ip. It waits until the routes reflect every carrier.
-    """
+def make(steps: Sequence[str]) -> None:
+    """Run commands, ignoring ip(8) failures, and wait until the kernel has applied them."""
+    # Otherwise, each host would wait a second for its interfaces' link-local addresses.
+    Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
     for program, some in groupby(steps, _program):
-        if program == "ip":
-            batch = "".join(map(_as_batch, some))
-            subprocess.run(["ip", "-batch", "-", "-force"], input=batch, text=True, capture_output=True, check=False)
+        if program.startswith("ip"):
+            batch = "".join(f"{as_batch(step)}\n" for step in some)
+            command = [*program.split(), "-batch", "-", "-force"]
+            subprocess.run(command, input=batch, text=True, capture_output=True, check=False)
             continue
-        settle()
+        _settle()
         for step in some:
             if program == "sysctl":
                 name, _, value = step.split()[-1].partition("=")
                 Path("/proc/sys", name.replace(".", "/")).write_text(value)
+            elif program == "ra":
+                _advertise(*step.split()[1:])
             elif program == "dscp":
                 _add_dscp_rule(*step.split()[4:9:2])
             else:
                 subprocess.run(["sh", "-c", step], capture_output=True, check=True)
+    _settle()
 
 
-@contextmanager
-def flapping(cycle: Sequence[str]) -> Iterator[None]:
-    """Keep running commands of ip(8), a few hundred per second, until the context ends."""
-    ip = subprocess.Popen(
-        ["ip", "-batch", "-", "-force"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    is_over = Event()
+def _settle() -> None:
+    """Wait until the routes reflect every link's carrier and no IPv6 address is tentative."""
+    kernel = NamespaceKernel()
+    for link in kernel.links():
+        kernel.set_link(link.name)
+    end = time.monotonic() + _SETTLE_SECONDS
+    while _has_tentative_addresses():
+        assert time.monotonic() < end, "an address stays tentative"
+        time.sleep(_PAUSE_SECONDS)
 
-    def feed() -> None:
-        assert ip.stdin is not None
-        with ip.stdin as words:
-            for step in takewhile(lambda _: not is_over.wait(_PAUSE_SECONDS), cyclic(cycle)):
-                words.write(_as_batch(step).encode())
-                words.flush()
 
-    feeder = Thread(target=feed, daemon=True)
-    feeder.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        feeder.join()
-        ip.wait()
+def _has_tentative_addresses() -> bool:
+    lines = Path("/proc/thread-self/net/if_inet6").read_text().splitlines()
+    return any(int(line.split()[4], 16) & _IFA_F_TENTATIVE for line in lines)
 
 
 def _program(step: str) -> str:
     if " dscp " in step:
         return "dscp"
-    return step.split()[0] if step.startswith(("ip ", "sysctl ")) else "sh"
+    if step.startswith("ip -6 "):
+        return "ip -6"
+    return step.split()[0] if step.startswith(("ip ", "ra ", "sysctl ")) else "sh"
 
 
-def _as_batch(step: str) -> str:
-    return f"{step.removeprefix('ip ')}\n"
+def _advertise(dev: str, router: str, lifetime: str, preference: str, *more: str) -> None:
+    """Send a router advertisement from the other end of a veth pair.
+
+    Args:
+        dev: the interface.
+        router: the router's link-local address.
+        lifetime: the router lifetime in seconds.
+        preference: the router preference: low, medium or high.
+        more: options to advertise: ``prefix PREFIX`` and ``route PREFIX PREFERENCE``, as separate words.
+    """
+    words = iter(more)
+    prefixes, routes = [], {}
+    for word in words:
+        prefix = IPv6Network(next(words))
+        if word == "prefix":
+            prefixes.append(prefix)
+        else:
+            routes[prefix] = next(words)
+    link_address = f"02:00:00:00:01:{int(IPv6Address(router)) & 0xFF:02x}"
+    body = frames.router_advertisement(link_address, int(lifetime), preference, prefixes, routes)
+    packet = frames.Packet(IPv6Address(router), frames.ALL_NODES, frames.ICMPV6, body)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
+        wire.sendto(frames.written(packet, link_address, "33:33:00:00:00:01"), (far_end(dev), 0))
 
 
 def _add_dscp_rule(preference: str, dscp: str, table: str) -> None:
-    """Add a rule with a DSCP, which ip(8) has supported since 6.13, or since 6.16 if it has a mask."""
+    """Add a rule with a DSCP. ip(8) supports these since 6.13, and masks since 6.16."""
     value, _, mask = dscp.partition("/")
     attributes = struct.pack("=HHIHHI", 8, _FRA_PRIORITY, int(preference), 8, _FRA_TABLE, int(table))
     attributes += struct.pack("=HHB3x", 5, _FRA_DSCP, int(value, 0))

@@ -1,4 +1,4 @@
-"""The results of an audit, as a table for a terminal and as a page of the docs."""
+"""Audit results as a terminal table and as a docs page."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import platform
 import subprocess
 from typing import TYPE_CHECKING
+
+from worlds.ipv6 import FEATURES6
 
 from audit.features import SEEN_FEATURES
 from audit.figures import WAYS, Figures
@@ -22,7 +24,7 @@ _KINDS = ("", "plain hosts", "hosts with what a snapshot may not hold", "hosts t
 
 
 def made(lookups: int, number: int) -> dict[str, str]:
-    """Return the date, the command, the kernel and the programs of an audit."""
+    """Return an audit's date, command, kernel version and program versions."""
     ip = subprocess.run(["ip", "-V"], capture_output=True, text=True, check=True).stdout.strip()
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
@@ -33,7 +35,7 @@ def made(lookups: int, number: int) -> dict[str, str]:
 
 
 def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the rows of the table, with a column for each kind of host."""
+    """Yield the table rows, with a column for each kind of host."""
 
     def row(words: str, name: str) -> tuple[str, tuple[int, ...]]:
         return words, tuple(getattr(share, name) for share in figures.shares)
@@ -54,7 +56,7 @@ def rows(figures: Figures) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def event_rows(figures: Figures) -> Iterator[tuple[str, int]]:
-    """Yield the rows of the table about events."""
+    """Yield the rows of the events table."""
     met = figures.events
     yield "hosts with two to ten interfaces", met.worlds
     yield "events that happened, each to the host made anew", met.events.total()
@@ -65,15 +67,29 @@ def event_rows(figures: Figures) -> Iterator[tuple[str, int]]:
     yield "interfaces that were passed over, to which they happened too", met.passed
 
 
+def ipv6_rows(figures: Figures) -> Iterator[tuple[str, int]]:
+    """Yield the rows of the IPv6 table."""
+    six = figures.ipv6
+    yield "hosts", six.worlds
+    yield "addresses to which sockets sent", six.lookups
+    yield "connections and datagrams seen leaving", six.sockets
+    for way in ("live", "snapshot"):
+        yield f"wrong: {WAYS[way]}", six.wrong[way]
+    yield "hosts of unknown verdict, which says why", six.unknown.total()
+    yield "fixes applied", six.fixes
+    yield "their routes", six.entries
+    yield "failures that they left", six.left
+
+
 def reasons(figures: Figures) -> Iterator[tuple[str, str, int]]:
-    """Yield each kind of report, a reason for an unknown verdict, and the number of hosts."""
+    """Yield each reason for unknown verdicts, with the kind of host and the number of hosts."""
     for kind, share in zip(_KINDS[1:], figures.shares, strict=True):
         for reason, hosts in sorted(share.unknown.items()):
             yield kind, reason, hosts
 
 
 def as_table(figures: Figures) -> str:
-    """Return the results as an aligned table for a terminal."""
+    """Return the results as a table for a terminal."""
     lines = [f"{mistake}\n" for mistake in figures.mistakes]
     table = [_KINDS, *((words, *(f"{count:,}" for count in counts)) for words, counts in rows(figures))]
     first, *others = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -84,6 +100,8 @@ def as_table(figures: Figures) -> str:
     lines += [head(heading), *aligned]
     lines += [f"  unknown on {hosts:,} {kind}: {reason}" for kind, reason, hosts in reasons(figures)]
     lines += [head("events"), *(f"{words}: {count:,}" for words, count in event_rows(figures))]
+    lines += [head("IPv6"), *(f"{words}: {count:,}" for words, count in ipv6_rows(figures))]
+    lines += [f"  unknown on {hosts:,} hosts: {reason}" for reason, hosts in sorted(figures.ipv6.unknown.items())]
     blamed = sorted((figures.odd.blamed + figures.seen.blamed).items())
     lines += [f"  wrong on {hosts:,} hosts: {words}" for words, hosts in blamed]
     paint = good if figures.is_right else bad
@@ -107,11 +125,11 @@ def _verdict(figures: Figures) -> str:
 
 
 def write_docs(figures: Figures, folder: Path) -> None:
-    """Write the page and its figures.
+    """Write the docs page and its figures.
 
     Args:
-        figures: the figures of the audit.
-        folder: the folder for ``audit.md`` and ``audit.json``.
+        figures: the audit's figures.
+        folder: the output directory for ``audit.md`` and ``audit.json``.
     """
     (folder / "audit.json").write_text(json.dumps(figures.to_json(), indent=1) + "\n")
     (folder / "audit.md").write_text(_page(figures))
@@ -125,6 +143,8 @@ def _page(figures: Figures) -> str:
     table = [_row(words, counts) for words, counts in rows(figures)]
     why = "\n".join(f"- {reason}: {hosts:,} {kind}" for kind, reason, hosts in reasons(figures))
     events = "\n".join(_row(words, (count,)) for words, count in event_rows(figures))
+    six = "\n".join(_row(words, (count,)) for words, count in ipv6_rows(figures))
+    six_features = "\n".join(_row(name, (figures.ipv6.features[name],)) for name in FEATURES6)
     features = [_row(name, (share.features[name] for share in figures.shares)) for name in (*FEATURES, *SEEN_FEATURES)]
     heading = f"| {' | '.join(_KINDS)} |\n|---|---:|---:|---:|"
     return f"""# The audit
@@ -156,6 +176,20 @@ made anew:
 {events}
 
 The events of interfaces that are passed over happen too: they must change nothing.
+
+## IPv6
+
+Other hosts have IPv6, and routers at the other ends of their cables that advertise themselves. There, too, only sockets
+are asked: an unconnected datagram, a connected one, a connection's first packet, and a later packet of the same
+connection, whose route is looked up again after any change of routes. Some routers don't answer.
+
+| | IPv6 hosts |
+|---|---:|
+{six}
+
+| what they have | IPv6 hosts |
+|---|---:|
+{six_features}
 
 ## How it is done
 

@@ -1,1 +1,1 @@
-"""Tests on a booted systemd of each Debian release."""
+"""Tests on a booted systemd from each Debian release."""

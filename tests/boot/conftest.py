@@ -1,4 +1,4 @@
-"""Fixtures of machines for the tests. A missing requirement skips the tests or fails them."""
+"""Fixtures that boot nspawn machines. If a requirement is missing, the tests are skipped or fail."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.boot)
-            # Fixtures are excluded, as the first one may have to build a tree.
+            # The timeout excludes fixtures, because the first one may have to build a tree.
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
 
 
 def _is_for_the_night(item: pytest.Item) -> bool:
-    """Return whether a test runs only at night. By day it runs on a single release, chosen by its name."""
+    """Return whether a test runs only at night. By day, each test runs on one release, selected by its name."""
     if not isinstance(item, pytest.Function) or "suite" not in item.fixturenames:
         return False
     if item.get_closest_marker("each_release") is not None:
@@ -68,21 +68,21 @@ def _bootable() -> None:
 
 @pytest.fixture(scope="session", params=list(trees.SUITES))
 def suite(request: pytest.FixtureRequest) -> str:
-    """Return a Debian release. At night, tests that use a machine run once per release."""
+    """Return a Debian release. At night, every machine test runs once per release."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="session")
 def by_turns(suite: str) -> Callable[[Sequence[T]], Sequence[T]]:
-    """Return a function that selects the cases for a release: all of them by night, and an equal share by day."""
+    """Return a function that selects the cases for a release: all of them by night, an equal share by day."""
     releases = list(trees.SUITES)
     return lambda cases: cases if IS_NIGHTLY else cases[releases.index(suite) :: len(releases)]
 
 
 @pytest.fixture(scope="session")
 def tree(_bootable: None, suite: str) -> Path:
-    """Return the tree of the release."""
+    """Return the tree for the release."""
     try:
         return trees.find_or_build(suite)
     except trees.CannotBuildError as error:
@@ -92,7 +92,7 @@ def tree(_bootable: None, suite: str) -> Path:
 
 @pytest.fixture(scope="session")
 def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the compiled Python code of the tree, which all workers share."""
+    """Return a directory with bytecode for the tree, shared by all workers."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = base / f"compiled-{suite}"
@@ -107,7 +107,7 @@ def compiled(tree: Path, suite: str, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
-    """Return a factory of machines that are off and have no network. They end with the test."""
+    """Return a factory for machines that are powered off and have no network. They end with the test."""
     made: list[Machine] = request.node.stash.setdefault(_MACHINES, [])
     with ExitStack() as stack:
 
@@ -121,13 +121,13 @@ def new_machine(tree: Path, compiled: Path, request: pytest.FixtureRequest) -> I
 
 @pytest.fixture
 def machine(new_machine: Callable[[], Machine]) -> Machine:
-    """Return a machine that is off and has no network."""
+    """Return a machine that is powered off and has no network."""
     return new_machine()
 
 
 @pytest.fixture
 def node(machine: Machine) -> Machine:
-    """Return a machine that is off, with a default route through eth0, and with ib0, which shadows 172.16.0.0/16."""
+    """Return a powered-off machine with a default route through eth0, and with ib0, which shadows 172.16.0.0/16."""
     machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
     machine.add_nic("ib0", "172.16.0.10/16")
     return machine

@@ -1,7 +1,7 @@
-"""The environment of a machine, which has separate namespaces, a Debian tree as its root, and no view of the host.
+"""A machine's environment: its own namespaces, a Debian tree as the root, and no view of the host.
 
-``keeper.sh`` creates the namespaces and lists what they contain. Their first process is a ``cat`` that reads from our
-pipe. When we close the pipe or die, the kernel ends every process inside, and with the last one the mounts and networks
+``keeper.sh`` creates the namespaces and documents their contents. PID 1 inside is a ``cat`` that reads from our pipe.
+When we close the pipe or die, ``cat`` exits, the kernel kills every other process inside, and the mounts and networks
 disappear.
 """
 
@@ -41,11 +41,11 @@ ENVIRONMENT = {
 
 
 class MachineError(Exception):
-    """An error of a machine that failed to do what it was asked to. Its message contains the last output."""
+    """Raised when an operation on a machine fails. The message contains the last output."""
 
 
 def obstacle() -> str | None:
-    """Return the reason why no machine can be booted here, or None if no obstacle is known beforehand."""
+    """Return the reason why machines can't be booted here, or None if no reason is known."""
     if os.geteuid() != 0 or Path("/proc/self/uid_map").read_text().split()[2] != "4294967295":
         return "booting a machine takes root, and not that of a user namespace"
     if missing := [tool for tool in ("unshare", "nsenter", "pivot_root") if shutil.which(tool) is None]:
@@ -59,14 +59,14 @@ def obstacle() -> str | None:
 
 
 class Keeper:
-    """Namespaces for starting a machine from a Debian tree that is never written to.
+    """Namespaces in which to boot a machine from a Debian tree that is never modified.
 
-    Inside, ``/`` is the tree, which is read-only, and ``/mnt/root`` is an overlay over it. The overlay contains the
-    machine's files, which last as long as the keeper.
+    Inside, ``/`` is the tree, mounted read-only, and ``/mnt/root`` is an overlay on top of it. The overlay holds the
+    machine's files and lives as long as the keeper.
 
     Args:
         tree: the Debian tree.
-        shown: the host folders that the machine can read, each with its path in the machine.
+        shown: host directories that the machine can read, mapped to their paths in the machine.
     """
 
     def __init__(self, tree: Path, shown: Mapping[Path, str]) -> None:
@@ -98,7 +98,7 @@ class Keeper:
     def popen(
         self, *argv: str, output: IO[bytes], errors: IO[bytes] | int, env: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        """Start a program inside, as root, with empty input."""
+        """Start a program inside as root, with empty standard input."""
         return self._popen(argv, subprocess.DEVNULL, output, errors, env)
 
     def run(
@@ -108,7 +108,7 @@ class Keeper:
         env: Mapping[str, str] = ENVIRONMENT,
         seconds: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program inside, as root, and return its result, whatever its exit code is.
+        """Run a program inside as root, and return its result, whatever its exit code.
 
         Raises:
             MachineError: the program takes longer than ``seconds``, or was killed.
@@ -124,12 +124,12 @@ class Keeper:
         return subprocess.CompletedProcess(list(argv), process.returncode, *texts)
 
     def way_in(self, holder: str) -> list[str]:
-        """Return the command prefix with which another process can start a program inside.
+        """Return the command prefix with which another process can start programs inside.
 
         Args:
-            holder: the process that holds our namespace descriptors, as a name in /proc: ``self``, or our pid.
+            holder: the process that holds the namespace file descriptors, as a name in /proc: ``self`` or our PID.
         """
-        # Descriptors are safer than a pid, which may have been reused, perhaps by a process in the host's namespaces.
+        # File descriptors are safer than a PID, which may have been reused, possibly by a process outside.
         into = [f"--{flag}=/proc/{holder}/fd/{self._fds[name]}" for name, flag in _NAMESPACES.items()]
         return ["nsenter", *into, "--"]
 
@@ -139,11 +139,11 @@ class Keeper:
         subprocess.run(["ip", "link", "set", dev, "netns", f"/proc/self/fd/{net}"], check=True, pass_fds=[net])
 
     def path(self, name: str) -> str:
-        """Return the path at which this process sees a file inside. Absolute links in it lead to the host's files."""
+        """Return the path of a file inside, as seen by this process. Absolute symlinks in it resolve on the host."""
         return f"/proc/self/fd/{self._fds['root']}{name}"
 
     def close(self) -> None:
-        """End every process inside, and wait until all of them are gone."""
+        """Kill every process inside and wait until all of them are gone."""
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
@@ -200,13 +200,13 @@ class Keeper:
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait until a process that was started through ``nsenter`` has ended, and kill it if that takes too long.
+    """Wait for a process that was started through ``nsenter`` to exit, and kill it after a timeout.
 
-    At shutdown systemd stops every process (``broadcast_signal``), including those started through ``nsenter``. nsenter
-    then stops itself and waits for SIGCONT, which only this function sends.
+    At shutdown, systemd sends SIGSTOP to all processes (``broadcast_signal``), including those started through
+    ``nsenter``. nsenter then stops itself and waits for a SIGCONT, which only this function sends.
 
     Returns:
-        Whether the process has ended without being killed.
+        Whether the process exited without being killed.
     """
     if process.poll() is not None:
         return True
@@ -227,7 +227,7 @@ def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _continue_if_stopped(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGCONT to a child process that has stopped."""
+    """Send SIGCONT to a child process that is stopped."""
     with suppress(ChildProcessError):  # the process has just ended
         if process.poll() is None and os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None:
             process.send_signal(signal.SIGCONT)

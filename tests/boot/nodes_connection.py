@@ -1,4 +1,4 @@
-"""An Ansible connection plugin that reaches a booted machine through the inventory's ``ansible_way_in`` command."""
+"""An Ansible connection plugin that reaches a booted machine through the inventory variable ``ansible_way_in``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         Path(out_path).write_bytes(self._run(f"cat {shlex.quote(in_path)}", b"")[1])
 
     def close(self) -> None:
-        """Do nothing, as no process or file stays open."""
+        """Do nothing: there is no process or file to clean up."""
         self._connected = False
 
     def _run(self, line: str, given: bytes) -> tuple[int, bytes, bytes]:

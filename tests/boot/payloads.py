@@ -1,6 +1,7 @@
-"""Payloads of a node, which are nested machines under systemd-nspawn@.service, or simple units like kubelet.service.
+"""Payloads for a node: nested machines under systemd-nspawn@.service, or simple units like kubelet.service.
 
-Each time a payload starts, it appends the time to a file, and then keeps running. The file is emptied before each boot.
+Each time a payload starts, it appends the time to a file and then keeps running. The file is truncated before each
+boot.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Payload", "add_kubelet", "add_nested_machine"]
 
-# The nested machine shares /usr with its host, so it finds the program there.
+# The nested machine shares /usr with its host, so the program is available there too.
 _PROGRAM = "/usr/local/bin/payload"
 _SCRIPT = """\
 #!/bin/bash
@@ -25,7 +26,7 @@ sleep infinity &
 wait
 """
 
-# Like the reference agent's machine, it has no network namespace of its own, so its routes are the host's.
+# Like the reference agent's machine, it has no network namespace of its own and uses the host's routes.
 _NSPAWN = """\
 [Exec]
 Boot=no
@@ -39,7 +40,7 @@ BindReadOnly=/usr
 Bind={logs}
 """
 
-# The minimal root folder that systemd-nspawn(1) accepts. Everything else comes from /usr.
+# A minimal root directory that systemd-nspawn(1) accepts. Everything else comes from /usr.
 _NESTED_TREE = """
 mkdir -p "$1"
 cd "$1"
@@ -61,14 +62,14 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class Payload:
-    """A payload that a unit runs in a machine."""
+    """A payload run by a unit in a machine."""
 
     machine: Machine
     unit: str
     log: str
 
     def starts(self) -> list[float]:
-        """Return the times of the payload's starts in the current or last boot, in seconds since 1970."""
+        """Return the payload's start times in the current or last boot, as Unix timestamps."""
         return [float(line.split()[0]) for line in self.machine.read(self.log).splitlines()]
 
     def has_run(self) -> bool:
@@ -76,11 +77,11 @@ class Payload:
         return self.starts() != []
 
     def is_running(self) -> bool:
-        """Return whether the payload's own process is running now, and not only its unit."""
+        """Return whether the payload's own process is running, not just its unit."""
         return self.machine.state(self.unit) == "active/running" and self.has_command("sleep infinity")
 
     def is_held(self) -> bool:
-        """Return whether the gate is holding the start back, which means that it sleeps between two checks."""
+        """Return whether the gate is holding the start, that is, sleeping between two checks."""
         return self.machine.state(self.unit) == "activating/condition" and self.has_command("sleep 1")
 
     def has_command(self, words: str) -> bool:
@@ -96,11 +97,11 @@ class Payload:
         return self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.splitlines()
 
     def main_pid(self) -> int:
-        """Return the pid of the unit's main process, which changes when the unit is restarted."""
+        """Return the unit's main PID, which changes when the unit is restarted."""
         return self.machine.main_pid(self.unit)
 
     def wait_until_held(self) -> None:
-        """Wait until the gate has checked the start and is holding it back."""
+        """Wait until the gate has checked the start and is holding it."""
         self.machine.wait_until(self.is_held, f"the gate holds {self.unit}")
 
     def wait_until_it_ran(self) -> None:
@@ -109,11 +110,11 @@ class Payload:
 
 
 def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool = True) -> Payload:
-    """Add a nested machine that the unmodified systemd-nspawn@.service starts to a machine that is on or off.
+    """Add a nested machine that is started by the unmodified systemd-nspawn@.service.
 
     Args:
-        machine: the outer machine.
-        name: the name of the nested machine.
+        machine: the outer machine, on or off.
+        name: the nested machine's name.
         enabled: whether the nested machine starts at boot.
     """
     unit, log = f"systemd-nspawn@{name}.service", _add_program(machine, name)
@@ -126,11 +127,11 @@ def add_nested_machine(machine: Machine, name: str = "kube1", *, enabled: bool =
 
 
 def add_kubelet(machine: Machine, name: str = "kubelet", *, enabled: bool = True) -> Payload:
-    """Add a simple ``kubelet.service``, or a similar unit, to a machine that is on or off.
+    """Add a simple ``kubelet.service`` or a similar unit.
 
     Args:
-        machine: the machine.
-        name: the name of the unit.
+        machine: the machine, on or off.
+        name: the unit's name.
         enabled: whether the unit starts at boot.
     """
     unit, log = f"{name}.service", _add_program(machine, name)

@@ -1,4 +1,4 @@
-"""Machines that boot a Debian tree with its own systemd-nspawn, and its own systemd as the first process.
+"""Machines that boot a Debian tree with the tree's own systemd-nspawn, and with its systemd as PID 1.
 
 ::
 
@@ -10,8 +10,8 @@
         assert "hello" in machine.journal("hello.service")
         machine.reboot()                        # a new boot with the same files
 
-A machine leaves nothing on the host: its files are on a tmpfs that no other process sees. At the end of ``with``, or
-of the test process, its processes, mounts, cgroups and networks are gone.
+A machine leaves nothing behind on the host: its files are on a tmpfs that no other process can see. Its processes,
+mounts, cgroups and networks disappear at the end of ``with`` or when the test process exits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CHECKOUT = Path(__file__).parents[2]
 _PYTHON = "/opt/python"
 _COMPILED = "/var/cache/python"
 _PACKAGES = ("attr", "attrs", "pyroute2", "rich")
-# Debian's Python searches this folder even with -I, while hostrouting is installed elsewhere.
+# Debian's Python searches this directory even with -I, although hostrouting is installed elsewhere.
 FOUND = "/usr/lib/python3/dist-packages/checkout.pth"
 _FOUND_TEXT = f"import sys; sys.pycache_prefix = {_COMPILED!r}\n{_PYTHON}\n"
 _LOAD_ALL = """
@@ -63,12 +63,12 @@ for package in (hostrouting, phases):
 
 
 class Machine:
-    """A machine that is off until ``boot()``, although its files and network exist from the start.
+    """A machine whose files and network exist from the start, but which is off until ``boot()``.
 
     Args:
-        tree: the Debian tree to boot, from ``trees.find_or_build``; it is never written to.
-        compiled: the folder that ``compile_python`` has filled for this tree, or None if the machine's Python has to
-            compile again.
+        tree: the Debian tree to boot, from ``trees.find_or_build``; it is never modified.
+        compiled: a directory filled by ``compile_python`` for this tree, or None if the machine has to compile its
+            Python itself.
     """
 
     def __init__(self, tree: Path, compiled: Path | None = None) -> None:
@@ -92,7 +92,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """End the machine at once, as if its plug were pulled, and wait until nothing is left of it."""
+        """Cut the machine's power, and wait until nothing is left of it."""
         try:
             self._keeper.close()
             if self._nspawn is not None:
@@ -109,7 +109,7 @@ class Machine:
 
     @property
     def systemd_version(self) -> int:
-        """Return the major version of the machine's systemd, such as 252."""
+        """Return the machine's systemd major version, for example 252."""
         answer = self._in_tree("systemctl", "--version")
         return int(answer.stdout.split()[1])
 
@@ -117,13 +117,13 @@ class Machine:
         """Boot the machine.
 
         Args:
-            wait: whether to wait until systemd has finished its start, which means that no job is left, but units may
-                have failed. Otherwise this waits only until systemctl answers.
-            kernel_arguments: the contents of the machine's /proc/cmdline.
-            seconds: the time limit for the boot.
+            wait: whether to wait until systemd has finished booting and the job queue is empty, even if units have
+                failed. Otherwise, wait only until systemctl responds.
+            kernel_arguments: contents of the machine's /proc/cmdline.
+            seconds: timeout for the boot.
 
         Raises:
-            MachineError: the boot takes longer, or the machine stops.
+            MachineError: the boot timed out, or the machine stopped.
         """
         if self.is_on:
             raise MachineError("it's on already")
@@ -137,9 +137,9 @@ class Machine:
                 *("sh", "-c", 'echo 0 >/sys/fs/cgroup/cgroup.procs && exec "$@"', "sh", "systemd-nspawn", "--quiet"),
                 *("--boot", "--register=no", "--keep-unit", "--notify-ready=yes", "--console=pipe", "--settings=no"),
                 *(f"--directory={ROOT}", "--machine=node", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
-                # A network namespace that is given by its path comes without CAP_NET_ADMIN.
+                # A network namespace passed by path comes without CAP_NET_ADMIN.
                 *("--network-namespace-path=/proc/1/ns/net", "--capability=CAP_NET_ADMIN"),
-                # systemd 257 handles five mounts per second, and then sleeps for the rest of the second.
+                # systemd 257 processes at most five mount events per second by default.
                 "--setenv=SYSTEMD_DEFAULT_MOUNT_RATE_LIMIT_BURST=100000",
                 # nspawn sets up mounts below /proc last, from inside the machine.
                 f"--bind-ro={CMDLINE}:/proc/cmdline",
@@ -151,10 +151,10 @@ class Machine:
         self._boot_id = self.read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
 
     def power_off(self, *, seconds: float = POWER_OFF_SECONDS) -> None:
-        """Shut the machine down cleanly, as its power button does, and wait until it is off. Its files stay.
+        """Shut the machine down cleanly, as its power button would, and wait until it is off. Its files stay.
 
         Raises:
-            MachineError: the shutdown takes longer, or fails.
+            MachineError: the shutdown timed out or failed.
         """
         self._inside()  # raises an error if the machine is off
         assert self._nspawn is not None
@@ -165,18 +165,18 @@ class Machine:
             raise MachineError(f"systemd-nspawn ended with {self._nspawn.returncode}: {self._console_text()}")
 
     def reboot(self) -> None:
-        """Power off, and boot again with the same files."""
+        """Power off and boot again with the same files."""
         self.power_off()
         self.boot()
 
     def _prepare(self, kernel_arguments: str) -> None:
-        """Prepare the files for a boot in which no payload has run yet."""
+        """Truncate the payload logs and set the kernel command line for the next boot."""
         emptied = f"mkdir -p {PAYLOADS}; find {PAYLOADS} -type f -exec truncate --size=0 {{}} +"
         _checked(self._in_tree("sh", "-euc", emptied))
         self.write(CMDLINE, f"{kernel_arguments}\n")
 
     def _await_boot(self, notes: socket.socket, *, wait: bool, end: float) -> None:
-        """Read from systemd-nspawn's messages (sd_notify(3)) its child's pid, and READY=1 when the child has booted."""
+        """Wait for systemd-nspawn's sd_notify(3) messages: its child's PID, and READY=1 once the child has booted."""
         self._leader = ""
         is_ready = False
         while not (is_ready if wait else self._leader and self._answers()):
@@ -202,13 +202,13 @@ class Machine:
     # --- its network -----------------------------------------------------------------------------------------------
 
     def add_nic(self, dev: str, *addresses: str, gateway: str | None = None, metric: int | None = None) -> None:
-        """Add an interface that is up, and connect it to an interface of the same name in the fabric.
+        """Add an interface, connect it to an interface of the same name in the fabric, and set it up.
 
         Args:
-            dev: the name of the interface.
-            addresses: the addresses of the interface, such as ``10.1.0.4/24``; each creates a connected route.
-            gateway: the next hop of the default route, which answers in the fabric.
-            metric: the metric of the default route.
+            dev: the interface name.
+            addresses: the interface's addresses, for example ``10.1.0.4/24``; each creates a connected route.
+            gateway: next hop of the default route; it is reachable in the fabric.
+            metric: metric of the default route.
         """
         self.ip("link", "add", dev, "type", "veth", "peer", "name", dev, "netns", self._keeper.fabric)
         self.fabric("ip", "link", "set", dev, "up")
@@ -226,35 +226,35 @@ class Machine:
         self.ip("link", "set", dev, "up")
 
     def ip(self, *words: str) -> str:
-        """Run ``ip`` in the machine's network from outside, whether it is on or off, and return the output."""
+        """Run ``ip`` in the machine's network from outside, whether the machine is on or off, and return the output."""
         return _checked(self._keeper.run("ip", *words))
 
     def fabric(self, *argv: str) -> str:
-        """Run a program in the network of the far ends of the machine's cables, and return the output."""
+        """Run a program in the network at the far ends of the machine's cables, and return the output."""
         return _checked(self._keeper.run("nsenter", "-t", self._keeper.fabric, "--net", *argv))
 
     # --- its files, on or off --------------------------------------------------------------------------------------
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """Write a file, and create the folders above it."""
+        """Write a file, creating parent directories as needed."""
         script = 'mkdir -p "${1%/*}/"; cat >"$1"; chmod "$2" "$1"'
         _checked(self._anywhere("sh", "-euc", script, "sh", path, f"{mode:o}", input=text))
 
     def read(self, path: str) -> str:
-        """Return the text of a file.
+        """Return a file's contents as text.
 
         Raises:
-            MachineError: there is no such file.
+            MachineError: the file doesn't exist.
         """
         return _checked(self._anywhere("cat", path))
 
     def exists(self, path: str) -> bool:
-        """Return whether a file, folder or link exists, even if the link is dangling."""
+        """Return whether a file, directory or symlink exists, even if the symlink is dangling."""
         look = 'if [ -e "$1" ] || [ -L "$1" ]; then echo yes; else echo no; fi'
         return _checked(self._anywhere("sh", "-c", look, "sh", path)) == "yes\n"
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with its contents, if it exists."""
+        """Remove a file, or a directory with its contents, if it exists."""
         _checked(self._anywhere("rm", "-rf", "--one-file-system", path))
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -270,12 +270,12 @@ class Machine:
 
         Args:
             argv: the program and its arguments.
-            check: whether a nonzero exit code is an error.
+            check: whether to raise an error on a nonzero exit code.
             input: the program's input.
             seconds: the time limit.
 
         Raises:
-            MachineError: the machine is off, or ``check`` finds an error.
+            MachineError: the machine is off, or ``check`` is set and the program failed.
         """
         done = self._keeper.run(*self._inside(), *argv, input=input, env=ENVIRONMENT, seconds=seconds)
         if check:
@@ -283,7 +283,7 @@ class Machine:
         return done
 
     def run_offline(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program on the files of the switched-off machine, in a chroot with /proc, as an image builder does."""
+        """Run a program on the powered-off machine's files, in a chroot with /proc, as an image builder does."""
         if self.is_on:
             raise MachineError("it's on: use run()")
         done = self._in_tree(*argv)
@@ -292,14 +292,14 @@ class Machine:
         return done
 
     def install(self, *arguments: str) -> None:
-        """Run this checkout's command line from another system on the files of the switched-off machine, at ``ROOT``.
+        """Run this checkout's command line from another system on the powered-off machine's files, at ``ROOT``.
 
         Args:
-            arguments: the command and its arguments, such as ``"apply", "--root", ROOT, CONFIG``.
+            arguments: the command and its arguments, for example ``"apply", "--root", ROOT, CONFIG``.
         """
         if self.is_on:
             raise MachineError("it's on: use python()")
-        # The Python code is mounted at the paths for which it was compiled.
+        # The Python code is mounted at the paths recorded in its bytecode.
         show = f"mount -t tmpfs tmpfs /opt; mkdir {_PYTHON}; mount --rbind {ROOT}{_PYTHON} {_PYTHON}"
         show += f'; mount --bind {ROOT}/var/cache /var/cache; exec "$@"'
         argv = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", show, "sh")
@@ -307,15 +307,15 @@ class Machine:
         _checked(self._keeper.run(*argv, "python3", "-m", "hostrouting", *arguments, env=env))
 
     def background(self, *argv: str) -> int:
-        """Start a program inside, as a child of the machine's first process, and return its pid at once.
+        """Start a program inside as a child of PID 1, and return its PID immediately.
 
-        systemd-shutdown doesn't notice when a process that was started by ``run`` ends, and waits 10 s for it.
+        systemd-shutdown doesn't notice when a process started by ``run`` exits, and waits 10 s for it.
         """
         start = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
         return int(self.run("sh", "-c", start, "sh", *argv).stdout)
 
     def python(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run this checkout's command line, such as ``python("check", "--cidr", "10.0.0.0/8")``, inside or offline."""
+        """Run this checkout's command line inside or offline, as in ``python("check", "--cidr", "10.0.0.0/8")``."""
         argv = ("python3", "-m", "hostrouting", *arguments)
         return self.run(*argv, check=check, seconds=seconds) if self.is_on else self.run_offline(*argv, check=check)
 
@@ -326,22 +326,22 @@ class Machine:
         return self.run_offline("systemctl", "--root=/", *arguments, check=check)
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """Return properties of a unit as ``systemctl show`` prints them, or all properties if none is named."""
+        """Return the given properties of a unit, or all of them by default, as printed by ``systemctl show``."""
         chosen = [f"--property={','.join(properties)}"] if properties else []
         lines = self.systemctl("show", *chosen, "--", unit).stdout.splitlines()
         return dict(re.findall(r"^(\w+)=(.*)$", line)[0] for line in lines)
 
     def state(self, unit: str) -> str:
-        """Return a unit's ActiveState and SubState, such as ``active/running``."""
+        """Return a unit's ActiveState and SubState, for example ``active/running``."""
         shown = self.show(unit, "ActiveState", "SubState")
         return f"{shown['ActiveState']}/{shown['SubState']}"
 
     def main_pid(self, unit: str) -> int:
-        """Return the pid of a unit's main process, or 0 if there is none."""
+        """Return a unit's main PID, or 0 if it has none."""
         return int(self.show(unit, "MainPID")["MainPID"])
 
     def when(self, unit: str, timestamp: str) -> float:
-        """Return a timestamp of a unit, such as ``ExecMainExitTimestamp``, in seconds since 1970, with microseconds."""
+        """Return a unit's timestamp, such as ``ExecMainExitTimestamp``, as a Unix timestamp with microseconds."""
         said = self.systemctl("show", "--timestamp=us+utc", f"--property={timestamp}", "--", unit).stdout
         try:
             _, day, hour, _ = said.strip().partition("=")[2].split()
@@ -359,7 +359,7 @@ class Machine:
         return self._in_tree(*argv, "--directory=/var/log/journal").stdout
 
     def wait_until(self, predicate: Callable[[], bool], what: str = "", *, seconds: float = WAIT_SECONDS) -> None:
-        """Test a condition repeatedly until it holds.
+        """Poll a condition until it holds.
 
         Raises:
             MachineError: the condition doesn't hold within ``seconds``; the message contains the end of the journal.
@@ -370,12 +370,12 @@ class Machine:
             looked = time.monotonic()
             if looked > end:
                 raise MachineError(f"{what or predicate} doesn't hold after {seconds:g} s:\n{self.journal()[-4000:]}")
-            # The predicate starts programs, so it gets at most half of the time.
+            # The predicate starts programs, so spend at most half of the time on it.
             time.sleep(max(_POLL_SECONDS, looked - began))
             began = time.monotonic()
 
     def wait_for(self, unit: str, *states: str, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until a unit is in one of these states, such as ``active`` or ``active/exited``."""
+        """Wait until a unit is in one of these states, for example ``active`` or ``active/exited``."""
         wanted = set(states)
 
         def is_there() -> bool:
@@ -384,12 +384,8 @@ class Machine:
 
         self.wait_until(is_there, f"{unit} in {' or '.join(states)}", seconds=seconds)
 
-    def wait_until_booted(self, *, seconds: float = BOOT_SECONDS) -> None:
-        """Wait after ``boot(wait=False)`` until systemd has finished its start, even if units have failed."""
-        self.systemctl("is-system-running", "--wait", check=False, seconds=seconds)
-
     def way_in(self) -> list[str]:
-        """Return the command prefix with which another process can run a program inside, as ``run`` does."""
+        """Return the command prefix with which another process can run programs inside, like ``run``."""
         inside = (f"{name}={value}" for name, value in ENVIRONMENT.items())
         return [*self._keeper.way_in(str(os.getpid())), *self._inside(), "env", "-i", *inside]
 
@@ -398,7 +394,7 @@ class Machine:
     def _inside(self) -> tuple[str, ...]:
         if not self.is_on or not self._leader:
             raise MachineError(f"it's off; its console: {self._console_text()}")
-        # The keeper's /proc lists only the machine's processes, so a stale pid can't belong to a host process.
+        # The keeper's /proc lists only the machine's processes, so even a stale PID can't refer to a host process.
         return ("nsenter", "-t", self._leader, "--all", "--")
 
     def _in_tree(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:  # noqa: A002
@@ -415,17 +411,17 @@ class Machine:
 
 
 def compile_python(tree: Path, folder: Path) -> None:
-    """Make a tree's Python compile all modules that the command line may load, once for many machines.
+    """Compile the command line's modules with a tree's Python, so that machines can share the bytecode.
 
     Args:
         tree: the tree, as for ``Machine``.
-        folder: an empty folder for the result.
+        folder: an empty directory for the bytecode.
     """
     with Machine(tree) as machine, tempfile.TemporaryFile() as archive:
         machine.run_offline("python3", "-c", _LOAD_ALL)
         tar = ("tar", "--directory", f"{ROOT}{_COMPILED}", "--create", ".")
         if machine._keeper.popen(*tar, output=archive, errors=archive, env=ENVIRONMENT).wait() != 0:
-            raise MachineError("what Python has compiled can't be read")
+            raise MachineError("can't read the compiled bytecode")
         archive.seek(0)
         with tarfile.open(fileobj=archive) as members:
             members.extractall(folder, filter="data")

@@ -1,4 +1,4 @@
-"""Test the gate with AKSFlexNode's agent, which joins, updates, repaves, resets and rejoins nodes."""
+"""Test the gate with AKSFlexNode's agent as it joins, updates, repaves, resets and rejoins nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.payloads import Payload, add_nested_machine
-from boot.test_gate import CONFIG, FIX, FIXED, GATE, MARKERS, ROUTES, UNITS, files, marker, write_config
+from boot.test_gate import CONFIG, FIXED, GATE, MARKERS, ROUTES, UNITS, files, marker, write_config
 from boot.test_watch import routes
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ UNIT_OF_ROUTES, UNIT_OF_CHECK = "static-routes.service", "check-route-overlap.se
 SHADOW = ("172.16.1.0/25", "dev", "ib0")
 OTHER = {"destination": "172.16.2.0/24"}
 
-# The agent's drop-in for a machine. The agent rewrites it with different contents each time, both in a service that
-# the machine requires and in a step of the start.
+# The agent's drop-in for a machine. The agent rewrites it with different contents each time, both in a service that the
+# machine requires and in an ExecStartPre= step.
 WRITES_DROP_IN = f"""#!/bin/sh
 set -eu
 folder={UNITS}/systemd-nspawn@$2.service.d
@@ -48,7 +48,7 @@ REGENERATES = f"[Service]\nType=oneshot\nExecStart={AGENT} regenerate-config %i\
 
 
 class Agent:
-    """The agent's actions on a node, and the last machine that it started."""
+    """The agent's operations on a node, and the machine that it started last."""
 
     def __init__(self, node: Machine) -> None:
         self.node = node
@@ -74,7 +74,7 @@ class Agent:
         self.node.systemctl("start", "--no-block", self.payload.unit)
 
     def reset(self) -> None:
-        """Reset the node. The agent doesn't know other programs' files below /etc/systemd."""
+        """Reset the node. The agent doesn't know about other programs' files below /etc/systemd."""
         self.clean_up(self.machine)
         self.node.remove(f"{UNITS}/{REGENERATE}@.service")
         self.node.systemctl("daemon-reload")
@@ -91,7 +91,7 @@ def is_held(agent: Agent) -> None:
 
 
 def goes_on(agent: Agent) -> None:
-    """Wait until a held start continues on its own, as no program starts it again."""
+    """Wait until a held start continues by itself; nothing starts the unit again."""
     agent.payload.wait_until_it_ran()
     assert marker(agent.node) == {"ok": ""}
     agent.node.wait_until(agent.payload.is_running, "the machine runs")
@@ -119,7 +119,7 @@ def test_all_starts_of_the_agent_are_checked(node: Machine, agent: Agent) -> Non
 
 
 def join(node: Machine, agent: Agent, machine: str) -> None:
-    """Join a node that is shadowed until ``Configure`` gives it routes."""
+    """Join a node that is shadowed until ``Configure`` adds routes."""
     write_config(node)
     assert node.python("apply", check=False).returncode == 1
     agent.provision(machine)
@@ -130,7 +130,7 @@ def join(node: Machine, agent: Agent, machine: str) -> None:
 
 
 def rejoin(node: Machine, agent: Agent, machine: str) -> None:
-    """Join a node that starts before ``Configure`` has run, and is shadowed afterwards."""
+    """Join a node that starts before ``Configure`` has run and is still shadowed afterwards."""
     node.ip("route", "add", *SHADOW)
     agent.provision(machine)
     agent.begin_start()
@@ -144,7 +144,7 @@ def rejoin(node: Machine, agent: Agent, machine: str) -> None:
 
 
 def live(node: Machine, agent: Agent, first: str, second: str) -> None:
-    """Join or rejoin a node, and then update, repave and reset it."""
+    """Join or rejoin a node, then update, repave and reset it."""
     if node.exists(GATE):
         rejoin(node, agent, first)
     else:
@@ -177,16 +177,3 @@ def live(node: Machine, agent: Agent, first: str, second: str) -> None:
     agent.reset()
     assert not node.exists(CONFIG)
     assert node.exists(GATE)
-
-
-def test_an_ended_held_start_is_retried(node: Machine, agent: Agent) -> None:
-    write_config(node)
-    assert node.python("apply", check=False).returncode == 1
-    agent.provision("kube1")
-    agent.begin_start()
-    is_held(agent)
-    node.systemctl("kill", "--signal=KILL", "--kill-who=all", agent.payload.unit)
-    node.wait_until(lambda: int(node.show(agent.payload.unit, "NRestarts")["NRestarts"]) > 0, "it is tried again")
-    is_held(agent)
-    node.ip(*FIX)
-    goes_on(agent)

@@ -36,19 +36,19 @@ DOCUMENT = {
     "hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}},
 }
 
-# Build the same package with a higher revision.
+# Rebuild the package with a higher revision.
 RAISE = f"""
 base64 -d {DEB}.base64 >{DEB}
 dpkg-deb -R {DEB} /root/raised
 sed -i '/^Version:/s/$/.1/' /root/raised/DEBIAN/control
 dpkg-deb -Znone -b /root/raised {NEWER}
 """
-# List all files except those that dpkg, systemd and the rig write.
+# List all files except those written by dpkg, systemd and the rig.
 FILES = "find /etc /usr /var/lib -not -path '/var/lib/[dmps]*/*' | sort"
 
 
 def dpkg(node: Machine, *words: str) -> str:
-    """Run dpkg without this checkout's Python and its compiled files, and return the output of the scripts."""
+    """Run dpkg without this checkout's Python code and bytecode, and return the maintainer scripts' output."""
     return node.run("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "dpkg", *words).stderr
 
 
@@ -60,7 +60,6 @@ def routes(node: Machine) -> str:
     return " ".join(node.ip("-N", "route").split())
 
 
-@pytest.mark.each_release
 def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release: Path) -> None:
     payload = add_nested_machine(node)
     node.write(CONFIG, json.dumps(DOCUMENT))
@@ -93,7 +92,7 @@ def test_it_survives_its_whole_life_from_install_to_purge(node: Machine, release
     assert "apt purge hostrouting" in dpkg(node, "--remove", "hostrouting")
     assert not node.exists(HOME)
     assert payload.main_pid() == machine
-    # The gate works as before, even at the next boot, and no unit tries to run a program that was removed.
+    # The gate still works, even after a reboot, and no unit tries to run a program that was removed.
     node.reboot()
     payload.wait_until_it_ran()
     assert OURS in routes(node)

@@ -1,4 +1,4 @@
-"""Test the doctor on a booted systemd, where it can find what only systemd knows."""
+"""Test the doctor on a booted systemd, for findings that only systemd can reveal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boot.payloads import add_nested_machine
 from boot.test_gate import (
     CHECK,
     CONFIG,
@@ -16,9 +15,7 @@ from boot.test_gate import (
     ROUTES,
     TEMPLATE,
     UNITS,
-    install_into_image,
     installed,
-    write_config,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +57,7 @@ BindPaths=/bin/true:{CHECK}
 RestartPreventExitStatus=255
 """
 
-# The faults that only systemd or the kernel's mounts can show, with commands to create and fix them, and the findings.
+# Faults visible only in systemd or the kernel's mounts: how to create and fix each one, and the findings.
 LIVE = [
     (
         [f"mkdir -p {OURS}", f"printf '{SETTINGS}' >{OURS}/x.conf", RELOAD],
@@ -146,30 +143,12 @@ def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> Non
     overridden = find(findings, "gate-overridden")
     assert overridden["subject"] == payload.unit
     assert f"out of {OURS}/zzz-override.conf" in overridden["hint"]
-    # As the hints say, the operator removes foreign files, and apply does the rest.
+    # Follow the hints: the operator removes foreign files, and apply does the rest.
     node.remove(f"{OURS}/zzz-override.conf")
     node.systemctl("unmask", "static-routes.service")
     node.systemctl("daemon-reload")
     node.python("apply")
     assert doctor(node) == (0, [])
-
-
-def test_a_broken_watcher_and_a_missing_consumer_are_found(node: Machine) -> None:
-    metrics = "/var/lib/metrics/hostrouting.prom"
-    installed(node, FIXED, consumer="kubelt.service", watch={"enabled": True, "textfile": metrics})
-    unit = f"{UNITS}/hostrouting-watch.service"
-    text = node.read(unit).replace("RestartSec=10", "RestartSec=100ms").replace("ExecStart=", "ExecStart=/bin/false ")
-    node.write(unit, text)
-    node.boot()
-
-    def has_failed_often() -> bool:
-        return int(node.show("hostrouting-watch.service", "NRestarts")["NRestarts"]) > 2
-
-    node.wait_until(has_failed_often, "the watcher fails again and again")
-    found = doctor(node)[1]
-    assert find(found, "no-consumer")["subject"] == "kubelt.service"
-    assert find(found, "watcher-fails")["subject"] == "hostrouting-watch.service"
-    assert find(found, "textfile")["subject"] == "/var/lib/metrics"
 
 
 def test_an_ordering_cycle_is_named_unit_by_unit(node: Machine) -> None:
@@ -182,36 +161,3 @@ def test_an_ordering_cycle_is_named_unit_by_unit(node: Machine) -> None:
     for name in ("net-late.service", payload.unit, "static-routes.service"):
         assert name in cycle["message"]
         assert name in cycle["hint"]
-
-
-def test_networkds_threat_to_the_routes_is_found_and_fixed(machine: Machine) -> None:
-    machine.add_nic("eth0")
-    machine.add_nic("ib0", "172.16.0.10/16")
-    base = "[Match]\nName=eth0\n[Network]\nAddress=10.1.0.4/24\nGateway=10.1.0.1\nLinkLocalAddressing=no\n"
-    machine.write("/etc/systemd/network/10-eth0.network", base)
-    machine.systemctl("enable", "systemd-networkd.service")
-    payload = add_nested_machine(machine)
-    write_config(machine, FIXED, wait=30)
-    install_into_image(machine)
-    machine.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", RESTARTING)
-    machine.boot()
-    payload.wait_until_it_ran()
-
-    def is_there() -> bool:
-        return "172.16.1.0/24" in machine.ip("route")
-
-    assert is_there()
-    code, findings = doctor(machine)
-    (finding,) = (each for each in findings if each["kind"] == "networkd-flushes")
-    assert (code, finding["subject"]) == (0, "eth0")
-    assert "networkctl reconfigure" in finding["message"]
-    machine.run("networkctl", "reconfigure", "eth0")
-    machine.wait_until(lambda: not is_there(), "the route is gone, as foretold")
-    assert "route-missing" in [each["kind"] for each in doctor(machine)[1]]
-    sections = "".join(f"{line[2:]}\n" for line in finding["hint"].splitlines() if line.startswith("  "))
-    machine.write("/etc/systemd/network/10-eth0.network.d/90-hostrouting.conf", sections)
-    machine.run("networkctl", "reload")
-    machine.wait_until(is_there, "networkd has installed it")
-    assert doctor(machine) == (0, [])
-    machine.run("networkctl", "reconfigure", "eth0")
-    machine.wait_until(is_there, "the route is there after a reconfigure")

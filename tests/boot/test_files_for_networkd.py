@@ -1,4 +1,4 @@
-"""Test our files for netplan and systemd-networkd on a booted system."""
+"""Test our netplan and systemd-networkd files on a booted system."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IPV6 = NextHop("eth0", IPv6Address("fe80::1"))
 
 
 def route(to: str, *hops: NextHop, **more: Any) -> Route:
-    """Return a route that networkd has to install when it reads our files."""
+    """Return a route that networkd should install after reading our files."""
     return Route(IPv4Network(to), hops or (ETH0,), **more)
 
 
@@ -33,7 +33,7 @@ SAYABLE_BY_ALL = [
     route("172.17.1.1/32"),
     route("172.17.2.0/24", NextHop("eth0", IPv4Address("169.254.1.1"), onlink=True), mtu=65520),
     route("172.17.3.0/24", NextHop("ib0"), source=OWN, mtu=68, metric=2**31 - 1),
-    # The gateway of this route is reached through the next one.
+    # This route's gateway is reached through the next route.
     route("172.17.4.0/24", NextHop("eth0", IPv4Address("172.17.5.1"))),
     route("172.17.5.0/24", NextHop("eth0")),
 ]
@@ -57,7 +57,7 @@ network:
 
 
 def drop_ins(routes: list[Route]) -> dict[str, str]:
-    """Return the text of each interface's file, which starts with a comment."""
+    """Return the contents of each interface's drop-in, which begins with a comment."""
     texts = as_networkd(routes).removeprefix("# ").split("\n\n# ")
     return {text.partition(":")[0]: f"# {text}\n" for text in texts}
 
@@ -77,7 +77,7 @@ def cabled(machine: Machine) -> Machine:
 
 
 def await_routes(node: Machine, routes: list[Route]) -> None:
-    """Wait until networkd has installed exactly these routes, in addition to the default route."""
+    """Wait until the installed routes are exactly these and the default route."""
     wanted = {str(attrs.evolve(route, protocol=Protocol.STATIC)) for route in routes}
 
     def are_there() -> bool:
@@ -130,44 +130,3 @@ def test_drop_ins_in_any_folder_fix_after_a_reload(cabled: Machine) -> None:
     cabled.run("networkctl", "reload")
     await_routes(cabled, SAYABLE_BY_NETWORKD)
     assert is_fixed(cabled)
-
-
-def test_the_comments_warnings_are_true(cabled: Machine) -> None:
-    others = "192.168.7.0/24"
-
-    def is_kept() -> bool:
-        return others in cabled.ip("route")
-
-    def add_others() -> None:
-        cabled.ip("route", "add", others, "dev", "eth0", "proto", "217")
-
-    def is_configured() -> bool:
-        return "eth0 ether routable configured" in " ".join(
-            cabled.run("networkctl", "list", "--no-pager").stdout.split()
-        )
-
-    base = f"[Match]\nName=eth0\n[Network]\nAddress={OWN}/24\nLinkLocalAddressing=no\n"
-    cabled.write("/etc/systemd/network/10-eth0.network", base)
-    cabled.systemctl("enable", "systemd-networkd.service")
-    cabled.boot()
-    cabled.wait_until(is_configured, "eth0 is configured")
-    # A mere reconfigure drops routes that other programs have added, and doesn't read the file again.
-    add_others()
-    cabled.write(DROP_IN.format("eth0"), as_networkd(FIXING))
-    cabled.run("networkctl", "reconfigure", "eth0")
-    cabled.wait_until(lambda: not is_kept(), "others' route is gone")
-    cabled.wait_until(is_configured, "eth0 is configured again")
-    await_routes(cabled, [])
-    # A reload reads the file again, and drops the routes too.
-    add_others()
-    cabled.run("networkctl", "reload")
-    await_routes(cabled, FIXING)
-    assert not is_kept()
-    # netplan imports keys that it doesn't know into a file whose name sorts before most others.
-    cabled.run("mv", "/etc/systemd/network/10-eth0.network", "/etc/systemd/network/20-eth0.network")
-    cabled.write(FRAGMENT, as_netplan(FIXING), mode=0o600)
-    cabled.run("netplan", "generate")
-    cabled.run("networkctl", "reload")
-    status = ("networkctl", "status", "eth0", "--no-pager")
-    cabled.wait_until(lambda: "10-netplan-eth0.network" in cabled.run(*status).stdout, "netplan's file is in force")
-    cabled.wait_until(lambda: str(OWN) not in cabled.ip("address"), "the address is lost")

@@ -1,4 +1,4 @@
-"""Test that a STRICT node is held until Azure's agent configures the InfiniBand addresses, and is judged then."""
+"""Test that a STRICT node is held until Azure's agent has configured the InfiniBand addresses, and is checked then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hostrouting.kernel.namespace import enter_namespace
 if TYPE_CHECKING:
     from boot.rig import Machine
 
-# This is longer than the gate's own wait.
+# Longer than the gate's own wait.
 LATE_SECONDS = by_day(8, by_night=20)
 AGENT = f"""\
 [Service]

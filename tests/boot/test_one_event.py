@@ -1,4 +1,4 @@
-"""Test that a restart of systemd-networkd has the predicted result."""
+"""Test that restarting systemd-networkd has the predicted result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that ``apply --try`` is rolled back in time or fully confirmed, even if processes are killed."""
+"""Test that ``apply --try`` is either rolled back in time or fully confirmed, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ours(node: Machine) -> list[str]:
 
 @pytest.fixture
 def running(node: Machine) -> Payload:
-    """Return the payload of a machine that runs behind the gate, with a config to try that replaces one route."""
+    """Return a running payload behind the gate, and a config to try that replaces one route."""
     payload = installed(node, FIXED)
     write_tried(node)
     node.boot()
@@ -54,7 +54,7 @@ def is_over(node: Machine) -> bool:
 
 
 def outcome(node: Machine, before: str) -> str:
-    """Return ``back`` or ``confirmed`` if all routes and files match, or otherwise a description of the state."""
+    """Return ``back`` or ``confirmed`` if all routes and files match, or else a description of the state."""
     is_as_before = files(node) == before
     planned = {path: node.python("plan", path, check=False).returncode for path in (CONFIG, TRIED)}
     if ours(node) == ["172.16.1.0/24"] and is_as_before:
@@ -64,14 +64,13 @@ def outcome(node: Machine, before: str) -> str:
     return f"{ours(node)}; /etc as before: {is_as_before}; plans {planned}"
 
 
-@pytest.mark.each_release
 def test_unconfirmed_routes_are_rolled_back_in_time(node: Machine, running: Payload) -> None:
     pid, before = running.main_pid(), files(node)
     node.python("apply", "--try", "3", TRIED)
     node.wait_until(lambda: is_over(node), "the trial is over")
     assert outcome(node, before) == "back"
     assert node.python("confirm", check=False).returncode == 1
-    # Another trial that starts right away gets its own timer.
+    # A trial that starts immediately afterwards gets its own timer.
     said = json.loads(node.python("apply", "--try", "600", "--output", "json", TRIED).stdout)
     assert (said["host"], said["changed"]) == ("node", True)
     assert ours(node) == ["172.16.9.0/24"]
@@ -112,7 +111,7 @@ def test_a_start_ignores_the_trial_and_ends_it(node: Machine, running: Payload) 
 
 
 def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
-    """The trial's routes are removed when its time is up, and the node would then run shadowed."""
+    """The trial's routes are removed when the time is up, which would leave a running node shadowed."""
     chance = random.Random(21)
     payload = installed(node)
     node.write(TRIED, node.read(CONFIG).replace('"routes": []', json.dumps({"routes": [FIXED]})[1:-1]))
@@ -129,7 +128,7 @@ def test_a_trial_never_lets_a_held_node_start(node: Machine) -> None:
 
 
 def test_the_oneshot_ends_a_trial_whose_timer_is_lost(node: Machine, running: Payload) -> None:
-    """A soft reboot or ``systemctl isolate`` stops the timer, but leaves /run and the routes alone."""
+    """A soft reboot or ``systemctl isolate`` stops the timer but keeps /run and the routes."""
     before = files(node)
     node.python("apply", "--try", "2", TRIED)
     node.systemctl("stop", f"{UNIT}.timer")
@@ -162,12 +161,12 @@ def test_the_watcher_rests_during_a_trial(node: Machine, running: Payload) -> No
 
 
 def kill(node: Machine, words: str, seconds: float) -> None:
-    """Run a command line, and kill all of its processes after the given seconds."""
+    """Run a command line, and kill all of its processes after the given number of seconds."""
     node.run("sh", "-c", f"setsid sh -c '{words}' & sleep {seconds:.3f}; kill -s KILL -- -$!; wait $!; true")
 
 
 def stage(node: Machine) -> str:
-    """Return the stage that the killed command had reached."""
+    """Return the stage at which the command was killed."""
     for name, is_so in (
         ("in the midst of the confirm", node.exists(f"{MARKERS}/trial.confirmed.json")),
         ("while the trial stood", node.exists(TRIAL)),
@@ -197,7 +196,7 @@ def test_any_killed_process_leaves_routes_rolled_back_or_confirmed(node: Machine
 
 
 def test_a_killed_confirm_is_completed_when_the_time_is_over(node: Machine, running: Payload) -> None:
-    """Random kills rarely hit these moments in the middle of the confirm."""
+    """Random kills rarely interrupt a confirm halfway."""
     chance = random.Random(19)
     for _ in range(by_day(1, by_night=20)):
         before = files(node)

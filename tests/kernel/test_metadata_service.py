@@ -1,4 +1,4 @@
-"""Test valid and invalid answers of Azure's metadata service, over real HTTP at its own address in a namespace."""
+"""Test valid and invalid responses from Azure's metadata service, over real HTTP at its usual address."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe import metadata
-from hostrouting.azure.probe.linux import LinuxProbeNode
 from hostrouting.azure.probe.metadata import ANSWER_BYTES_MAX, TRIES
-from phases import Cancelled, CancelScope, TimedOut
+from hostrouting.azure.probe.node import LinuxProbeNode
+from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def nic(*addresses: str) -> dict[str, object]:
 
 
 def said(body: str | bytes, status: str = "200 OK", *headers: str, length: bool = True) -> Answer:
-    """Return an answer that the service gives before it hangs up."""
+    """Return a function that sends an HTTP response."""
     content = body.encode() if isinstance(body, str) else body
     lines = [f"HTTP/1.1 {status}", "Content-Type: application/json; charset=utf-8", *headers]
     lines += [f"Content-Length: {len(content)}"] if length else []
@@ -52,14 +52,14 @@ def nics(*them: object) -> Answer:
 
 
 class Service:
-    """A service that gives one answer per connection, repeats the last one forever, and records the requests."""
+    """An HTTP server that sends one response per connection, repeats the last one forever, and records the requests."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = answers
         self.requests: list[str] = []
         self.over = threading.Event()
         self._listener = socket.create_server((ADDRESS, 80))
-        # The thread stays in the namespace from which it is started.
+        # The thread stays in the namespace in which it was started.
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -164,10 +164,7 @@ def test_azures_assignment_is_an_answer(
     ("answer", "reason"),
     [
         (said(""), "Expecting value"),
-        (said("<html><body>Sign in</body></html>"), "Expecting value"),
         (said("{}"), "isn't a list"),
-        (said("null"), "isn't a list"),
-        (said("[[]]"), ""),
         (said('[{"ipv6": [1]}]'), ""),
         (said('[{"ipv6": {"ipAddress": {"a": 1}}}]'), ""),
         (said('[{"ipv6": {"ipAddress": ["fd00::4"]}}]'), ""),
@@ -176,8 +173,6 @@ def test_azures_assignment_is_an_answer(
         (said("[" * 500_000), ""),
         (said(b"\xff\xfe\xff"), ""),
         (said("[]", "302 Found", "Location: http://169.254.169.254/other"), "it answered 302 Found$"),
-        (said("[]", "404 Not Found"), "it answered 404 Not Found$"),
-        (said("", "204 No Content"), "it answered 204 No Content$"),
         (said("", "500 Oops"), "it answered 500 Oops$"),
         (said(b"[]", "200 OK", "Content-Length: 99", length=False), ""),
         (said(b"f" * 16 + b"\r\n[]\r\n", "200 OK", "Transfer-Encoding: chunked", length=False), ""),
@@ -187,7 +182,7 @@ def test_azures_assignment_is_an_answer(
     ],
 )
 def test_an_unknown_answer_is_an_error(serve: Serve, answer: Answer, reason: str) -> None:
-    """An unknown answer never means "no IPv6"."""
+    """An unknown response never means "no IPv6"."""
     message = f"metadata service is unavailable: .*{reason.removesuffix('$')}{'; is this' if '$' in reason else ''}"
     with serve(answer) as service, pytest.raises(LoadBalancerProbeError, match=message):
         ask()
@@ -217,7 +212,7 @@ def test_a_service_that_hangs_fails_after_five_seconds(serve: Serve, is_dripping
         assert TRIES <= clock.monotonic() <= 5
 
 
-def test_a_cancel_or_a_deadline_ends_it(serve: Serve) -> None:
+def test_a_cancel_ends_it(serve: Serve) -> None:
     scope = CancelScope(timeout=TIMEOUT_SECONDS)
 
     def cancel(client: socket.socket) -> None:
@@ -226,8 +221,6 @@ def test_a_cancel_or_a_deadline_ends_it(serve: Serve) -> None:
 
     with serve(cancel), pytest.raises(Cancelled, match="enough"):
         ask(scope)
-    with serve(silent), pytest.raises(TimedOut), CancelScope(timeout=0.5, clock=FakeClock()) as short:
-        ask(short)
 
 
 def test_no_service_is_an_error(kernel: NamespaceKernel) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import errno
 import gc
-import itertools
 import os
-import pickle
 import socket
 import struct
 import subprocess
@@ -23,24 +20,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from node import GATEWAY, PAIR
-from scenario import play, route, rule, skip_without_other_users
+from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener
-from hostrouting.kernel.rtnetlink.messages import HEADER, Names, Run, attribute, attributes, number
+from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere
+from hostrouting.kernel.rtnetlink.messages import HEADER, Names, attribute, number
 from hostrouting.kernel.rtnetlink.values import ADDRESSES, NEXTHOPS
-from hostrouting.kernel.rtnetlink.wire import (
-    BODY,
-    RTA_DST,
-    RTA_PRIORITY,
-    RTA_TABLE,
-    delete_route,
-    hops_packer,
-    new_route,
-)
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from phases import CancelScope
@@ -67,7 +56,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
 
 
 def ip(*words: str) -> list[str]:
-    """Return the output of iproute2, with each route's hops on the route's line."""
+    """Return the output of iproute2, with each route's next hops on the same line as the route."""
     done = subprocess.run(["ip", "-4", *words], capture_output=True, text=True, check=True)
     return [" ".join(line.split()) for line in done.stdout.replace("\n\t", " ").splitlines()]
 
@@ -126,19 +115,6 @@ def test_a_table_is_filtered_and_a_missing_one_is_empty(node: NamespaceKernel) -
     assert [node.routes(table) for table in (77, 2**32 - 2, 0, -1, 2**32)] == [(), (), (), (), ()]
 
 
-def test_links_read_as_iproute2_prints_them(kernel: NamespaceKernel) -> None:
-    play(kernel, "link add eth0 \n link add eth1 down \n link add eth2 \n cable out eth2")
-    links = {link.name: link for link in kernel.links()}
-    assert [(link.name, link.is_up, link.has_carrier) for link in kernel.links()] == [
-        ("lo", True, True),
-        ("eth0", True, True),
-        ("eth1", False, False),
-        ("eth2", True, False),
-    ]
-    assert (links["lo"].kind, links["lo"].hardware, links["eth0"].kind) == (None, 772, "veth")
-    assert links["eth0"].index == socket.if_nametoindex("eth0")
-
-
 def has_bridge() -> bool:
     return subprocess.run(["ip", "link", "add", "name", "br0", "type", "bridge"], capture_output=True).returncode == 0
 
@@ -152,73 +128,6 @@ def test_a_port_names_its_master(kernel: NamespaceKernel) -> None:
     assert (links["eth0"].master, links["br0"].kind, links["br0"].master) == ("br0", "bridge", None)
 
 
-def test_addresses_are_read_with_all_their_properties(kernel: NamespaceKernel) -> None:
-    play(
-        kernel,
-        """
-        link add eth0
-        addr add 10.1.0.4/24 dev eth0
-        addr add 10.1.0.5/24 dev eth0
-        addr add 10.2.0.4/32 dev eth0 peer 10.3.0.1
-        addr add 10.4.0.4/16 dev eth0 metric 77 noprefixroute
-        """,
-    )
-    shown = [attrs.astuple(address) for address in kernel.addresses()]
-    assert shown == [
-        ("lo", IPv4Address("127.0.0.1"), 8, None, 0, False, True, 254),
-        ("eth0", IPv4Address("10.1.0.4"), 24, None, 0, False, True, 0),
-        ("eth0", IPv4Address("10.2.0.4"), 32, IPv4Address("10.3.0.1"), 0, False, True, 0),
-        ("eth0", IPv4Address("10.4.0.4"), 16, None, 77, False, False, 0),
-        ("eth0", IPv4Address("10.1.0.5"), 24, None, 0, True, True, 0),
-    ]
-
-
-RULES = [
-    rule("100 lookup 100"),
-    rule("100 from 10.0.0.0/8 to 172.16.0.0/12 lookup 100000"),
-    rule("101 not from 10.1.0.4/32 lookup 4294967295"),
-    rule("102 fwmark 0xff iif lo oif eth0 lookup main"),
-    rule("103 fwmark 0 lookup main"),
-    Rule(104, mark=0x10, mark_mask=0xF0),
-    rule("105 uidrange 0-0 ipproto 6 ports lookup 100"),
-    rule("106 suppress 0 lookup main"),
-    Rule(107, suppress_group=3),
-    rule("108 tos 0x10 lookup 100"),
-    rule("109 goto 4000"),
-    rule("110 nop"),
-    rule("111 blackhole"),
-    rule("112 unreachable"),
-    rule("113 prohibit"),
-    Rule(114, protocol=217),
-    rule("4000 lookup default"),
-    rule("4294967295 lookup 100"),
-]
-
-
-def test_rules_are_read_back_in_lookup_order(kernel: NamespaceKernel) -> None:
-    for wanted in reversed(RULES):
-        kernel.add_rule(wanted)
-    there = kernel.rules()
-    first, last = (Rule(pref, table=table, protocol=2) for pref, table in ((0, 255), (32766, 254)))
-    same_preference = [RULES[1], RULES[0]]  # with equal preferences, the later rule comes second
-    assert there[: len(RULES)] == (first, *same_preference, *RULES[2:-1])
-    assert there[len(RULES)] == last
-    assert there[-1] == RULES[-1]
-    assert [f"{one.preference}:" for one in there] == [line.split()[0] for line in ip("rule", "show")]
-    for wanted in RULES:
-        kernel.del_rule(wanted)
-    assert len(kernel.rules()) == 3
-
-
-def test_a_rule_for_a_vrf_has_no_table(kernel: NamespaceKernel) -> None:
-    wanted = Rule(1000, is_l3mdev=True)
-    try:
-        kernel.add_rule(wanted)
-    except RouteError:
-        pytest.skip("this kernel has no l3mdev rules")
-    assert wanted in kernel.rules()
-
-
 def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) -> None:
     fields = {"family": 2, "action": 77}
     kernel._ask("add a rule", rtnl.RTM_NEWRULE, rtnl.ADD, fields, ("FRA_PRIORITY", 100))
@@ -229,7 +138,7 @@ def test_a_rule_with_an_unknown_action_drops_packets(kernel: NamespaceKernel) ->
 def test_a_rule_for_a_dscp_is_read_with_it(kernel: NamespaceKernel) -> None:
     plain = Rule(100)
     whole = bytes((socket.AF_INET, 0, 0, 0, 254, 0, 0, RuleAction.TO_TABLE)) + bytes(4)
-    # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL and FRA_DSCP, the last of which pyroute2 doesn't know.
+    # FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL and FRA_DSCP; pyroute2 doesn't support the last one.
     whole += number(6, 100) + number(15, 254) + attribute(21, b"\x03") + attribute(25, b"\x04")
 
     def pack(_: Rule, sequence: int) -> bytes:
@@ -281,29 +190,6 @@ def test_an_interface_name_is_the_same_string_everywhere(node: NamespaceKernel, 
 # --- nexthop objects --------------------------------------------------------------------------------------------
 
 
-def test_a_nexthop_object_shows_its_number_and_hops(node: NamespaceKernel) -> None:
-    nexthop("id", "7", "via", "10.1.0.1", "dev", "eth0")
-    nexthop("id", "8", "via", "10.2.0.1", "dev", "ib0")
-    nexthop("id", "9", "group", "7,3/8")
-    nexthop("id", "10", "blackhole")
-    play(
-        node,
-        """
-        route add 172.16.0.0/16 nhid 7
-        route add 172.17.0.0/16 nhid 9
-        route add 172.18.0.0/16 nhid 10
-        has 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting
-        has 172.17.0.0/16 nhid 9 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 3 nexthop via 10.2.0.1 dev ib0 weight 1
-        has blackhole 172.18.0.0/16 nhid 10 proto hostrouting
-        get 172.16.1.1 -> 172.16.0.0/16 nhid 7 via 10.1.0.1 dev eth0 proto hostrouting
-        """,
-    )
-    single, group, blackhole = (there for there in node.routes() if there.protocol == 217)
-    assert node.delete([attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)]) != ()
-    assert node.delete([single, group, blackhole]) == ()
-    assert ours(node) == []
-
-
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
 def test_routes_have_their_nexthop_objects_hidden_hops(node: NamespaceKernel, compat_mode: str) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)
@@ -343,6 +229,9 @@ def test_routes_have_their_nexthop_objects_hidden_hops(node: NamespaceKernel, co
     by_ib0 = [route for route in node.routes() if "ib0" in route.devs]
     assert [route for route in node.routes_except(["eth0"]) if "ib0" in route.devs] == by_ib0
     assert not any(route.nexthop_id == 7 for route in node.routes_except(["eth0"]))
+    single, *_ = there = [route for route in node.routes() if route.protocol == 217]
+    assert len(node.delete([attrs.evolve(single, nexthop_id=8), attrs.evolve(single, nexthop_id=None)])) == 2
+    assert node.delete(there) == ()
 
 
 def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> None:
@@ -358,8 +247,8 @@ def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> No
 # --- lookups --------------------------------------------------------------------------------------------------
 
 
-def test_thousands_of_addresses_are_looked_up_in_order(node: NamespaceKernel) -> None:
-    routes = many(1500)
+def test_hundreds_of_addresses_are_looked_up_in_order(node: NamespaceKernel) -> None:
+    routes = many(250)
     node.add(routes)
     answers = node.lookup([there.destination[9] for there in routes])
     assert [answer.route for answer in answers] == [attrs.evolve(there) for there in routes]
@@ -367,7 +256,7 @@ def test_thousands_of_addresses_are_looked_up_in_order(node: NamespaceKernel) ->
 
 
 def as_uid(uid: int, function: Callable[[], T]) -> T:
-    """Call a function in a thread with another user id. The raw system call changes only that thread."""
+    """Call a function in a thread with a different user ID. The raw system call affects only that thread."""
 
     def call() -> T:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -397,7 +286,7 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
 
 
 def without_capabilities(function: Callable[[], T]) -> T:
-    """Call a function in a thread without capabilities. The raw system call changes only that thread."""
+    """Call a function in a thread without capabilities. The raw system call affects only that thread."""
 
     def call() -> T:
         version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -425,30 +314,6 @@ def test_reading_needs_no_privileges(node: NamespaceKernel) -> None:
 # --- writes ----------------------------------------------------------------------------------------------------
 
 
-def test_no_request_has_a_wildcard_or_names_the_default_route() -> None:
-    class AnyIndex(rtnl.Indexes):
-        def __missing__(self, name: str) -> int:
-            return 5
-
-    pack_hops = hops_packer(AnyIndex())
-    for destination, hops in itertools.product(("0.0.0.0/0", "172.16.0.0/16"), (BY_ETH0, BY_ETH0 * 2, ())):
-        wanted = Route(IPv4Network(destination), hops)
-        for message in (new_route(rtnl.ADD, pack_hops, wanted, 7), delete_route(pack_hops, wanted, 7)):
-            length, kind, _, sequence, _ = HEADER.unpack_from(message)
-            _, dst_len, _, _, table, protocol, scope, route_type, _ = BODY.unpack_from(message, 16)
-            assert (length, sequence) == (len(message), 7)
-            assert {RTA_DST, RTA_TABLE, RTA_PRIORITY} <= attributes(message, 28).keys()
-            assert (dst_len, table, protocol, route_type) == (wanted.destination.prefixlen, 254, 217, 1)
-            assert scope == {rtnl.RTM_NEWROUTE: 0, rtnl.RTM_DELROUTE: 255}[kind]
-
-
-def test_no_write_ever_touches_the_default_route(node: NamespaceKernel) -> None:
-    node.add(many(20))
-    node.replace(many(30))
-    node.delete(many(20))
-    assert not [there for there in node.routes() if there.destination.prefixlen == 0]
-
-
 def test_one_bad_route_of_a_thousand_is_named(node: NamespaceKernel) -> None:
     routes = many(1000)
     routes[499] = attrs.evolve(routes[499], hops=(NextHop("eth0", IPv4Address("10.9.0.1")),))
@@ -458,24 +323,6 @@ def test_one_bad_route_of_a_thousand_is_named(node: NamespaceKernel) -> None:
     assert len(ours(node)) == 999
     assert [failure.errno for failure in node.delete(routes)] == [errno.ESRCH]
     assert ours(node) == []
-
-
-@pytest.mark.parametrize(
-    ("cover", "reason"), [("prohibit", errno.EACCES), ("unreachable", errno.EHOSTUNREACH), ("blackhole", errno.EINVAL)]
-)
-def test_a_refused_gateway_has_the_fibs_errno(node: NamespaceKernel, cover: str, reason: int) -> None:
-    ip("route", "add", cover, "10.1.0.1/32", "scope", "link")
-    (wanted,) = many(1)
-    (failure,) = node.add([wanted])
-    assert (failure.route, failure.errno, failure.message) == (wanted, reason, "Nexthop has invalid gateway")
-
-
-def test_a_delete_reads_any_number_of_routes_once(node: NamespaceKernel) -> None:
-    routes = many(300)
-    node.add(routes)
-    counted = Interrupted(0)
-    assert counted.delete(routes) == ()
-    assert counted.dumps == 1
 
 
 def test_an_unknown_device_fails_only_its_route(node: NamespaceKernel) -> None:
@@ -521,26 +368,11 @@ def test_a_number_too_large_for_a_message_fails_its_route(node: NamespaceKernel,
         assert len(failures) == 1
 
 
-def test_an_mtu_too_large_for_a_message_fails_its_route(node: NamespaceKernel) -> None:
-    good, bad = many(2)
-    bad = attrs.evolve(bad, mtu=2**32)
-    assert [(failure.route, failure.errno) for failure in node.add([bad, good])] == [(bad, errno.EINVAL)]
-
-
 def test_the_zone_of_an_ipv6_gateway_is_dropped(node: NamespaceKernel) -> None:
     (wanted,) = many(1, (NextHop("eth0", IPv6Address("fe80::1%eth0")),))
     assert node.add([wanted]) == ()
     assert ours(node) == ["20.0.0.0/24 via inet6 fe80::1 dev eth0 proto hostrouting"]
     assert node.delete(many(1, (NextHop("eth0", IPv6Address("fe80::1")),))) == ()
-
-
-def test_a_delete_with_metric_0_deletes_no_other_metric(node: NamespaceKernel) -> None:
-    (wanted,) = many(1)
-    node.add([attrs.evolve(wanted, metric=100)])
-    assert [failure.errno for failure in node.delete([wanted])] == [errno.ESRCH]
-    node.add([wanted])
-    assert [failure.errno for failure in node.delete([wanted, wanted])] == [errno.ESRCH]
-    assert ours(node) == ["20.0.0.0/24 via 10.1.0.1 dev eth0 proto hostrouting metric 100"]
 
 
 def test_a_delete_ignores_scope_source_mtu_and_later_hops(node: NamespaceKernel) -> None:
@@ -550,34 +382,6 @@ def test_a_delete_ignores_scope_source_mtu_and_later_hops(node: NamespaceKernel)
     asked = [attrs.evolve(many(1)[0], scope=253, mtu=9000), attrs.evolve(there[1], scope=0)]
     assert node.delete(asked) == ()
     assert ours(node) == []
-
-
-def test_replacing_a_route_by_itself_sends_no_notification(node: NamespaceKernel) -> None:
-    routes = many(1)
-    node.add(routes)
-    with rtnl_events() as events:
-        assert node.replace(routes) == ()
-        assert events() == 0
-        node.replace([attrs.evolve(routes[0], mtu=1400)])
-        assert events() == 1
-
-
-@contextmanager
-def rtnl_events() -> Iterator[Callable[[], int]]:
-    """Count the messages about changes of IPv4 routes, which the kernel sends before it answers the writer."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as listener:
-        listener.setblocking(False)
-        listener.bind((0, 0x40))
-
-        def count() -> int:
-            for number in itertools.count():
-                try:
-                    listener.recv(1)
-                except BlockingIOError:
-                    return number
-            raise AssertionError
-
-        yield count
 
 
 def test_nothing_to_do_opens_no_socket() -> None:
@@ -592,41 +396,9 @@ def test_nothing_to_do_opens_no_socket() -> None:
 # --- interrupted dumps -------------------------------------------------------------------------------------------
 
 
-class Interrupted(NetlinkBackend):
-    """A kernel whose first ``times`` dumps are interrupted."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.left = times
-        self.dumps = 0
-
-    def _connect(self) -> Conversation:
-        talk = super()._connect()
-        whole = talk.dump
-
-        def dump(kind: int, body: bytes) -> Iterator[Run]:
-            self.dumps += 1
-            if self.left:
-                self.left -= 1
-                raise rtnl.DumpInterrupted
-            return whole(kind, body)
-
-        talk.dump = dump  # type: ignore[method-assign]
-        return talk
-
-
-def test_an_interrupted_dump_is_read_again_a_few_times(node: NamespaceKernel) -> None:
-    assert Interrupted(5).addresses() == node.addresses()
-    assert Interrupted(5).links() == node.links()
-    assert Interrupted(5).rules() == node.rules()
-    assert Interrupted(5).routes() == node.routes()
-    with pytest.raises(RouteError, match=r"can't list the addresses: they changed .* 32 times"):
-        Interrupted(1000).addresses()
-
-
 @contextmanager
 def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
-    """Run actions repeatedly in another thread until the context ends."""
+    """Run actions repeatedly in another thread until the context exits."""
     stop = threading.Event()
 
     def run() -> None:
@@ -641,40 +413,6 @@ def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
         finally:
             stop.set()
             worker.result()
-
-
-class Disturbed(NetlinkBackend):
-    """A kernel that runs an action in the middle of the first dump."""
-
-    def __init__(self, disturb: Callable[[], None]) -> None:
-        super().__init__()
-        self._disturb: Callable[[], None] | None = disturb
-
-    def _connect(self) -> Conversation:
-        talk = super()._connect()
-        whole = talk.dump
-
-        def dump(kind: int, body: bytes) -> Iterator[Run]:
-            for run in whole(kind, body):
-                yield run
-                disturb, self._disturb = self._disturb, None
-                if disturb is not None:
-                    in_thread(disturb)
-
-        talk.dump = dump  # type: ignore[method-assign]
-        return talk
-
-
-def test_the_kernels_mark_on_an_interrupted_dump_is_obeyed(node: NamespaceKernel) -> None:
-    first = IPv4Address("10.6.0.0")
-    lines = (f"address add {first + number}/32 dev eth0" for number in range(1500))
-    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
-    backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.1/32"))
-    _, _, body, _ = ADDRESSES
-    with closing(backend._connect()) as talk, pytest.raises(rtnl.DumpInterrupted):
-        list(talk.dump(rtnl.RTM_GETADDR, body))
-    backend = Disturbed(lambda: node.add_address("ib0", "10.5.0.2/32"))
-    assert len({address.local for address in backend.addresses()}) == 1505
 
 
 # --- sockets, threads, loops, files ------------------------------------------------------------------------------
@@ -693,7 +431,7 @@ def test_notifications_are_never_taken_for_answers(node: NamespaceKernel) -> Non
 
 
 def forge(port: int) -> list[type[OSError]]:
-    """Send a forged end of a dump, as root of the namespace may, with each of the socket's first sequence numbers."""
+    """Send a forged NLMSG_DONE for each of the socket's first sequence numbers, as root in the namespace can do."""
     refusals = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as forger:
         forger.bind((0, 0))
@@ -709,12 +447,12 @@ def forge(port: int) -> list[type[OSError]]:
 def test_only_the_kernel_answers(node: NamespaceKernel) -> None:
     with closing(Conversation()) as talk:
         assert forge(talk.getsockname()[0]) == [ConnectionRefusedError] * 4
-        _, _, body, _ = ADDRESSES
+        _, _, body, _ = ADDRESSES[Family.IPV4]
         assert list(talk.dump(rtnl.RTM_GETADDR, body))
 
 
 def test_only_the_kernel_reports_changes(node: NamespaceKernel) -> None:
-    with Listener() as listener:
+    with Listener(everywhere(Family.IPV4)) as listener:
         assert forge(listener.getsockname()[0]) == [ConnectionRefusedError] * 4
         assert not listener.saw_a_change()
 
@@ -750,57 +488,16 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda backend: pickle.loads(pickle.dumps(backend))])
-def test_a_copy_of_the_backend_works_too(
-    node: NamespaceKernel, again: Callable[[NetlinkBackend], NetlinkBackend]
-) -> None:
-    """A task that has the default host makes such a copy when it moves to another process."""
-    backend = NetlinkBackend()
-    scope = CancelScope()
-    backend.wait_for_change(scope)
-    assert again(backend).routes() == backend.routes()
-
-
 def test_every_file_is_closed(node: NamespaceKernel) -> None:
     before = open_files()
     bad = many(1, (NextHop("eth0", IPv4Address("10.9.0.1")),))
-    for _ in range(30):
+    for _ in range(3):
         node.links(), node.addresses(), node.rules(), node.routes(), node.routes(77)
         node.lookup([GATEWAY, IPv4Address("8.8.8.8")])
         node.add(many(3) + bad), node.replace(many(3)), node.delete(many(3) + bad)
         with pytest.raises(RouteError):
             node.del_link("nope")
     assert open_files() == before
-
-
-FULL = """
-import os, resource
-from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.model.errors import RouteError
-backend = NetlinkBackend()
-backend.routes()
-before = os.listdir("/proc/self/fd")
-limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-spare = min(set(range(len(before))) - set(map(int, before)), default=len(before) - 1)
-for allowed in range(6):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + allowed, limits[1]))
-    try:
-        backend.routes()
-    except RouteError as error:
-        print(error.errno, error)
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-assert os.listdir("/proc/self/fd") == before
-"""
-
-
-def test_too_many_open_files_are_a_clear_error() -> None:
-    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    for position, line in enumerate(done.stdout.splitlines()):
-        # The sockets are a conversation, a change monitor, and the one that glibc uses to look up names.
-        said = "Too many open files" if position < 2 else "No such file or directory"
-        assert line.endswith(f" can't list the routes: no netlink socket: {said}")
-    assert len(done.stdout.splitlines()) == 3
 
 
 def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -816,49 +513,11 @@ def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: 
     assert caught.value.errno == errno.EMFILE
 
 
-def test_a_truncated_answer_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Conversation.messages
-    monkeypatch.setattr(Conversation, "messages", lambda *args: (message[:20] for message in whole(*args)))
-    for listed in (kernel.links, kernel.rules):
-        with pytest.raises(RouteError, match="cut short"):
-            listed()
-
-
 def test_a_sixteen_bit_weight_is_read_as_shown() -> None:
     members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
     body = bytes(16 + 8) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2) + members
     *_, decode = NEXTHOPS
     assert decode(body, Names()).members == ((1, 44), (2, 3))
-
-
-QUIET = """
-import sys
-from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel._namespaces import make_namespace
-from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.model.routes import Route
-from ipaddress import IPv4Address, IPv4Network
-GATEWAY = IPv4Address("10.1.0.1")
-NetlinkBackend()
-assert not {"pyroute2", "asyncio"} & set(sys.modules)
-make_namespace()
-kernel = NamespaceKernel()
-kernel.links(), kernel.addresses(), kernel.rules(), kernel.routes(), kernel.routes(77), kernel.lookup([GATEWAY])
-kernel.add([Route(IPv4Network("10.9.0.0/16"))]), kernel.replace([]), kernel.delete([Route(IPv4Network("10.9.0.0/16"))])
-class Scope:
-    def wait(self, what): return True
-kernel.wait_for_change(Scope())
-kernel.wait_for_change(Scope())
-assert not {"pyroute2", "asyncio"} & set(sys.modules)
-kernel.add_link("eth0")
-assert "pyroute2" in sys.modules
-"""
-
-
-def test_pyroute2_is_loaded_only_if_needed_and_without_warnings() -> None:
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", QUIET]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 CHECK = """

@@ -1,4 +1,4 @@
-"""Test the promises of routes and check with the boot scripts, for each awk that a node may have."""
+"""Test the boot scripts for static routes and the overlap check, with each awk that a node may have."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ import pytest
 from nightly import IS_NIGHTLY, by_day
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
 from planning import manifest_of
+from rendering import render_check_route_overlap_script, render_static_routes_script
 from scripts import Sandbox, told_by
 
 from hostrouting import Config, Layout
 from hostrouting.boot.manifest import CHECK, ROUTES
-from hostrouting.boot.render import fill, render_check, render_check_route_overlap_script, render_static_routes_script
+from hostrouting.boot.render import fill, render_check
 from hostrouting.boot.trial import times_of
-from hostrouting.kernel.rtnetlink.conversation import Listener
+from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
+from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ ADDED = "route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Sandbox:
-    """Return a sandbox with this machine's own awk, for tests that don't depend on it."""
+    """Return a sandbox with the system's awk, for tests that don't depend on it."""
     return Sandbox(tmp_path)
 
 
@@ -60,7 +62,7 @@ def check_script(*cidrs: str, mode: str = "STRICT", wait: int = 0, **more: Any) 
 
 
 def with_constant(text: str, name: str, value: int) -> str:
-    """Return a script with another value of a constant, for a shorter wait."""
+    """Return a script with a constant replaced, to shorten a wait."""
     changed, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
     assert count == 1
     return changed
@@ -106,7 +108,7 @@ def test_during_a_trial_only_the_gate_installs_the_routes(node: NamespaceKernel,
 
 @pytest.mark.parametrize("seconds", [-2, 600])
 def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sandbox, seconds: int) -> None:
-    """A trial's timer may be lost, for example in a soft reboot."""
+    """A trial's timer can be lost, for example in a soft reboot."""
     trial = plain.root / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
     trial.write_text(to_json_text(times_of(seconds)))
@@ -117,60 +119,16 @@ def test_the_oneshot_ends_only_an_expired_trial(node: NamespaceKernel, plain: Sa
     assert (DESTINATION in {route.destination for route in node.routes(Table.MAIN)}) == is_over
 
 
-@pytest.mark.parametrize("name", ["trial.json", "trial.confirmed.json"])
-def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandbox, name: str) -> None:
-    """The routes that a trial has added to the kernel may be gone in a moment."""
-    trial = plain.root / "run/aks-flex-node" / name
-    trial.parent.mkdir(parents=True)
-    trial.touch()
-    text = check_script("10.96.0.0/12")
-    assert "a trial of routes stands" in refused(plain, text, "gate")
-    assert plain.run(text).returncode == 0
-    trial.unlink()
+def test_a_trial_never_decides_about_a_start(node: NamespaceKernel, plain: Sandbox) -> None:
+    """Routes added by a trial may be rolled back at any time."""
+    text, folder = check_script("10.96.0.0/12"), plain.root / "run/aks-flex-node"
+    folder.mkdir(parents=True)
+    for name in ("trial.json", "trial.confirmed.json"):
+        (folder / name).touch()
+        assert "a trial of routes stands" in refused(plain, text, "gate")
+        assert plain.run(text).returncode == 0
+        (folder / name).unlink()
     assert plain.run(text, "gate").returncode == 0
-
-
-# awk's third field is "inet6" if the route has an IPv6 gateway, and the second is "nhid" if it has a nexthop object.
-@pytest.mark.parametrize(
-    ("default", "expected"),
-    [
-        ("via 10.1.0.1 dev eth0", "via 10.1.0.1 dev eth0 proto hostrouting"),
-        ("dev eth0", "dev eth0 proto hostrouting scope link"),
-        ("via 192.0.2.1 dev eth0 onlink", "via 192.0.2.1 dev eth0 proto hostrouting onlink"),
-        ("via inet6 fe80::1 dev eth0", "via inet6 fe80::1 dev eth0 proto hostrouting"),
-        ("nhid 7", "via 10.1.0.1 dev eth0 proto hostrouting"),
-        (
-            "src 10.1.0.4 mtu lock 1400 nexthop via 10.1.0.1 dev eth0 weight 3 nexthop via 10.2.0.1 dev eth1",
-            (
-                "proto hostrouting src 10.1.0.4 mtu 1400 nexthop via 10.1.0.1 dev eth0 weight 3 "
-                "nexthop via 10.2.0.1 dev eth1 weight 1"
-            ),
-        ),
-        (
-            "via 10.1.0.1 dev eth0 src 10.1.0.4 mtu 1400",
-            "via 10.1.0.1 dev eth0 proto hostrouting src 10.1.0.4 mtu 1400",
-        ),
-    ],
-)
-def test_the_next_hop_of_any_default_route_is_inherited(
-    kernel: NamespaceKernel, sandbox: Sandbox, default: str, expected: str
-) -> None:
-    build_links(kernel)
-    subprocess.run(["ip", "nexthop", "add", "id", "7", "via", "10.1.0.1", "dev", "eth0"], check=True)
-    subprocess.run(["ip", "-4", "route", "add", "default", "metric", "100", *default.split()], check=True)
-    installed(sandbox, routes_script())
-    assert str(route_of(kernel)) == f"172.16.1.0/24 {expected}"
-    assert installed(sandbox, routes_script()) == ["nothing to change"]
-
-
-def test_a_named_dev_inherits_its_own_hop(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    build_node(kernel, default_route(NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY, weight=5)))
-    installed(sandbox, routes_script({"destination": str(DESTINATION), "dev": "eth1"}))
-    assert route_of(kernel).hops == (NextHop("eth1", SECOND_GATEWAY),)
-    error = refused(sandbox, routes_script({"destination": "172.16.2.0/24", "gateway": "onlink"}))
-    assert error == (
-        "can't install 172.16.2.0/24: the default route leaves by eth0 and eth1; name the one meant as dev\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +170,7 @@ def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -
 
 
 def many(count: int, *bad: int) -> str:
-    """Return routes, some of which use their subnet's broadcast address as a gateway, which only the kernel refuses."""
+    """Return routes, some with a broadcast address as their gateway, which only the kernel rejects."""
     return routes_script(
         *(
             {
@@ -229,8 +187,8 @@ def many(count: int, *bad: int) -> str:
 def test_sigterm_in_the_middle_rolls_everything_back(node: NamespaceKernel, sandbox: Sandbox, whom: str) -> None:
     installed(sandbox, routes_script("172.16.2.0/24"))
     before = table(node)
-    with Listener() as changes:
-        process = sandbox.start(many(4000))
+    with Listener(everywhere(Family.IPV4)) as changes:
+        process = sandbox.start(many(by_day(1000, by_night=4000)))
         assert select.select([changes], [], [], 30)[0]
         (os.killpg if whom.startswith("all") else os.kill)(process.pid, signal.SIGTERM)
         _, error = process.communicate(timeout=30)
@@ -238,16 +196,7 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: NamespaceKernel, sand
     assert table(node) == before
 
 
-def test_a_route_whose_packets_are_discarded_is_an_error(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    assert node.add([Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, table=52)]) == ()
-    node.add_rule(Rule(5270, table=52))
-    before = table(node)
-    error = refused(sandbox, routes_script(*(f"172.16.{n}.0/24" for n in range(1, 9))))
-    assert error == "172.16.1.0/24 doesn't win: packets to it go nowhere (No route to host)\n"
-    assert table(node) == before
-
-
-# Log the arguments of the script's calls of ip. $MEANWHILE runs before the second call, which writes.
+# Log the input of each ip call. $MEANWHILE runs before the second call, which writes.
 WITH_SPY = r"""
 real=$(readlink -f "$(command -v ip)")
 cp "$real" "$ROOT/ip"
@@ -305,6 +254,21 @@ def test_without_cap_net_admin_it_fails_and_says_so(node: NamespaceKernel, plain
     assert table(node) == before
 
 
+WITHOUT_IP = 'mount --bind /dev/null "$(readlink -f "$(command -v ip)")"'
+
+
+def test_without_ip_it_fails_and_names_ip(node: NamespaceKernel, plain: Sandbox) -> None:
+    error = refused(plain, routes_script(), prepare=WITHOUT_IP)
+    assert "can't list the routes: " in error
+    assert "ermission denied" in error
+    for mode in ("STRICT", "WARN"):
+        done = plain.run(check_script("10.96.0.0/12", mode=mode), prepare=WITHOUT_IP)
+        assert done.returncode == (mode == "STRICT")
+        marker = markers(plain)["route-overlap.detected"]
+        assert marker.startswith("check-failed: can't listen for changes")
+        assert "ermission denied" in marker
+
+
 # --- the lock, and two runs at once ----------------------------------------------------------------------------------
 
 
@@ -316,22 +280,21 @@ def test_two_scripts_take_turns_with_the_same_result(node: NamespaceKernel, plai
     assert sum(route.protocol == 217 for route in node.routes(Table.MAIN)) == 300
 
 
-def see_it_give_the_lock_back(sandbox: Sandbox, process: subprocess.Popen[str]) -> None:
-    path = sandbox.root / "run/aks-flex-node/lock"
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.005)
-    with path.open() as lock:
+def replace_while_it_waits(sandbox: Sandbox, text: str) -> None:
+    """Replace a process's script as soon as the process waits, which releases the lock."""
+    with (sandbox.root / "run/aks-flex-node/lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        sandbox.write(text, "new.sh").rename(sandbox.root / "script.sh")
 
 
 def test_a_wait_holds_no_lock(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    """The run waits only once, and not for each route."""
+    """The run waits once, not once per route."""
     build_links(kernel)
     process = sandbox.start(routes_script(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60))
     missing = "the default route, needed by 172.16.1.0/24"
     assert read_line(process) == f"waiting up to 60 s for {missing}"
-    see_it_give_the_lock_back(sandbox, process)
+    with (sandbox.root / "run/aks-flex-node/lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
     assert kernel.add([default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, error, len(out.splitlines())) == (0, "", 49)
@@ -341,7 +304,7 @@ def test_a_replaced_waiting_script_writes_nothing(kernel: NamespaceKernel, plain
     build_links(kernel)
     process = plain.start(routes_script(wait=60))
     read_line(process)
-    plain.write(routes_script("172.16.2.0/24", wait=60), "new.sh").rename(plain.root / "script.sh")
+    replace_while_it_waits(plain, routes_script("172.16.2.0/24", wait=60))
     assert kernel.add([default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, error) == (0, "")
@@ -364,21 +327,7 @@ def test_it_waits_for_devices_and_gateways(node: NamespaceKernel, plain: Sandbox
     assert out.startswith("route add 172.16.1.0/24 ")
 
 
-def test_a_missing_device_or_gateway_is_named_with_its_route(kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    build_links(kernel)
-    before = table(kernel)
-    wanted: list[dict[str, Any] | str] = [
-        {"destination": "172.16.9.0/24", "dev": "ib9", "gateway": "onlink"},
-        *(f"172.16.{n}.0/24" for n in range(3)),
-    ]
-    assert refused(sandbox, routes_script(*wanted)) == (
-        "can't install the static routes: waited 0 s in vain for device ib9 (there is no such interface), needed by "
-        "172.16.9.0/24\n"
-    )
-    assert table(kernel) == before
-
-
-@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] if IS_NIGHTLY else [signal.SIGTERM])
 def test_a_signal_during_the_wait_changes_nothing(
     kernel: NamespaceKernel, sandbox: Sandbox, signal_: signal.Signals
 ) -> None:
@@ -387,35 +336,23 @@ def test_a_signal_during_the_wait_changes_nothing(
     process = sandbox.start(routes_script(wait=600))
     read_line(process)
     os.kill(process.pid, signal_)
-    # The end of the pipe means that no process has it open any more.
+    # EOF means that no process has the pipe open any more.
     _, error = process.communicate(timeout=10)
     assert process.returncode == 1
     assert error.splitlines()[-1] == f"stopped: {signal_.name}; nothing is left half-done"
     assert table(kernel) == before
 
 
-def test_without_the_lock_file_nothing_changes(node: NamespaceKernel, plain: Sandbox) -> None:
-    (plain.root / "run").mkdir()
-    (plain.root / "run/aks-flex-node").write_text("in the way")
-    before = table(node)
-    assert refused(plain, routes_script()) == "can't open the lock /run/aks-flex-node/lock\n"
-    assert table(node) == before
-
-
 # --- the gate --------------------------------------------------------------------------------------------------------
-
-
-def hold_lock(sandbox: Sandbox) -> Iterator[None]:
-    folder = sandbox.root / "run/aks-flex-node"
-    folder.mkdir(parents=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @pytest.fixture
 def held_lock(plain: Sandbox) -> Iterator[None]:
-    yield from hold_lock(plain)
+    folder = plain.root / "run/aks-flex-node"
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.mark.usefixtures("held_lock")
@@ -435,11 +372,6 @@ def test_at_the_gate_a_held_lock_fails_only_the_routes(node: NamespaceKernel, pl
     assert markers(plain) == {"route-overlap.ok": ""}
 
 
-def test_the_gate_installs_routes_as_at_boot(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    done = sandbox.run(routes_script(), "gate", is_host=True)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{ADDED}\n")
-
-
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_check_that_could_not_run_leaves_a_marker(plain: Sandbox, mode: str) -> None:
     done = plain.run(check_script("10.96.0.0/12", mode=mode), "unjudged", "check-failed: it took more than 18 s")
@@ -451,16 +383,18 @@ def test_a_replaced_waiting_check_judges_nothing(kernel: NamespaceKernel, plain:
     build_links(kernel)
     process = plain.start(check_script("10.96.0.0/12", wait=60))
     read_line(process)
-    plain.write(check_script("172.16.1.0/24", wait=60), "new.sh").rename(plain.root / "script.sh")
+    replace_while_it_waits(plain, check_script("172.16.1.0/24", wait=60))
     assert kernel.add([default_route()]) == ()
     _, error = process.communicate(timeout=30)
     assert process.returncode == 1
     assert error.startswith("OVERLAP: expected CIDR 172.16.1.0/24 ")
 
 
-@pytest.mark.parametrize("arguments", [["now"], ["gate", "told", "told"], [""]])
-def test_an_argument_that_is_not_known_is_an_error(node: NamespaceKernel, plain: Sandbox, arguments: list[str]) -> None:
-    for text in (routes_script(), check_script("10.0.0.0/8", mode="WARN")):
+def test_an_argument_that_is_not_known_is_an_error(node: NamespaceKernel, plain: Sandbox) -> None:
+    for text, arguments in (
+        (routes_script(), ["gate", "told", "told"]),
+        (check_script("10.0.0.0/8", mode="WARN"), ["now"]),
+    ):
         done = plain.run(text, *arguments)
         assert (done.returncode, done.stderr) == (64, "usage: script.sh [gate [told]]\n")
 
@@ -476,44 +410,10 @@ def markers(sandbox: Sandbox) -> dict[str, str]:
     return left
 
 
-def test_a_healthy_host_gets_an_ok_marker(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    installed(sandbox, routes_script())
-    done = sandbox.run(check_script("172.16.1.0/24", "10.96.0.0/12"))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "every expected CIDR leaves by eth0\n"
-    assert markers(sandbox) == {"route-overlap.ok": ""}
-
-
-def test_a_shadow_is_named_strict_fails_and_warn_admits(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    message = (
-        "OVERLAP: expected CIDR 172.16.2.0/24 (probe 172.16.2.0) routes via ib0, expected eth0; "
-        "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10\n"
-    )
-    for mode in ("STRICT", "WARN"):
-        done = sandbox.run(check_script("172.16.2.0/24", mode=mode))
-        assert (done.returncode, done.stdout) == (mode == "STRICT", "")
-        assert done.stderr.startswith(f"{message}fix: ")
-        assert markers(sandbox) == {"route-overlap.detected": message}
-    (sandbox.root / "run/aks-flex-node/route-overlap.json").write_text("of an earlier failure")
-    sandbox.run(check_script("10.96.0.0/12"))
-    assert markers(sandbox) == {"route-overlap.ok": ""}
-    done = sandbox.run(check_script())
-    assert (done.returncode, done.stdout) == (0, "no CIDRs are expected: nothing to check\n")
-    assert markers(sandbox) == {}
-
-
 HALVES = ("172.16.0.0/17", "172.16.128.0/17")
 
 
-def test_a_shadow_over_any_part_of_a_cidr_is_seen(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    installed(sandbox, routes_script(*HALVES))
-    assert sandbox.run(check_script("172.16.0.0/16")).returncode == 0
-    assert node.add([Route(IPv4Network("172.16.7.0/29"), (NextHop("eth1", SECOND_GATEWAY),))]) == ()
-    error = refused(sandbox, check_script("172.16.0.0/16"))
-    assert told_by(error.splitlines()[:1]) == (("OVERLAP", "eth1", "172.16.7.0", ""),)
-
-
-# Apart from the monitor, the first call of ip lists the tables, and the second makes the lookups.
+# Apart from the monitor, the first ip call lists the tables and the second performs the lookups.
 CHANGING = r"""
 cp "$(readlink -f "$(command -v ip)")" "$ROOT/ip-itself"
 cat > "$ROOT/ip" <<'END'
@@ -556,7 +456,7 @@ kill -9 $$
 
 
 def unjudged(sandbox: Sandbox, prepare: str = "") -> str:
-    """Return the reason why the check of an unshadowed CIDR has no verdict."""
+    """Return why the check of an unshadowed CIDR has no verdict."""
     done = sandbox.run(check_script("10.96.0.0/12"), prepare=prepare)
     assert done.returncode == 1
     return markers(sandbox)["route-overlap.detected"]
@@ -569,7 +469,7 @@ def test_output_of_a_killed_awk_is_no_verdict(node: NamespaceKernel, tmp_path: P
 
 
 def test_a_failed_listing_gets_no_verdict(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """awk has already received the complete listing."""
+    """By then, awk has already received the complete listing."""
     change = (
         '[ "$calls" != 1 ] || { "$ROOT/ip-itself" "$@"; echo "RTNETLINK answers: Input/output error" >&2; exit 2; }'
     )
@@ -585,51 +485,32 @@ def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sand
     assert len((sandbox.root / "calls").read_text()) == 6
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.STATIC), "BLACKHOLE"),
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC), "BLACKHOLE"),
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.PROHIBIT, protocol=Protocol.STATIC), "BLACKHOLE"),
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.THROW, protocol=Protocol.STATIC), "NO-ROUTE"),
-        (Route(IPv4Network("10.96.0.0/12"), (NextHop("eth1", SECOND_GATEWAY),)), "OVERLAP"),
-        (Route(IPv4Network("10.96.0.0/12"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD), None),
-        (Route(IPv4Network("10.96.0.0/12"), (NextHop("cali1"),), protocol=Protocol.BOOT), None),
-        (Route(IPv4Network("10.96.0.0/12"), (NextHop("eth9"),), protocol=Protocol.BOOT), None),
-    ],
-)
-def test_each_kind_of_failure_is_recognised(
-    node: NamespaceKernel, sandbox: Sandbox, answer: Route, kind: str | None
-) -> None:
+# The kind of each failure, and the route that causes it.
+OUTCOMES: list[tuple[str, dict[str, Any]]] = [
+    ("BLACKHOLE", {"type": RouteType.BLACKHOLE, "protocol": Protocol.STATIC}),
+    ("BLACKHOLE", {"type": RouteType.UNREACHABLE, "protocol": Protocol.STATIC}),
+    ("BLACKHOLE", {"type": RouteType.PROHIBIT, "protocol": Protocol.STATIC}),
+    ("NO-ROUTE", {"type": RouteType.THROW, "protocol": Protocol.STATIC}),
+    ("OVERLAP", {"hops": (NextHop("eth1", SECOND_GATEWAY),)}),
+    ("", {"type": RouteType.BLACKHOLE, "protocol": Protocol.BIRD}),
+    ("", {"hops": (NextHop("cali1"),), "protocol": Protocol.BOOT}),
+    ("", {"hops": (NextHop("eth9"),), "protocol": Protocol.BOOT}),
+]
+
+
+def test_each_kind_of_failure_is_recognised(node: NamespaceKernel, sandbox: Sandbox) -> None:
     for dev in ("cali1", "eth9"):
         node.add_link(dev)
-    assert node.add([answer]) == ()
-    done = sandbox.run(check_script("10.96.0.0/12", mode="WARN", allowed_devs=["eth[89]"]))
+    routes = {Route(IPv4Network(f"10.{96 + n}.0.0/16"), **fields): kind for n, (kind, fields) in enumerate(OUTCOMES)}
+    assert node.add([*routes]) == ()
+    cidrs = [str(route.destination) for route in routes]
+    done = sandbox.run(check_script(*cidrs, mode="WARN", allowed_devs=["eth[89]"]))
     assert done.returncode == 0
-    if kind is None:
-        assert markers(sandbox) == {"route-overlap.ok": ""}
-        return
-    line = markers(sandbox)["route-overlap.detected"]
-    assert [told[0::2] for told in told_by(line.splitlines())] == [(kind, "10.96.0.0")]
-    if kind != "NO-ROUTE":
-        assert line.endswith(f"; by {answer}\n")
-
-
-def lead_connections_away(node: NamespaceKernel) -> None:
-    """Send packets from eth0's address through eth1, which no lookup without a source shows."""
-    assert node.add([default_route(NextHop("eth1", SECOND_GATEWAY), table=100)]) == ()
-    node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32"), table=100))
-
-
-def test_a_source_is_never_read_as_an_octal_number(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    """10.0.0.4 is 167772164. With a leading zero, busybox would read it as 1.223.244.116."""
-    source = IPv4Address("10.0.0.4")
-    node.add_address("eth1", f"{source}/24")
-    lead_connections_away(node)
-    node.add_rule(Rule(102, source=IPv4Network(f"{source}/32"), table=100))
-    assert node.add([Route(IPv4Network("10.96.0.0/12"), (NextHop("eth0", GATEWAY),), source=source)]) == ()
-    error = refused(sandbox, check_script("10.96.0.0/12"))
-    assert told_by(error.splitlines()[:1]) == (("OVERLAP", "eth1", "10.96.0.0", str(source)),)
+    failing = [(route, kind) for route, kind in routes.items() if kind]
+    lines = markers(sandbox)["route-overlap.detected"].splitlines()
+    assert [told[0::2] for told in told_by(lines)] == [(kind, str(route.destination[0])) for route, kind in failing]
+    for line, (route, kind) in zip(lines, failing, strict=True):
+        assert line.endswith(f"; by {route}") is (kind != "NO-ROUTE")
 
 
 def test_a_rule_with_unknown_words_is_no_discard(node: NamespaceKernel, sandbox: Sandbox) -> None:
@@ -639,20 +520,6 @@ def test_a_rule_with_unknown_words_is_no_discard(node: NamespaceKernel, sandbox:
     assert sandbox.run(check_script("10.96.0.0/12")).returncode == 0
     subprocess.run(["ip", "rule", "add", "fwmark", "5", "blackhole"], check=True)
     assert "is discarded by blackhole; expected via eth0" in refused(sandbox, check_script("10.96.0.0/12"))
-
-
-@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
-def test_without_a_default_route_another_table_is_named(kernel: NamespaceKernel, sandbox: Sandbox, mode: str) -> None:
-    build_links(kernel)
-    wrong = Route(DEFAULT_DESTINATION, type=RouteType.UNREACHABLE, protocol=Protocol.BOOT, metric=4278198272)
-    assert kernel.add([default_route(table=100), wrong]) == ()
-    done = sandbox.run(check_script("172.16.1.0/24", mode=mode))
-    reason = (
-        "no-default-route: table main has no unicast 0.0.0.0/0 to compare with; another table has one: "
-        "default via 10.1.0.1 dev eth0 table 100 proto dhcp metric 100"
-    )
-    assert (done.returncode, done.stderr) == (mode == "STRICT", f"the check couldn't judge anything: {reason}\n")
-    assert markers(sandbox) == {"route-overlap.detected": "no-default-route\n"}
 
 
 @pytest.mark.parametrize("arguments", [[], ["gate"]])
@@ -665,9 +532,9 @@ def test_it_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: Sandbo
     assert (process.returncode, out, error) == (0, "every expected CIDR leaves by eth0\n", "")
 
 
-@pytest.mark.parametrize("room", range(8192, 61440, 4096 if IS_NIGHTLY else 12288))
+@pytest.mark.parametrize("room", range(8192, 61440, by_day(24576, by_night=4096)))
 def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sandbox: Sandbox, room: int) -> None:
-    """A batch that is cut off in the middle of a line may describe a different route."""
+    """A batch that is truncated mid-line may describe a different route."""
     before = table(node)
     wanted = [f"172.17.{number // 200}.{number % 200}/32" for number in range(400)]
     full = f"mkdir -p /run/aks-flex-node; mount -t tmpfs -o size={room} tmpfs /run/aks-flex-node"
@@ -683,7 +550,7 @@ def test_a_nearly_full_run_folder_means_all_or_nothing(node: NamespaceKernel, sa
     "text", [routes_script(wait=60), check_script("10.96.0.0/12", wait=60)], ids=["routes", "check"]
 )
 def test_an_open_gate_does_not_wait_for_the_oneshots(node: NamespaceKernel, plain: Sandbox, text: str) -> None:
-    """The consumer's start is ordered after the oneshot."""
+    """The consumer starts only after the oneshot."""
     node.delete([default_route()])
     begin = time.monotonic()
     done = plain.run(text, is_host=True, etc=True, prepare="mkdir -p /etc/hostrouting; : >/etc/hostrouting/gate.off")
@@ -692,7 +559,7 @@ def test_an_open_gate_does_not_wait_for_the_oneshots(node: NamespaceKernel, plai
 
 
 def test_the_gate_reports_a_failure_once(node: NamespaceKernel, plain: Sandbox) -> None:
-    """It stays silent as long as its marker exists, with or without a report, but reports a different failure."""
+    """A failure isn't reported again while its marker exists, with or without a report, but a different failure is."""
     text = check_script("172.16.2.0/24")
     told = refused(plain, text, "gate")
     assert told
@@ -708,14 +575,7 @@ def test_the_gate_reports_a_failure_once(node: NamespaceKernel, plain: Sandbox) 
 
 
 TOOLS, FAILURES = ("ip", "awk", "sort", "mv"), ("exit 0", "exit 3", "echo rubbish", "kill -9 $$")
-# In the daytime profile, each tool fails silently, and in one other way.
-TRIED = [
-    *(
-        product(TOOLS, FAILURES)
-        if IS_NIGHTLY
-        else zip(TOOLS * 2, FAILURES[:1] * 4 + (*FAILURES[1:], FAILURES[1]), strict=True)
-    )
-]
+TRIED = [*product(TOOLS, FAILURES)] if IS_NIGHTLY else [*zip(TOOLS, FAILURES, strict=True)]
 
 
 @pytest.mark.parametrize(("tool", "how"), TRIED)
@@ -747,18 +607,15 @@ def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SH
     text = render_check(config, python=python)
     for name in ("EXPLAIN_SECONDS", "GATE_EXPLAIN_SECONDS"):
         text = with_constant(text, name, 1 if "waiting" in python else 30)
-    # The consumer's environment may contain this variable, and the gate inherits it.
+    # The consumer's environment may set PYTHONPATH, and the gate inherits it.
     prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)
 
 
-@pytest.mark.parametrize("arguments", [[], ["gate"]])
-def test_python_explains_a_failing_verdict_and_leaves_a_report(
-    node: NamespaceKernel, plain: Sandbox, arguments: list[str]
-) -> None:
+def test_python_explains_a_failing_verdict_and_leaves_a_report(node: NamespaceKernel, plain: Sandbox) -> None:
     for name in ("hostrouting", "phases", "json"):
         plain.write("raise SystemExit('of the caller')", f"{name}.py")
-    done = run_with(plain, sys.executable, *arguments)
+    done = run_with(plain, sys.executable, "gate")
     assert done.returncode == 1
     assert "; shadowed: 172.16.0.0/16; by " in done.stderr
     assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.0.0/17"}' in done.stderr
@@ -769,17 +626,15 @@ def test_python_explains_a_failing_verdict_and_leaves_a_report(
     assert markers(plain) == {"route-overlap.ok": ""}
 
 
-@pytest.mark.parametrize("body", [None, "exit 0", "exit 3", "kill -9 $$", "exec sleep 600"])
-def test_a_failed_explanation_keeps_the_verdict(node: NamespaceKernel, plain: Sandbox, body: str | None) -> None:
+def test_a_failed_explanation_keeps_the_verdict(node: NamespaceKernel, plain: Sandbox) -> None:
     before = run_with(plain, "")
     marker = markers(plain)
-    python = plain.root / ("waiting-python" if body and "sleep" in body else "python")
-    if body is not None:
-        plain.write(f"#!/bin/sh\n{body}\n", python.name)
-    done = run_with(plain, str(python))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(before.stderr)
-    assert markers(plain) == marker
+    for body in ("exit 0", "exit 3", "kill -9 $$", "exec sleep 600") if IS_NIGHTLY else ("exit 3", "exec sleep 600"):
+        python = plain.write(f"#!/bin/sh\n{body}\n", "waiting-python" if "sleep" in body else "python")
+        done = run_with(plain, str(python))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(before.stderr)
+        assert markers(plain) == marker
 
 
 # --- the scripts themselves ------------------------------------------------------------------------------------------
@@ -802,24 +657,20 @@ def test_a_script_truncated_anywhere_fails_and_does_nothing(node: NamespaceKerne
 
 
 def test_many_routes_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
+    """This is also true if CIDRs fail, or if connections are looked up."""
     plain.count_processes(many(1))  # creates the folder
-    routes = [plain.count_processes(many(count)) for count in (2, 300)]
-    assert routes[0] == routes[1]
-    cidrs = [f"11.{n // 250}.{n % 250}.0/24" for n in range(1000)]
-    checks = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 1000)]
-    assert checks[0] == checks[1]
-    shadowed = [f"172.16.{n // 2}.{n % 2 * 128}/25" for n in range(500)]
-    plain.count_processes(check_script(*shadowed, mode="WARN"))  # removes the other marker
-    failing = [plain.count_processes(check_script(*shadowed[:count], mode="WARN")) for count in (1, 500)]
-    assert failing == checks
-    node.add_rule(Rule(101, source=IPv4Network(f"{OWN}/32")))
-    plain.count_processes(check_script(cidrs[0]))
-    sourced = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 300)]
-    assert sourced[0] == sourced[1]
+    assert plain.count_processes(many(2)) == plain.count_processes(many(100))
+    shadowed = [f"172.16.{n}.0/24" for n in range(100)]
+    plain.count_processes(check_script(*shadowed[:1], mode="WARN"))
+    for source in ([], [Rule(101, source=IPv4Network(f"{OWN}/32"))]):
+        for rule in source:
+            node.add_rule(rule)
+        few, many_ = (plain.count_processes(check_script(*shadowed[:n], mode="WARN")) for n in (1, 100))
+        assert few == many_
 
 
 def test_a_start_needs_few_processes(node: NamespaceKernel, plain: Sandbox) -> None:
-    """The gate checks at the start, and again at the end if other units' steps in between take time."""
+    """The gate checks at the start, and again at the end if other units' steps take time in between."""
     folder = "/etc/aks-flex-node"
     steps = {f"{folder}/{ROUTES}.sh": routes_script(), f"{folder}/{CHECK}.sh": check_script("172.16.1.0/24")}
     prepare = [f"mkdir -p {folder} /etc/hostrouting", ": >/etc/hostrouting/gate.list"]
@@ -836,11 +687,9 @@ def test_a_start_needs_few_processes(node: NamespaceKernel, plain: Sandbox) -> N
 def test_hidden_hops_need_no_more_processes(node: NamespaceKernel, plain: Sandbox) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     commands = ["nexthop add id 7 via 10.1.0.1 dev eth0", "route replace default nhid 7"]
-    commands += [f"route add 11.0.{n}.0/24 nhid 7" for n in range(200)]
+    commands += [f"route add 11.0.{n}.0/24 nhid 7" for n in range(50)]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)
     plain.count_processes(many(1))
-    routes = [plain.count_processes(many(count)) for count in (2, 300)]
-    assert routes[0] == routes[1]
-    cidrs = [f"11.0.{n}.0/25" for n in range(200)]
-    checks = [plain.count_processes(check_script(*cidrs[:count])) for count in (1, 200)]
-    assert checks[0] == checks[1]
+    assert plain.count_processes(many(2)) == plain.count_processes(many(50))
+    cidrs = [f"11.0.{n}.0/25" for n in range(50)]
+    assert plain.count_processes(check_script(cidrs[0])) == plain.count_processes(check_script(*cidrs))

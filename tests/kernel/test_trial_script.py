@@ -1,4 +1,4 @@
-"""Test the script that ends a trial, started by systemd's timer or the gate, on a real kernel."""
+"""Test the script that ends a trial, run by systemd's timer or the gate, on a real kernel."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.tasks.trial import render_trial
 
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 UNTIL = "2026-11-21T12:00:00Z"
+FAMILIES = (Family.IPV4,)
 
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Path:
-    """Return the file of a running trial."""
+    """Create trial.json for a running trial and return its path."""
     path = tmp_path / "run/aks-flex-node/trial.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
@@ -44,7 +46,7 @@ def ours(kernel: NamespaceKernel) -> set[str]:
 
 
 def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    """The routes include an on-link route, a gateway behind it, several hops, a metric, a source and an MTU."""
+    """The routes include an on-link route, a gateway behind it, several next hops, a metric, a source and an MTU."""
     ip("route", "add", "192.0.2.0/24", "dev", "eth0", "proto", "217")
     ip("route", "add", "172.16.1.0/24", "via", "192.0.2.1", "dev", "eth0", "proto", "217", "mtu", "1400")
     ip("route", "add", "172.16.2.0/24", "proto", "217", "metric", "7", "nexthop", "via", "10.1.0.1", "dev", "eth0",
@@ -53,7 +55,7 @@ def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sa
     ip("route", "add", "blackhole", "172.16.4.7", "proto", "217")
     ip("route", "add", "172.16.9.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "217", "onlink")
     before = node.routes()
-    text = render_trial([route for route in before if route.is_ours], UNTIL)
+    text = render_trial([route for route in before if route.is_ours], FAMILIES, UNTIL)
     for destination in ("192.0.2.0/24", "172.16.2.0/24", "172.16.4.7", "172.16.9.0/24"):
         ip("route", "del", destination, "proto", "217")
     ip("route", "replace", "172.16.3.0/24", "via", "10.1.0.9", "dev", "eth0", "proto", "217")
@@ -72,7 +74,7 @@ def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sa
 def test_a_route_that_took_our_place_stays(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0"),))
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "static")
-    done = sandbox.run(render_trial([route], UNTIL))
+    done = sandbox.run(render_trial([route], FAMILIES, UNTIL))
     assert done.returncode == 1
     assert "172.16.1.0/24" in done.stdout
     assert "File exists" in done.stdout
@@ -90,28 +92,32 @@ def test_ended_and_other_trials_are_left_alone(
         trial.unlink()
     else:
         trial.write_text(json.dumps({"until": UNTIL.replace("12", "13"), "uptime": 1}))
-    done = sandbox.run(render_trial([], UNTIL))
+    done = sandbox.run(render_trial([], FAMILIES, UNTIL))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert ours(node) == there
     assert trial.exists() == (state == "another")
 
 
 def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    """The marker may describe the routes that were tried. At the gate, the check follows anyway."""
+    """The old marker may describe the trial's routes. At the gate, a check follows in any case."""
     folder = "/etc/aks-flex-node"
     check = f"{folder}/check-route-overlap.sh"
     prepare = f"mkdir -p {folder}; printf '#!/bin/sh\\necho judged $*\\n' >{check}; chmod 755 {check}"
     there = trial.read_text()
     for arguments, end in (((), "judged gate\n"), (("gate",), "they are as before\n")):
         trial.write_text(there)
-        done = sandbox.run(render_trial([], UNTIL), *arguments, etc=True, prepare=prepare)
+        done = sandbox.run(render_trial([], FAMILIES, UNTIL), *arguments, etc=True, prepare=prepare)
         assert (done.returncode, trial.exists()) == (0, False)
         assert done.stdout.rstrip("\n").endswith(end.rstrip("\n"))
 
 
 def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
-    text = render_trial([], UNTIL).replace("_SECONDS=60\n", "_SECONDS=1\n").replace("_SECONDS=5\n", "_SECONDS=1\n")
+    text = (
+        render_trial([], FAMILIES, UNTIL)
+        .replace("_SECONDS=60\n", "_SECONDS=1\n")
+        .replace("_SECONDS=5\n", "_SECONDS=1\n")
+    )
     with (trial.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         at_the_gate = sandbox.run(text, "gate")
@@ -130,9 +136,9 @@ def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, s
     ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
     claimed = trial.with_name("trial.confirmed.json")
     trial.rename(claimed)
-    text = render_trial([], UNTIL).replace("_SECONDS=5\n", "_SECONDS=1\n")
+    text = render_trial([], FAMILIES, UNTIL).replace("_SECONDS=5\n", "_SECONDS=1\n")
     with (trial.parent / "run.lock").open("w") as lock:
-        # The held lock means that a confirm is running.
+        # The held lock indicates that a confirm is in progress.
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = sandbox.run(text, "gate")
         assert (done.returncode, claimed.exists(), ours(node) != set()) == (1, True, True)
@@ -150,7 +156,7 @@ def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox:
     python = sandbox.root / "python"
     python.write_text('#!/bin/sh\necho "$@"\nrm /run/aks-flex-node/trial.json\n')
     python.chmod(0o755)
-    text = render_trial([], UNTIL)
+    text = render_trial([], FAMILIES, UNTIL)
     (line,) = [line for line in text.splitlines() if line.startswith("readonly PYTHON=")]
     done = sandbox.run(text.replace(line, f"readonly PYTHON={python}"))
     assert (done.returncode, done.stdout) == (0, "-I -m hostrouting confirm\n")

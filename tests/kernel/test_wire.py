@@ -1,4 +1,4 @@
-"""Test that messages packed and parsed by hand agree with pyroute2, and that no transport fault is misread."""
+"""Test that hand-packed and hand-parsed messages agree with pyroute2 and that no transport fault is misread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import random
 import socket
 import struct
+import subprocess
 import tracemalloc
 from collections import Counter
 from ipaddress import IPv4Address, IPv4Network
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from nightly import by_day
-from node import GATEWAY, PAIR, add_nics, on_linux
+from node import GATEWAY, PAIR
 from scenario import play
 
+from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import conversation
@@ -26,14 +28,17 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.model.errors import RouteError
+from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import PrefixSet, numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
-from hostrouting.testing.strategies import DESTINATIONS, DEVICES, policy_rules, routes
+from hostrouting.testing.strategies import DESTINATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hostrouting.kernel.port import RouteBackend
+
+pytestmark = pytest.mark.kernel
 
 BY_ETH0 = (NextHop("eth0", GATEWAY),)
 BY_NOBODY = (NextHop("eth0", IPv4Address("10.9.0.1")),)  # refused, as there is no such neighbour
@@ -67,24 +72,8 @@ def agree(backend: NetlinkBackend) -> None:
     assert backend.lookup(DESTINATIONS) == other.lookup(DESTINATIONS)
 
 
-@pytest.mark.kernel
-@settings(max_examples=by_day(3, by_night=200))
-@given(st.lists(routes(), min_size=5, max_size=40), st.lists(policy_rules(), max_size=4))
-def test_a_random_world_is_read_as_pyroute2_reads_it(wanted: list[Route], rules: list[Any]) -> None:
-    kernel = on_linux()
-    add_nics(kernel, **dict(zip(DEVICES, ("10.0.0.1/24", "10.0.1.1/24", "10.2.0.1/31"), strict=True)))
-    kernel.add(wanted)
-    for rule in rules:
-        try:
-            kernel.add_rule(rule)
-        except RouteError:
-            continue
-    kernel.set_link("v1", carrier=False)
-    agree(kernel)
-
-
 def mixed(count: int) -> list[Route]:
-    """Return routes of many shapes, ordered so that each shape follows each other shape within a datagram."""
+    """Return routes of many shapes, ordered so that every pair of shapes is adjacent within a datagram."""
     pick = random.Random(7)
     hops = [
         BY_ETH0,
@@ -112,49 +101,20 @@ def mixed(count: int) -> list[Route]:
     return list(found.values())
 
 
-@pytest.mark.kernel
 def test_many_entries_are_read_as_pyroute2_reads_them(node: NamespaceKernel) -> None:
-    assert node.add(many(600) + mixed(300)) == ()
+    assert node.add(many(300) + mixed(150)) == ()
     agree(node)
     for table in (100, 254, 255):
         assert node.routes(table) == by_pyroute2().routes(table)
 
 
-@pytest.mark.kernel
 def test_a_packed_route_is_read_back_unchanged(node: NamespaceKernel) -> None:
-    wanted = mixed(1000)
+    wanted = mixed(300)
     assert node.add(wanted) == ()
     there = {entry.key: entry for entry in node.routes()}
     assert [there[route.key] for route in wanted] == wanted
     assert node.delete(wanted) == ()
     assert not [entry for entry in node.routes() if entry.protocol == 217 and entry.destination.prefixlen]
-
-
-@pytest.mark.kernel
-def test_the_kernels_path_mtu_is_not_an_entry(node: NamespaceKernel) -> None:
-    node.in_fabric(lambda: node.add_address("eth0", f"{GATEWAY}/24"))
-    entries, answers = node.routes(), node.lookup([GATEWAY])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
-        sender.bind(("10.1.0.4", 5555))
-        sender.connect((str(GATEWAY), 9999))
-        sender.settimeout(10)
-        node.in_fabric(lambda: ask_for_fragments("10.1.0.4", 5555, str(GATEWAY), 9999))
-        with pytest.raises(OSError, match="Message too long"):
-            sender.recv(1)
-        assert sender.getsockopt(socket.IPPROTO_IP, 14) == 1000  # IP_MTU
-    assert (node.routes(), node.lookup([GATEWAY])) == (entries, answers)
-
-
-def ask_for_fragments(source: str, source_port: int, destination: str, port: int) -> None:
-    """Send ICMP "fragmentation needed" to the sender of a UDP packet, as a router that accepts 1000 bytes would."""
-    ends = (socket.inet_aton(source), socket.inet_aton(destination))
-    packet = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 1228, 1, 0x4000, 64, socket.IPPROTO_UDP, 0, *ends)
-    packet += struct.pack(">HHHH", source_port, port, 1208, 0)
-    words = sum(struct.unpack(">14H", packet)) + 0x0304 + 1000
-    checksum = ~((words & 0xFFFF) + (words >> 16)) & 0xFFFF
-    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as router:
-        router.sendto(struct.pack(">BBHHH", 3, 4, checksum, 0, 1000) + packet, (source, 0))
 
 
 # --- unwanted entries are skipped ------------------------------------------------------------------------------------
@@ -166,42 +126,29 @@ def is_plain_by_eth0(route: Route) -> bool:
     return route.type is RouteType.UNICAST and is_bare and route.devs == ("eth0",) and not is_near
 
 
-@pytest.mark.kernel
-def test_reading_by_next_hops_finds_all_routes(node: NamespaceKernel) -> None:
-    node.add(many(1200) + mixed(1200))
-    by_way = node.routes_by_attributes(Table.MAIN)
-    assert len(by_way) < 1500
-    assert [
-        attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in by_way for prefix in prefixes
-    ] == list(node.routes(Table.MAIN))
-
-
-@pytest.mark.kernel
-def test_all_except_the_plain_routes_by_some_interfaces(node: NamespaceKernel) -> None:
-    node.add(many(1200) + mixed(1200))
+def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
+    node.add(many(1000) + mixed(400))
     everything = node.routes()
+    assert node.routes_except([]) == everything
     assert node.routes_except(["eth0"]) == tuple(route for route in everything if not is_plain_by_eth0(route))
     own = [address.local for address in node.addresses()]
     assert node.routes_except(["eth0", "ib0", "lo"], sources=own) == tuple(
         route for route in everything if route.type is not RouteType.UNICAST or route.tos or route.scope >= Scope.LINK
     )
-    assert node.routes_except([]) == everything
-
-
-@pytest.mark.kernel
-def test_plain_routes_inside_some_networks(node: NamespaceKernel) -> None:
-    node.add(many(1200) + mixed(1200))
     networks = [IPv4Network(text) for text in ("20.0.4.0/22", "20.0.5.0/24", "20.4.0.0/24", "24.0.0.0/7", "31.1.2.3")]
-    expected = tuple(
+    assert node.routes_except(["eth0"], inside=[*map(numbers, networks)]) == tuple(
         route
-        for route in node.routes()
-        if not is_plain_by_eth0(route) or any(route.destination.subnet_of(network) for network in networks)
+        for route in everything
+        if not is_plain_by_eth0(route) or any(is_inside(route.destination, network) for network in networks)
     )
-    assert node.routes_except(["eth0"], inside=[*map(numbers, networks)]) == expected
-    assert node.routes_except(["eth0"], inside=[(0, 0)]) == node.routes()
+    assert node.routes_except(["eth0"], inside=[(0, 0)]) == everything
+    by_attributes = node.routes_by_attributes(Table.MAIN)
+    assert len(by_attributes) < 600
+    assert [
+        attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in by_attributes for prefix in prefixes
+    ] == list(node.routes(Table.MAIN))
 
 
-@pytest.mark.kernel
 def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel) -> None:
     play(
         node,
@@ -218,7 +165,7 @@ def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel
     assert len(expected) == 4
     for _ in range(2):
         assert node.default_routes() == expected
-        node.add(many(2000))
+        node.add(many(1200))
     read = Counter[str]()
 
     class Counting(NetlinkBackend):
@@ -235,7 +182,7 @@ def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel
 
     assert Counting().default_routes() == expected
     assert read["datagrams"] <= 2
-    many_defaults = [Route(IPv4Network("0.0.0.0/0"), BY_ETH0, metric=metric) for metric in range(100, 1500)]
+    many_defaults = [Route(IPv4Network("0.0.0.0/0"), BY_ETH0, metric=metric) for metric in range(100, 800)]
     node.add(many_defaults)
     assert len(node.default_routes()) == len(expected) + len(many_defaults)
 
@@ -251,13 +198,12 @@ _prefixes = st.builds(
 @example([IPv4Network("0.0.0.0/0"), IPv4Network("10.0.0.0/8")], IPv4Network("0.0.0.0/0"))
 @example([], IPv4Network("0.0.0.0/0"))
 def test_a_prefix_is_inside_if_one_network_contains_it(networks: list[IPv4Network], prefix: IPv4Network) -> None:
-    inside = PrefixSet(map(numbers, networks))
+    inside = PrefixSet(map(numbers, networks), 32)
     assert inside.covers(numbers(prefix)) == any(prefix.subnet_of(network) for network in networks)
     first, last = int(prefix.network_address), int(prefix.broadcast_address)
     assert inside.overlaps(first, last) == any(prefix.overlaps(network) for network in networks)
 
 
-@pytest.mark.kernel
 def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> None:
     def peak() -> int:
         tracemalloc.start()
@@ -271,11 +217,10 @@ def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> Non
     node.add(many(1000))
     peak()
     before = peak()
-    node.add(many(10_000)[1000:])
+    node.add(many(4000)[1000:])
     assert peak() < 1.2 * before
 
 
-@pytest.mark.kernel
 def test_a_deletion_keeps_only_its_entries(node: NamespaceKernel) -> None:
     def peak(routes: list[Route]) -> int:
         node.add(routes)
@@ -287,18 +232,17 @@ def test_a_deletion_keeps_only_its_entries(node: NamespaceKernel) -> None:
             tracemalloc.stop()
 
     peak(many(500))
-    assert peak(many(8000)) < 1.2 * peak(many(500))
+    assert peak(many(3000)) < 1.2 * peak(many(500))
 
 
 # --- refusals ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.kernel
-def test_each_refusal_among_ten_thousand_names_its_route(node: NamespaceKernel) -> None:
-    routes = many(10_000)
-    for index in range(0, 10_000, 7):
+def test_each_refusal_among_thousands_names_its_route(node: NamespaceKernel) -> None:
+    routes = many(2000)
+    for index in range(0, 2000, 7):
         routes[index] = attrs.evolve(routes[index], hops=BY_NOBODY)
-    routes[5000:5000] = [attrs.evolve(routes[1], mtu=1400), attrs.evolve(routes[2], hops=(NextHop("nope"),))]
+    routes[1000:1000] = [attrs.evolve(routes[1], mtu=1400), attrs.evolve(routes[2], hops=(NextHop("nope"),))]
     failures = node.add(routes)
     expected = [
         (route, errno.ENETUNREACH, "Nexthop has invalid gateway") for route in routes if route.hops is BY_NOBODY
@@ -306,8 +250,8 @@ def test_each_refusal_among_ten_thousand_names_its_route(node: NamespaceKernel) 
     odd = [failure for failure in failures if failure.route.hops is not BY_NOBODY]
     assert [(failure.route, failure.errno, failure.message) for failure in failures if failure not in odd] == expected
     assert [(failure.route, failure.errno) for failure in odd] == [
-        (routes[5000], errno.EEXIST),
-        (routes[5001], errno.ENODEV),
+        (routes[1000], errno.EEXIST),
+        (routes[1001], errno.ENODEV),
     ]
     position = {id(route): index for index, route in enumerate(routes)}
     order = [position[id(failure.route)] for failure in failures]
@@ -315,7 +259,6 @@ def test_each_refusal_among_ten_thousand_names_its_route(node: NamespaceKernel) 
     assert len(node.routes(Table.MAIN)) == 3 + len(routes) - len(failures)
 
 
-@pytest.mark.kernel
 def test_a_route_with_too_many_hops_is_refused_alone(node: NamespaceKernel) -> None:
     good, bad, better = many(3)
     bad = attrs.evolve(bad, hops=BY_ETH0 * 6000)
@@ -324,7 +267,6 @@ def test_a_route_with_too_many_hops_is_refused_alone(node: NamespaceKernel) -> N
     assert {good, better} < set(node.routes())
 
 
-@pytest.mark.kernel
 def test_requests_are_sent_in_parts_that_fit_the_socket(node: NamespaceKernel) -> None:
     routes = [attrs.evolve(route, hops=BY_ETH0 * 200) for route in many(60)]
     assert node.add(routes) == ()
@@ -336,11 +278,11 @@ def test_requests_are_sent_in_parts_that_fit_the_socket(node: NamespaceKernel) -
 
 
 class Faulty(Conversation):
-    """A conversation with a fault in one receive, or in every receive from then on.
+    """A conversation in which one receive, or every receive from then on, is faulty.
 
     Args:
         fault: the function that alters a datagram.
-        at: the number of the first faulty datagram, counted from 0.
+        at: index of the first faulty datagram.
         for_ever: whether all later datagrams are faulty too.
     """
 
@@ -360,7 +302,7 @@ class Faulty(Conversation):
 
 
 def overrun(faulty: Faulty, datagram: bytes) -> bytes:
-    """Lose the datagram, and report the loss as the kernel does."""
+    """Drop the datagram and report the loss as the kernel does."""
     raise OSError(errno.ENOBUFS, "No buffer space available")
 
 
@@ -374,7 +316,7 @@ def broken(faulty: Faulty, datagram: bytes) -> bytes:
 
 
 def foreign(faulty: Faulty, datagram: bytes) -> bytes:
-    """Insert a notification of another program's change, and messages that look like ours but aren't."""
+    """Insert a notification about another program's change, and messages that resemble ours but aren't."""
     sequence, port = HEADER.unpack_from(datagram)[3:]
     body = struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 6, 0) + number(15, 254) + attribute(1, b"\x14\0\0\1")
     refusal = struct.pack("=i", -errno.EPERM) + datagram[:16]
@@ -392,7 +334,7 @@ FAULTS = (overrun, late_overrun, broken, foreign)
 
 
 class FaultyBackend(NetlinkBackend):
-    """A backend with a fault in one of its conversations."""
+    """A backend in which one conversation is faulty."""
 
     def __init__(self, fault: Callable[[Faulty, bytes], bytes], at: int, *, for_ever: bool = False) -> None:
         super().__init__()
@@ -416,17 +358,16 @@ def table(kernel: NetlinkBackend) -> Counter[Route]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit batches to ten messages, so that a few messages make several batches."""
+    """Limit batches to ten messages so that a few messages are enough for several batches."""
     monkeypatch.setattr(conversation, "_BATCH_MAX", 10)
 
 
-@pytest.mark.kernel
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_while_reading_changes_no_result(
     node: NamespaceKernel, fault: Callable[[Faulty, bytes], bytes]
 ) -> None:
-    node.add(many(1500))
+    node.add(many(900))
     addresses = [route.destination[1] for route in many(12)] + [IPv4Address("10.1.0.4"), IPv4Address("10.2.0.9")]
     reads: tuple[Callable[[NetlinkBackend], object], ...] = (
         lambda backend: backend.routes(),
@@ -442,7 +383,6 @@ def test_a_fault_while_reading_changes_no_result(
             assert read(FaultyBackend(fault, at)) == expected
 
 
-@pytest.mark.kernel
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", ["add", "replace", "delete"])
@@ -468,13 +408,12 @@ def test_a_fault_while_writing_names_routes_of_unknown_state(
         assert len(told) == len(failures)
         for failure in expected_failures:
             assert told.pop(id(failure.route)) in (failure.errno, errno.ENOBUFS)
-        # In a faulty batch, it is unknown whether these routes were refused.
+        # If a batch is faulty, it is unknown whether the kernel rejected these routes.
         assert set(told.values()) <= {errno.ENOBUFS}
         assert len(told) <= 10
         node.delete(many(23) + wanted)
 
 
-@pytest.mark.kernel
 def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
     for fault, reason in ((overrun, "was lost"), (broken, "Cannot allocate memory")):
         backend = FaultyBackend(fault, 1, for_ever=True)
@@ -489,9 +428,8 @@ def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
         assert "whether the change was made is unknown" in failures[0].message
 
 
-@pytest.mark.kernel
 def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: NamespaceKernel) -> None:
-    """The kernel itself drops answers, because the conversation expects more buffer space than there is."""
+    """The kernel itself drops replies, because the socket's receive buffer is smaller than the conversation assumes."""
 
     class Cramped(NetlinkBackend):
         def _connect(self) -> Conversation:
@@ -513,7 +451,7 @@ def test_refusals_beyond_the_sockets_buffer_are_named_or_unknown(node: Namespace
 
 
 class Changing(NetlinkBackend):
-    """A kernel that runs an action during the first ``times`` dumps, after their first part."""
+    """A kernel that runs an action during each of the first ``times`` dumps, after the first part."""
 
     def __init__(self, times: int, change: Callable[[], object]) -> None:
         super().__init__()
@@ -537,9 +475,8 @@ class Changing(NetlinkBackend):
         return talk
 
 
-@pytest.mark.kernel
 def test_a_changing_table_is_read_again(node: NamespaceKernel) -> None:
-    node.add(many(2000))
+    node.add(many(1000))
     late = IPv4Network("250.0.0.0/24")
     changes: tuple[Callable[[], object], ...] = (
         lambda: node.add([Route(late, (NextHop("ib0"),))]),
@@ -557,7 +494,6 @@ def test_a_changing_table_is_read_again(node: NamespaceKernel) -> None:
         assert backend.dumps == 2
 
 
-@pytest.mark.kernel
 def test_an_ever_changing_table_is_still_read(node: NamespaceKernel) -> None:
     node.add(many(1000))
     one, other = many(1, (NextHop("ib0"),))[0], many(1)[0]
@@ -568,7 +504,37 @@ def test_an_ever_changing_table_is_still_read(node: NamespaceKernel) -> None:
 
     backend = Changing(10_000, change)
     assert backend.routes() == node.routes()
-    assert backend.dumps == 5
+    assert backend.dumps == 4
     backend = Changing(10_000, change)
     assert backend.routes_except(["eth0"]) == node.routes_except(["eth0"])
-    assert backend.dumps == 5
+    assert backend.dumps == 4
+
+
+def interrupt() -> None:
+    raise rtnl.DumpInterrupted
+
+
+def test_an_interrupted_dump_is_read_again_a_few_times(node: NamespaceKernel) -> None:
+    assert Changing(5, interrupt).addresses() == node.addresses()
+    assert Changing(5, interrupt).links() == node.links()
+    assert Changing(5, interrupt).rules() == node.rules()
+    assert Changing(5, interrupt).routes() == node.routes()
+    with pytest.raises(RouteError, match=r"can't list the addresses: they changed .* 32 times"):
+        Changing(1000, interrupt).addresses()
+
+
+def test_the_kernels_mark_on_an_interrupted_dump_is_obeyed(node: NamespaceKernel) -> None:
+    first = IPv4Address("10.6.0.0")
+    lines = (f"address add {first + number}/32 dev eth0" for number in range(900))
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    backend = Changing(1, lambda: in_thread(lambda: node.add_address("ib0", "10.5.0.1/32")))
+    assert len({address.local for address in backend.addresses()}) == 904
+    assert backend.dumps == 2
+
+
+def test_a_delete_reads_any_number_of_routes_once(node: NamespaceKernel) -> None:
+    routes = many(300)
+    node.add(routes)
+    counted = Changing(0, interrupt)
+    assert counted.delete(routes) == ()
+    assert counted.dumps == 1

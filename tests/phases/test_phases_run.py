@@ -1,23 +1,32 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 from recording_tasks import Blocking, Raising, Returning
 
-from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, Timeout, run, run_child, task
+import phases
+from phases import Cancelled, CancelScope, Parallel, Serial, Status, TimedOut, path_of, run, run_child, task
 from phases.testing import FakeClock, RecordingObserver
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from phases import Task
 
 LOGGER = logging.getLogger("phases")
 
 
 class Records(logging.Handler):
-    """A log handler that keeps its records."""
+    """A log handler that stores its records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,13 +104,6 @@ def test_records_go_to_the_given_logger(caplog: pytest.LogCaptureFixture) -> Non
     assert {record.name for record in caplog.records} == {"mine"}
 
 
-def test_the_library_configures_only_its_null_handler() -> None:
-    run(Returning("task", 1))
-    assert [type(handler) for handler in LOGGER.handlers] == [logging.NullHandler]
-    assert LOGGER.level == logging.NOTSET
-    assert LOGGER.propagate
-
-
 def test_a_run_in_a_cancelled_scope_starts_no_task() -> None:
     scope = CancelScope()
     scope.cancel("stop")
@@ -117,7 +119,7 @@ def test_a_run_in_a_cancelled_scope_starts_no_task() -> None:
 def test_a_late_end_is_reported_as_late(
     records: list[logging.LogRecord], late: type[BaseException], status: str
 ) -> None:
-    """A task that returns after the end of its scope has failed for the caller, the log and the observer."""
+    """If a task returns after its scope has ended, the caller, the log and the observer see a failure."""
     clock, observer = FakeClock(), RecordingObserver()
     scope = CancelScope(clock=clock, timeout=5)
 
@@ -130,25 +132,6 @@ def test_a_late_end_is_reported_as_late(
     assert observer.events[-1] == ("finished", "late", Status(status))
     assert type(observer.errors["late"]) is late
     assert data(records[-1])["status"] == status
-
-
-def test_a_cancel_after_the_end_changes_nothing() -> None:
-    scope = CancelScope()
-
-    class Late(RecordingObserver):
-        def finished(self, path: str, status: Status, error: BaseException | None, seconds: float) -> None:
-            scope.cancel("after the end")
-
-    assert run(Returning("task", 1), scope=scope, observer=Late()) == 1
-
-
-def test_a_child_raises_the_runs_own_timed_out() -> None:
-    @task("wait-in-a-child")
-    def wait(scope: CancelScope) -> None:
-        scope.child(timeout=60).wait(100)
-
-    with pytest.raises(TimedOut, match="5 s"):
-        run(Serial(wait), scope=CancelScope(timeout=5, clock=FakeClock()))
 
 
 def test_a_run_within_a_task_continues_its_path() -> None:
@@ -185,20 +168,6 @@ def test_an_observer_sees_every_task_and_its_progress() -> None:
     assert observer.errors == {}
 
 
-def test_an_observer_sees_each_tasks_end_and_error() -> None:
-    observer = RecordingObserver()
-    clock = FakeClock()
-    with pytest.raises(TimedOut):
-        run(Timeout(3, Serial(Blocking("b"))), scope=CancelScope(clock=clock), observer=observer)
-    assert observer.events[-3:] == [
-        ("finished", "timeout/serial/b", Status.TIMED_OUT),
-        ("finished", "timeout/serial", Status.TIMED_OUT),
-        ("finished", "timeout", Status.TIMED_OUT),
-    ]
-    assert set(observer.durations.values()) == {3}
-    assert set(map(type, observer.errors.values())) == {TimedOut}
-
-
 def test_an_observer_is_called_by_one_thread_at_a_time() -> None:
     lock, calls = threading.Lock(), []
 
@@ -228,7 +197,7 @@ class Broken(RecordingObserver):
 
 
 def test_an_observer_that_blocks_delays_no_other_task() -> None:
-    """A task can be cancelled and end while a call of the observer blocks. The observer sees the end later."""
+    """A task can be cancelled and finish while an observer call blocks. The observer is notified afterwards."""
     is_blocking, has_ended = threading.Event(), threading.Event()
 
     class Slow(RecordingObserver):
@@ -272,15 +241,102 @@ def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
     ]
 
 
-def test_a_log_handlers_error_does_not_affect_the_observer() -> None:
-    class BrokenHandler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            raise OSError("disk full")
+@pytest.mark.parametrize(
+    ("error", "words", "is_exception"),
+    [(Cancelled("why"), "why", False), (TimedOut(2.5), "not done within 2.5 s", True)],
+)
+def test_errors_have_a_text_and_survive_pickling(error: Any, words: str, is_exception: bool) -> None:
+    assert isinstance(error, Exception) is is_exception
+    assert not isinstance(error, OSError)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error) == words
+    assert vars(again) == vars(error)
 
-    logger = logging.getLogger("broken")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(BrokenHandler())
-    observer = RecordingObserver()
-    with pytest.raises(OSError, match="disk full"):
-        run(Returning("task", 1), logger=logger, observer=observer)
-    assert observer.events == [("started", "task"), ("finished", "task", Status.OK)]
+
+def test_tracebacks_and_help_name_the_public_module() -> None:
+    assert {getattr(phases, name).__module__ for name in phases.__all__} == {"phases"}
+
+
+def test_an_exception_is_noted_in_each_task() -> None:
+    error = ValueError("no")
+    for name in ("first", "second"):
+        with pytest.raises(ValueError, match="no"):
+            run(Raising(name, error))
+    assert error.__notes__ == ["in task first", "in task second"]
+
+
+def failure_of(failing: Task[object]) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks at it
+        run(failing)
+    return caught.value
+
+
+def test_path_of_returns_the_innermost_task() -> None:
+    error = ValueError("no")
+    assert path_of(error) is None
+    tree = Serial(Serial(Raising("copy", error), name="files"), name="install")
+    assert path_of(failure_of(tree)) == "install/files/copy"
+    assert error.__notes__ == ["in task install/files/copy"]
+
+
+def test_each_failure_of_a_group_has_its_path() -> None:
+    group = failure_of(Parallel(Raising("copy", ValueError("no")), name="both"))
+    assert isinstance(group, ExceptionGroup)
+    assert path_of(group) == "both"
+    assert [path_of(each) for each in group.exceptions] == ["both/copy"]
+
+
+def test_a_run_without_the_scope_keeps_its_path() -> None:
+    """A nested run that doesn't use its parent's scope starts a new path."""
+
+    @task("outer")
+    def outer(_scope: CancelScope) -> object:
+        return run(Serial(Raising("inner", ValueError("no"))))
+
+    assert path_of(failure_of(outer)) == "serial/inner"
+
+
+def test_a_foreign_note_is_not_a_path() -> None:
+    error = ValueError("no")
+    vars(error)["__notes__"] = ["in task force 7"]
+    assert path_of(error) is None
+    assert path_of(failure_of(Raising("copy", error))) == "copy"
+
+
+def test_a_path_survives_pickling() -> None:
+    again = pickle.loads(pickle.dumps(failure_of(Raising("copy", ValueError("no")))))
+    assert path_of(again) == "copy"
+    assert again.__notes__ == ["in task copy"]
+
+
+@attrs.frozen
+class FrozenError(Exception):
+    code: int
+
+    def add_note(self, note: str, /) -> None:
+        raise attrs.exceptions.FrozenInstanceError
+
+
+class OddStrError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("error", [FrozenError(3), OddStrError("x")])
+def test_an_odd_exception_arrives_unchanged(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        run(Serial(Returning("before", None), Raising("odd", error)))
+    assert caught.value is error
+    with pytest.raises(ExceptionGroup) as group:
+        run(Parallel(Returning("beside", None), Raising("odd", error)))
+    assert group.value.exceptions == (error,)
+
+
+def test_notes_name_the_program_that_was_cancelled() -> None:
+    scope = CancelScope()
+    with pytest.raises(TimedOut) as caught:
+        scope.child(timeout=0.2).run(["sleep", "1000"])  # long enough for the program to start
+    assert caught.value.__notes__ == ["while it ran sleep 1000"]

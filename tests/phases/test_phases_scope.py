@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import socket
 import threading
 import time
-import weakref
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from nightly import by_day
 
 from phases import Cancelled, CancelScope, Clock, SystemClock, TimedOut
 from phases.testing import FakeClock
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AnnouncingClock(SystemClock):
-    """A clock that announces each wait, so that a test can act during it."""
+    """A clock that signals the start of each wait, so that a test can act during it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,16 +78,6 @@ def test_every_later_checkpoint_sees_the_first_cancel() -> None:
             checkpoint()
 
 
-def test_is_cancelled_agrees_with_check() -> None:
-    clock = FakeClock()
-    scope = CancelScope(timeout=5, clock=clock)
-    child = scope.child()
-    before = [scope.is_cancelled, child.is_cancelled]
-    clock.advance(5)
-    assert before == [False, False]
-    assert [scope.is_cancelled, child.is_cancelled] == [True, True]
-
-
 def test_a_cancel_reaches_all_children_and_no_parent() -> None:
     scope = CancelScope()
     before = scope.child().child()
@@ -99,38 +88,6 @@ def test_a_cancel_reaches_all_children_and_no_parent() -> None:
     for child in (before, scope.child(), scope.child(timeout=5).child()):
         with pytest.raises(Cancelled, match="stop"):
             child.check()
-
-
-def test_a_parent_keeps_no_child_alive() -> None:
-    scope = CancelScope()
-    child = scope.child(timeout=5)
-    child.wait(0)
-    seen = weakref.ref(child)
-    del child
-    assert seen() is None
-
-
-def test_one_of_many_cancels_gives_the_reason_for_all_waiters() -> None:
-    scope = CancelScope()
-    children = [scope.child(), scope.child(timeout=60), scope.child().child()] * 4
-    reasons: list[str] = []
-    barrier = threading.Barrier(20 + len(children))
-
-    def cancel(number: int) -> None:
-        barrier.wait()
-        scope.cancel(f"thread {number}")
-
-    def wait(child: CancelScope) -> None:
-        barrier.wait()
-        try:
-            child.wait(math.inf)
-        except Cancelled as error:
-            reasons.append(error.reason)
-
-    with meanwhile(*(partial(cancel, number) for number in range(20)), *(partial(wait, child) for child in children)):
-        pass
-    assert len(reasons) == len(children)
-    assert len(set(reasons)) == 1
 
 
 # deadlines
@@ -202,15 +159,6 @@ def test_a_shield_sees_neither_cancel_nor_deadline_from_outside() -> None:
     assert clock.monotonic() == 10
 
 
-def test_a_shield_can_be_cancelled_and_given_a_deadline() -> None:
-    with CancelScope(clock=FakeClock()).shield() as inner:
-        with pytest.raises(TimedOut):
-            inner.child(timeout=1).wait(2)
-        inner.cancel("rollback hangs")
-        with pytest.raises(Cancelled, match="rollback hangs"):
-            inner.check()
-
-
 # wait
 
 
@@ -262,14 +210,6 @@ def test_wait_refuses_other_types() -> None:
         CancelScope().wait("soon")  # type: ignore[arg-type]
 
 
-def test_a_wait_for_a_closed_file_ends() -> None:
-    class Stale:
-        def fileno(self) -> int:
-            return 1_000_000
-
-    CancelScope().wait(Stale())
-
-
 @pytest.mark.parametrize("what", ["seconds", "event", "file", "process"])
 def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
     left, right = socket.socketpair()
@@ -287,7 +227,7 @@ def test_a_wait_ends_within_100_ms_of_a_cancel(what: str) -> None:
         scope.cancel("now")
 
     with left, right:
-        # Only the best of several tries counts, because a busy machine may delay any thread.
+        # Use the best of several attempts, because any thread may be delayed on a busy machine.
         for _ in range(4):
             scope = CancelScope()
             timer = threading.Timer(0.05, cancel, [scope])
@@ -325,11 +265,11 @@ def test_a_signal_handler_may_cancel_at_any_line_of_the_scope() -> None:
             scope.cancel("alarm")
             scope.child().cancel("alarm")
 
-    # With the wall clock instead of the CPU time, a busy machine might only handle signals.
+    # Measure CPU time: with wall-clock time, a busy machine might do nothing but handle signals.
     with handler(signal.SIGVTALRM, cancel):
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005, 0.0005)
         try:
-            while hits < 150:
+            while hits < by_day(40, by_night=150):
                 scopes[:] = [CancelScope()]
                 try:
                     while True:
@@ -340,20 +280,4 @@ def test_a_signal_handler_may_cancel_at_any_line_of_the_scope() -> None:
                     hits += 1
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    assert hits == 150
-
-
-def test_a_signal_handlers_exception_ends_a_wait() -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    clock = AnnouncingClock()
-    with (
-        handler(signal.SIGUSR1, interrupt),
-        meanwhile(at_the_first_wait(clock, send_usr1)),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        CancelScope(clock=clock).wait(1000)
-
-
-# the rest
+    assert hits == by_day(40, by_night=150)

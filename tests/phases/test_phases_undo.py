@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def change(*steps: Callable[[], None], error: BaseException | None = None) -> None:
-    """Push some steps, and then raise the error, if there is one."""
+    """Push some steps, and then raise the error, if any."""
     with all_or_nothing() as undo:
         for step in steps:
             undo.push(step)
@@ -67,51 +67,11 @@ def test_an_interrupted_step_runs_once_more() -> None:
     assert taken == ["once", "once", "twice", "twice", "first"]
 
 
-class Interrupt(BaseException):
-    """A substitute for KeyboardInterrupt, which would end pytest."""
-
-
-def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
-    """Roll back, with an interrupt at a line of Undo after the first step has begun. Return whether it was reached."""
-    lines = 0
-    codes = {Undo.roll_back.__code__, Undo._take_last.__code__}
-
-    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal lines
-        if event == "line" and begun:
-            lines += 1
-            if lines == moment:
-                raise Interrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, *_: trace if frame.f_code in codes else None)
-    try:
-        undo.roll_back()
-    finally:
-        sys.settrace(before)
-    return lines >= moment
-
-
-def test_an_interrupt_between_steps_skips_none() -> None:
-    """Every step runs, even if a signal handler raises an exception at any line after the first step has begun."""
-    moment, is_reached = 0, True
-    while is_reached:
-        moment += 1
-        taken: list[str] = []
-        undo = Undo()
-        for name in ("first", "second", "last"):
-            undo.push(partial(taken.append, name))
-        is_reached = roll_back_interrupted(undo, taken, moment)
-        assert list(dict.fromkeys(taken)) == ["last", "second", "first"]
-    assert moment > 6
-
-
 # --- Python's own Ctrl-C --------------------------------------------------------------------------------------------
 
 
 class Interrupted:
-    """A tracer that sends SIGINT to this process at a line of some functions."""
+    """A trace function that sends SIGINT to this process at a given line of certain functions."""
 
     def __init__(self, moment: int, *functions: Callable[..., object]) -> None:
         self.codes = {function.__code__ for function in functions}
@@ -141,13 +101,13 @@ def pythons_own() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back, Undo._take_last)
+BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back)
 
 
 @pytest.mark.usefixtures("pythons_own")
 @pytest.mark.parametrize("is_inner", [False, True])
 def test_an_interrupt_waits_for_the_end_of_the_rollback(is_inner: bool) -> None:
-    """The interrupt may come at any line after the block has failed."""
+    """The interrupt may occur at any line after the block has failed."""
     moment, is_reached = 0, True
     while is_reached:
         moment += 1

@@ -1,4 +1,4 @@
-"""Lookups in a dump of tables and rules give the same answers as the kernel."""
+"""Tests that lookups in a dump of tables and rules give the same results as the kernel."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import attrs
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import World
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, new_addresses, policy_rules, routes
@@ -25,30 +25,18 @@ EMPTY = tuple(Rule(0, table=table) for table in range(1000, 1016))
 
 def kernel(addresses: list[tuple[str, NewAddress]], entries: list[Route], rules: list[Rule]) -> FakeKernel:
     made = FakeKernel()
-    for dev in DEVICES:
-        made.add_link(dev)
-    for dev, address in addresses:
-        try:
-            made.add_address(dev, **attrs.asdict(address))
-        except RouteError as error:
-            assert error.errno
-    made.add(entries)
-    for rule in rules:
-        try:
-            made.add_rule(rule)
-        except RouteError as error:
-            assert error.errno
+    World(tuple(addresses), tuple(entries), tuple(rules), links=DEVICES).build(made)
     return made
 
 
 def substance(answer: Lookup) -> object:
-    """Return the relevant parts of a lookup. The table isn't, because local and main may share a trie."""
+    """Return the relevant fields of a lookup. The table is left out because local and main may share a trie."""
     route = answer.route
     return answer.errno if route is None else (route.destination, route.metric, route.tos, route.hops)
 
 
 def test_a_snapshots_rule_that_points_back_makes_no_loop() -> None:
-    """The kernel refuses such a rule, so it can only come from a document."""
+    """The kernel rejects such a rule, so it can only come from a document."""
     default = Route(IPv4Network("0.0.0.0/0"), (NextHop("eth0"),))
     rules = (Rule(5, action=RuleAction.NOP), Rule(10, action=RuleAction.GOTO, goto=5), Rule(20))
     assert Fib(rules, (default,)).lookup(IPv4Address("10.0.0.1")).route == default

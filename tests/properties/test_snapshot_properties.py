@@ -1,4 +1,4 @@
-"""Any state of a kernel survives being written to a document and read back."""
+"""Tests that any kernel state survives being written to a document and read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ bytes_ = st.integers(0, 255)
 ipv4 = st.integers(0, 2**32 - 1).map(IPv4Address)
 ipv6 = st.integers(0, 2**128 - 1).map(IPv6Address)
 networks = st.builds(lambda address, length: IPv4Network((address, length), strict=False), ipv4, st.integers(0, 32))
-# The kernel accepts any bytes except NUL, /, : and white space in a name. os.fsdecode decodes them like this.
+# In interface names, the kernel accepts any bytes except NUL, /, : and whitespace; os.fsdecode decodes them like this.
 names = (
     st.binary(min_size=1, max_size=15)
     .filter(lambda raw: raw.split() == [raw] and not {*b"\0/:"} & {*raw} and raw not in (b".", b".."))
@@ -140,7 +140,7 @@ anything = st.recursive(
 
 @st.composite
 def broken(draw: st.DrawFn) -> object:
-    """Draw a valid document in which an arbitrary value replaces one of the values."""
+    """Draw a valid document in which one value is replaced by an arbitrary one."""
     document = draw(snapshots).to_document()
     place: Any = document
     while True:

@@ -1,1 +1,1 @@
-"""Search for moments of an update at which the gate makes a wrong decision: ``./run search --help``."""
+"""Search for points during an update at which the gate decides incorrectly: see ``./run search --help``."""

@@ -12,31 +12,26 @@ from hostrouting.cli.output import complain, say
 from search.moments import Kind
 from search.pairs import PAIRS, TWO_STEPS
 from search.run import Result, search
-from search.world import AWKS
 
 _KINDS = tuple(kind.value for kind in Kind)
 _NAMES = tuple(pair.name for pair in PAIRS)
+_JOBS = len(os.sched_getaffinity(0))
+# How many counterexamples of each update to print.
+_SHOWN = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the search, print a table, and return 1 if there is a counterexample."""
+    """Run the search, print a table, and return 1 if there are counterexamples."""
     options = parse(arguments)
     pairs = [name for name in (*_NAMES, TWO_STEPS.name) if any(words in name for words in options.pair)]
     start, found = time.monotonic(), []
     say(_row("update", "kind", "states", "counterexamples"))
-    for result in search(
-        pairs or _NAMES,
-        options.kind or _KINDS,
-        most=options.most,
-        seed=options.seed,
-        jobs=options.jobs,
-        awk=options.awk,
-    ):
+    for result in search(pairs or _NAMES, options.kind or _KINDS, most=options.most, seed=options.seed, jobs=_JOBS):
         for row in _rows(result):
             say(row)
         found.append(result)
     for result in found:
-        for counterexample in result.counterexamples[: options.shown]:
+        for counterexample in result.counterexamples[:_SHOWN]:
             complain(f"\n{counterexample}")
     states = sum(sum(result.states.values()) for result in found)
     number = sum(len(result.counterexamples) for result in found)
@@ -56,9 +51,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", action="append", default=[], choices=_KINDS, help="what happens (everything)")
     parser.add_argument("--most", type=int, help="moments of each update, drawn by chance (all)")
     parser.add_argument("--seed", type=int, default=1, help="decides about all chance (1)")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="at once (as many as cores)")
-    parser.add_argument("--awk", choices=AWKS, help="the awk of the scripts (at each moment another one)")
-    parser.add_argument("--shown", type=int, default=3, help="counterexamples of each update that are printed (3)")
     return parser.parse_args(arguments)
 
 

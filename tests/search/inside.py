@@ -1,4 +1,4 @@
-"""Search in a separate world, with requests and results as lines of JSON: ``python -m search.inside NAMESPACES``."""
+"""Worker process that searches in its own namespaces, using JSON lines on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(outside: str) -> None:
-    """Make the world, and answer requests until the end of the input."""
+    """Set up the namespaces and process requests until EOF."""
     make_world(outside)
     LoadedSystemd().reload()
     nothing = read_state()
@@ -29,18 +29,15 @@ def main(outside: str) -> None:
 
 
 def examine(
-    nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int, awk: str | None
+    nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int
 ) -> dict[str, Any]:
-    """Examine moments of an update, and return the results.
-
-    If ``awk`` is None, the moments use different awks in turn.
-    """
+    """Search an update with each awk in turn, and return the results."""
     (row,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == pair)
     search = Search.prepare(row, nothing, seed)
     states: Counter[str] = Counter()
     found: list[Counterexample] = []
     for count, (kind, number) in enumerate(search.moments(kinds, most, turn), turn):
-        use_awk(awk or AWKS[count % len(AWKS)])
+        use_awk(AWKS[count % len(AWKS)])
         states[kind.value] += 1
         counterexample = search.examine(kind, number)
         found += [counterexample] if counterexample else []

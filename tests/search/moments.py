@@ -1,4 +1,4 @@
-"""Check the decision of the gate at moments of an update, and the final state."""
+"""Check the gate's decision during an update, and the final state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Kind(str, Enum):
-    """The disturbance that happens at a moment, in addition to a start."""
+    """The kind of disturbance injected during an update."""
 
     FREEZE = "freeze"
     """The update is paused during the start, and then continues to its end."""
@@ -62,24 +62,24 @@ class Kind(str, Enum):
     """The update and the gate are each paused at a random step. Then the update continues or is killed."""
 
 
-# The number of random pairs of steps for ``Kind.BOTH``.
+# How many random pairs of steps to try for ``Kind.BOTH``.
 _BOTH_COUNT = 20
-# The time limit for an update during a start, as the update may wait for the start.
+# Timeout for an update during a start, because the update may block on the start's lock.
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
 
 @attrs.frozen
 class Counterexample:
-    """A moment at which the gate makes a wrong decision, or after which the final state is wrong.
+    """A disturbance that leads to an incorrect gate decision or final state.
 
     Args:
-        pair: the name of the update.
+        pair: the update's name.
         kind: the disturbance.
-        number: the number of the step before which the disturbance happened.
-        step: the description of this step.
-        complaint: a description of the mistake.
-        words: the output of the update and the gate.
+        number: the disturbance happened just before the step with this number.
+        step: a description of that step.
+        complaint: a description of the error.
+        words: the combined output of the update and the gate.
     """
 
     pair: str
@@ -96,15 +96,15 @@ class Counterexample:
 
 @attrs.frozen(slots=False)  # for the cached properties
 class Search:
-    """The search in a single update.
+    """Search for counterexamples in a single update.
 
     Args:
         pair: the update.
-        before: the state before the update, with config A.
-        after: the state after an undisturbed update, with config B.
-        steps: the steps of the undisturbed update.
-        outcome: the outcome of the undisturbed update. For a passing update, the outcome of the run that undoes it.
-        seed: the seed of all random choices.
+        before: the initial state, with config A.
+        after: the final state of an undisturbed update, with config B.
+        steps: the steps of an undisturbed update.
+        outcome: the outcome of an undisturbed update. For a passing update, the outcome of the run that reverts it.
+        seed: seed for the random number generator.
     """
 
     pair: Pair
@@ -120,8 +120,8 @@ class Search:
 
         Args:
             pair: the update.
-            nothing: the state of a world in which nothing is installed.
-            seed: the seed of all random choices.
+            nothing: the state before anything is installed.
+            seed: seed for the random number generator.
         """
         restore(nothing)
         outcome = "done"
@@ -140,7 +140,7 @@ class Search:
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """Return the calls that the gate makes at a start with config A."""
+        """Return the gate's system calls during a start with config A."""
         restore(self.before)
         watched = Watched(stop=0)
         start(next(iter(self.pair.starts)), watched)
@@ -148,7 +148,7 @@ class Search:
 
     @cached_property
     def oneshot_calls(self) -> tuple[str, ...]:
-        """Return the calls that the oneshot makes to install the routes of A."""
+        """Return the oneshot's system calls while it installs A's routes."""
         restore(self.before)
         watched = Watched(stop=0)
         run_oneshot(LAYOUT.script(ROUTES), watched)
@@ -156,7 +156,7 @@ class Search:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the disturbances that are possible during this update."""
+        """Return the kinds of disturbance that apply to this update."""
         before = self.pair.before
         is_possible = dict.fromkeys((Kind.REFUSE, Kind.TAKE_BACK), self.pair.refused_destination is not None)
         is_possible |= dict.fromkeys((Kind.GATE, Kind.BOTH), before is not None)
@@ -164,7 +164,7 @@ class Search:
         return tuple(kind for kind in Kind if is_possible.get(kind, True))
 
     def numbers(self, kind: Kind) -> range:
-        """Return the numbers of the steps or calls before which the disturbance can happen."""
+        """Return the step or call numbers at which the disturbance can be injected."""
         counts = {
             Kind.GATE: lambda: len(self.calls),
             Kind.ONESHOT: lambda: len(self.oneshot_calls),
@@ -173,16 +173,16 @@ class Search:
         return range(1, counts.get(kind, lambda: len(self.steps))() + 1)
 
     def chance(self, *words: object) -> random.Random:
-        """Return a random generator that doesn't depend on other searches."""
+        """Return a random number generator seeded for this search."""
         return random.Random(" ".join(map(str, (self.seed, self.pair.name, *words))))
 
     def moments(self, kinds: Collection[str], most: int | None, turn: int) -> list[tuple[Kind, int]]:
-        """Return the moments to examine. Each is a disturbance and the number of the step before which it happens.
+        """Return the disturbances to inject, each with the number of the step that it precedes.
 
         Args:
             kinds: the allowed disturbances.
-            most: the number of moments to draw, with kinds that take turns, or None for all moments.
-            turn: the position of the kind that comes first.
+            most: how many to choose at random, alternating between kinds, or None for all.
+            turn: the index of the first kind.
         """
         possible = [kind for kind in self.kinds if kind.value in kinds and self.steps]
         if most is None or not possible:
@@ -192,11 +192,11 @@ class Search:
         return [(kind, chance.choice(self.numbers(kind))) for kind in drawn]
 
     def examine(self, kind: Kind, number: int) -> Counterexample | None:
-        """Examine a moment, and return the counterexample or None.
+        """Inject a disturbance and return a counterexample or None.
 
         Args:
             kind: the disturbance.
-            number: the number of the step before which it happens. The first step is 1.
+            number: the number of the step that it precedes, starting at 1.
         """
         restore(self.before)
         moment = _Moment(self, kind, number)
@@ -311,7 +311,7 @@ class _Moment:
             update.go(stop)
 
     def _start_in(self, update: Update, when_waiting: Callable[[], None]) -> None:
-        """Start all units while the update is paused. If a start waits for its lock, the update continues."""
+        """Start all units while the update is paused, resuming the update if a start blocks on its lock."""
         admitted: dict[str, bool] = {}
         for unit in self.search.pair.starts:
             result = start(unit, Watched(when_waiting))
@@ -319,7 +319,7 @@ class _Moment:
             if update.is_standing:
                 admitted[unit] = result.is_admitted
             elif result.is_admitted or not self.is_refusing:
-                # If the kernel refuses a route of B, a start under B may fail.
+                # If the kernel rejects a route of B, a start under B may fail.
                 self._judge_between({unit: result.is_admitted})
         self._judge_between(admitted)
 
@@ -337,7 +337,7 @@ class _Moment:
         self.complaints += self.search.pair.complaints_between(admitted)
 
     def _see_end(self, update: Update) -> None:
-        """Wait for the end of the update, and check its outcome and the final state."""
+        """Wait for the update to finish, and check its outcome and the final state."""
         ended = update.wait()
         assert isinstance(ended, Ended)
         self.words.append(f"the update: {ended.outcome} {ended.words}")
@@ -349,7 +349,7 @@ class _Moment:
         is_refused = self.is_refusing and ended.outcome == "RouteError"
         if not is_refused:
             accept_routes()
-            # If the route was added before the refusal, the refusal shadows it, and a STRICT check raises an error.
+            # If the route had already been added, ``refuse_route`` shadows it, and a STRICT check raises an error.
             expected = {self.search.outcome, *(["RouteOverlapError"] if self.is_refusing else [])}
             if ended.outcome not in expected:
                 self.complaints.append(f"the update ended with {ended.outcome}, undisturbed with {self.search.outcome}")
@@ -357,7 +357,7 @@ class _Moment:
         self.complaints += self.search.pair.complaints_after(self._start_all(), is_updated=not is_refused)
 
     def _do_again(self) -> None:
-        """Make the whole update again after a kill, or make the run that undoes a passing update."""
+        """Repeat the whole update after a kill, or revert a passing update."""
         ended = _run(self.search.pair.again)
         if ended.outcome != self.search.outcome:
             self.words.append(ended.words)
@@ -372,7 +372,7 @@ class _Moment:
 
 
 class _Amidst(ExitStack):
-    """An update that happens during another action, and that may have to wait for that action."""
+    """An update that runs during another operation and may block on its lock."""
 
     def __init__(self, search: Search) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ class _Amidst(ExitStack):
         self._update: Update | None = None
 
     def make_update(self) -> None:
-        """Start the update, and return when it has ended or waits for a lock."""
+        """Start the update, and return once it has finished or is blocked on a lock."""
         self._update = self.enter_context(Update(self._search.pair.task))
         end = time.monotonic() + _PATIENCE_SECONDS
         while not self._update.has_news(_POLL_SECONDS) and time.monotonic() < end:
@@ -388,7 +388,7 @@ class _Amidst(ExitStack):
                 return
 
     def made(self) -> Update:
-        """Return the update, after starting it if necessary."""
+        """Return the update, starting it if necessary."""
         if self._update is None:
             self.make_update()
         assert self._update is not None
@@ -410,7 +410,7 @@ _HAPPENINGS: Mapping[Kind, Callable[[_Moment, Update], None]] = {
 
 
 def _run(make: Callable[[Host], Task[object]]) -> Ended:
-    """Run an update to its end."""
+    """Run an update to completion."""
     with Update(make) as update:
         ended = update.wait()
     assert isinstance(ended, Ended)

@@ -1,8 +1,7 @@
-"""The updates of the search, which replace config A with config B, and the correct decisions of the gate."""
+"""Updates from config A to config B, and the expected gate decisions."""
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from hostrouting import Host
+    from hostrouting.model.family import IpNetwork
     from phases import Task
 
     Make = Callable[[Host], Task[object]]
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MACHINE, KUBELET = "systemd-nspawn@kube1.service", "kubelet.service"
 TEMPLATE = "systemd-nspawn@.service"
 
-# The connected route 172.16.0.0/16 of ib0 shadows these CIDRs, unless a static route covers them.
+# ib0's connected route 172.16.0.0/16 shadows these CIDRs, unless a static route covers them.
 X, Y, Z = "172.16.1.0/24", "172.16.2.0/24", "172.16.9.0/24"
 X_HALVES = ("172.16.1.0/25", "172.16.1.128/25")
 X_WIDER = "172.16.0.0/23"
@@ -35,16 +35,16 @@ _TRIAL_SECONDS = 600
 
 @attrs.frozen
 class Pair:
-    """An update, and the correct decisions about it.
+    """An update and the expected gate decisions.
 
     Args:
-        name: the name of the update.
-        before: config A, which is installed first, or None.
-        after: config B, which replaces it, or None to remove everything.
-        starts: whether the gate admits each unit with ``before`` and with ``after``.
-        is_one_step: whether the update is a ``Configure``, which promises a single step, and not its two tasks in turn.
-        first: an action between the installation of A and the update, or None.
-        passing: an update to make instead of the one from A to B, or None. A run that installs A undoes it.
+        name: the update's name.
+        before: config A, or None to start without an installation.
+        after: config B, or None to remove everything.
+        starts: for each unit, whether the gate admits it with ``before`` and with ``after``.
+        is_one_step: whether to run ``Configure``, which is atomic, instead of its two tasks in sequence.
+        first: an action to perform after installing A and before the update, or None.
+        passing: a temporary update to run instead of the one from A to B, or None. Installing A reverts it.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Pair:
     passing: Make | None = None
 
     @property
-    def refused_destination(self) -> IPv4Network | None:
-        """Return a destination of B that the kernel can refuse without an effect on routes of A, or None."""
+    def refused_destination(self) -> IpNetwork | None:
+        """Return a destination of B that the kernel can reject without affecting A's routes, or None."""
         old, new = _destinations(self.before), _destinations(self.after)
         return next((one for one in new if not any(one.overlaps(other) for other in old)), None)
 
     def task(self, host: Host) -> Task[object]:
-        """Return the task that makes the update."""
+        """Return the update task."""
         if self.passing is not None:
             return self.passing(host)
         if self.is_one_step or self.after is None:
@@ -70,14 +70,14 @@ class Pair:
         return Serial(ConfigureStaticRoutes(self.after, host=host), CheckRouteOverlap(self.after, host=host))
 
     def again(self, host: Host) -> Task[object]:
-        """Return a task that heals a host on which the update was killed."""
+        """Return a task that recovers from a killed update."""
         return self.task(host) if self.passing is None else task_for(self.before, host)
 
     def complaints_between(self, admitted: Mapping[str, bool]) -> list[str]:
-        """Return descriptions of wrong decisions at a moment of the update.
+        """Return descriptions of incorrect decisions during the update.
 
         Args:
-            admitted: whether the gate admitted each unit. Units may be missing.
+            admitted: for each unit, whether the gate admitted it. Units may be missing.
         """
         found = []
         for unit, is_admitted in admitted.items():
@@ -92,11 +92,11 @@ class Pair:
         return found
 
     def complaints_after(self, admitted: Mapping[str, bool], *, is_updated: bool) -> list[str]:
-        """Return descriptions of wrong decisions after the update.
+        """Return descriptions of incorrect decisions after the update.
 
         Args:
-            admitted: whether the gate admitted each unit.
-            is_updated: whether B is installed. Otherwise the update was rolled back to A.
+            admitted: for each unit, whether the gate admitted it.
+            is_updated: whether B is installed. If False, it was rolled back to A.
         """
         return [
             f"{unit} was {_word(is_admitted)} after the update; under {'B' if is_updated else 'A'} it is "
@@ -107,11 +107,11 @@ class Pair:
 
 
 def task_for(config: Config | None, host: Host) -> Task[object]:
-    """Return the task that installs a config, or that removes everything if there is no config."""
+    """Return a task that installs a config, or removes everything if it is None."""
     return RemoveHostRouting(host=host) if config is None else Configure(config, host=host)
 
 
-def _destinations(config: Config | None) -> list[IPv4Network]:
+def _destinations(config: Config | None) -> list[IpNetwork]:
     return [] if config is None else [route.destination for route in config.static_routes.routes]
 
 
@@ -149,22 +149,22 @@ def _passing(name: str, config: Config, update: Make, *, is_healthy: bool, first
 
 
 def trying(config: Config) -> Make:
-    """Return a function that makes a task which tries the routes of a config."""
+    """Return a factory for a task that tries a config's routes."""
     return lambda host: TryRoutes(config, _TRIAL_SECONDS, host=host)
 
 
 def confirming(host: Host) -> Task[object]:
-    """Return a task that confirms the running trial."""
+    """Return a task that confirms the current trial."""
     return ConfirmTrial(host=host)
 
 
 def losing(host: Host) -> Task[object]:
-    """Return a task that removes our routes, as a daemon that manages the interface would."""
+    """Return a task that removes our routes, like a network manager might."""
     return task("lose")(lambda _: host.routes.delete(host.routes.our_routes()))
 
 
 def looking(config: Config) -> Make:
-    """Return a function that makes a task for a single round of the watcher."""
+    """Return a factory for a task that runs a single iteration of the watcher."""
 
     def make(host: Host) -> Task[object]:
         watched = WatchHostRouting(read=lambda: config, host=host, say=lambda _: None, tell=lambda _: None)
@@ -178,7 +178,7 @@ _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
 _NOTHING = Config()
 
 PAIRS = (
-    # These nodes are healthy with both configs, so the gate must never hold them.
+    # Healthy with both configs: the gate must never block these nodes.
     _healthy("healthy, first install", None, _GOOD),
     _healthy("healthy, route added", _GOOD, _config([X, Z], [X])),
     _healthy("healthy, route dropped", _config([X, Z], [X]), _GOOD),
@@ -206,7 +206,7 @@ PAIRS = (
         _config([X], [X], consumer=KUBELET),
         {MACHINE: (True, True), KUBELET: (True, True)},
     ),
-    # These nodes are shadowed with both configs, so the gate must never admit them.
+    # Shadowed with both configs: the gate must never admit these nodes.
     _shadowed("shadowed, route added", _config([], [X]), _BAD),
     _shadowed("shadowed, route dropped", _BAD, _config([], [X])),
     _shadowed("shadowed, CIDRs changed", _BAD, _config([Z], [Y, SERVICES])),
@@ -215,14 +215,14 @@ PAIRS = (
     _shadowed("shadowed, routes begun", _config([], [Y]), _config([Y], [X])),
     _shadowed("shadowed, applied again", _BAD, _BAD),
     _shadowed("shadowed, crossed and watched", _config([Y], [X]), _config([X], [Y], watch={"enabled": True})),
-    # The consumer changes. The gate must never admit both units at the same moment.
+    # The consumer changes. The gate must never admit both units at the same time.
     Pair(
         "shadowed, consumer changed",
         _BAD,
         _config([Z], [X], consumer=KUBELET),
         {MACHINE: (False, True), KUBELET: (True, False)},
     ),
-    # The decisions before and after the update differ, and both of them are right during the update.
+    # The decision changes, and either one is acceptable during the update.
     _pair("shadowed, first install", None, _BAD, True, False),
     _pair("shadowed, WARN to STRICT", _BAD_WARN, _BAD, True, False),
     _pair("shadowed, STRICT to WARN", _BAD, _BAD_WARN, False, True),
@@ -231,7 +231,7 @@ PAIRS = (
     _pair("shadowed, check emptied", _BAD, _config([Z]), False, True),
     _pair("shadowed, all emptied", _BAD, _NOTHING, False, True),
     _pair("shadowed, removed", _BAD, None, False, True),
-    # These updates only change the routes of the kernel temporarily, or restore them.
+    # These updates only change the kernel's routes temporarily, or restore them.
     _passing("shadowed, fixed on trial", _config([], [X]), trying(_GOOD), is_healthy=False),
     _passing("shadowed, fixed beside a route", _BAD, trying(_GOOD), is_healthy=False),
     _passing("shadowed, tried in vain", _config([], [X]), trying(_config([X], [X, Y])), is_healthy=False),
@@ -242,5 +242,5 @@ PAIRS = (
     _passing("shadowed, route lost and watched", _BAD, looking(_BAD), is_healthy=False, first=losing),
 )
 
-# This update isn't promised to be safe, so the search must find counterexamples.
+# This update isn't safe, so the search must find counterexamples.
 TWO_STEPS = attrs.evolve(_healthy("swapped by two tasks", _GOOD, _config([Y], [Y])), is_one_step=False)

@@ -1,4 +1,4 @@
-"""Search in several worlds at once, and collect the results."""
+"""Run searches in parallel worker processes and collect the results."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _SHUT_SECONDS = 30
 
 
 class SearchError(Exception):
-    """A search that couldn't be completed."""
+    """The search couldn't be completed."""
 
 
 @attrs.frozen
 class Result:
-    """The results for an update.
+    """The search results for an update.
 
     Args:
-        pair: the name of the update.
-        states: the number of moments that were examined for each disturbance.
-        counterexamples: the moments that break the promise.
+        pair: the update's name.
+        states: how many states were checked for each kind of disturbance.
+        counterexamples: the counterexamples found.
     """
 
     pair: str
@@ -48,20 +48,18 @@ def search(
     most: int | None,
     seed: int = 1,
     jobs: int = 1,
-    awk: str | None = None,
 ) -> Iterable[Result]:
-    """Search in updates, and yield the results of each update in the given order.
+    """Search the updates and yield their results in the given order.
 
     Args:
-        pairs: the names of the updates.
-        kinds: the disturbances to try.
-        most: the number of moments to draw for each update, or None for all moments.
-        seed: the seed of all random choices.
-        jobs: the number of worlds that run at once.
-        awk: the awk that the scripts use, or None to use all of them in turn.
+        pairs: names of the updates to search.
+        kinds: the kinds of disturbance to try.
+        most: how many disturbances to choose at random for each update, or None for all.
+        seed: seed for the random number generator.
+        jobs: the number of worker processes.
 
     Raises:
-        SearchError: a world couldn't be made, or ended too early.
+        SearchError: a worker process couldn't be started or died.
     """
     worlds: SimpleQueue[_World] = SimpleQueue()
     made = [_World() for _ in range(jobs)]
@@ -71,7 +69,7 @@ def search(
     def ask(turn: int, pair: str) -> Result:
         world = worlds.get()
         try:
-            return world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn, "seed": seed, "awk": awk})
+            return world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn, "seed": seed})
         finally:
             worlds.put(world)
 
@@ -89,10 +87,10 @@ def search(
 
 
 class _World:
-    """A process in new namespaces that ends at the end of its input."""
+    """A worker process in new namespaces that exits on EOF."""
 
     def __init__(self) -> None:
-        # Without root, the process also needs a user namespace.
+        # Without root, a user namespace is needed too.
         user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
         own = ("unshare", *user, *_OWN, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--")
         self._process = subprocess.Popen(

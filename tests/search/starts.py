@@ -1,4 +1,4 @@
-"""A fake systemd whose loaded units outlive the process, and which starts a unit in the same way as systemd."""
+"""A fake systemd with persistent state that starts units like the real one."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 _LOADED = SYSTEMD / "loaded.json"
 _STARTING = SYSTEMD / "starting.json"
 
-# The TimeoutStartSec= of a unit is 90 s, and a gate ends within 20 s.
+# Real units have TimeoutStartSec=90, and the gate takes up to 20 s.
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.01
-# The prefixes of a command, see systemd.service(5).
+# Special executable prefixes, see systemd.service(5).
 _PREFIXES = "-+@:!|"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# The command lists that run before the main process of a unit, and the state of the unit during each list.
+# The command lists before a unit's main process, with the corresponding SubState=.
 _LISTS = {"ExecCondition": "condition", "ExecStartPre": "start-pre"}
 
 
-# A gate waits for these locks, and a paused update may hold them.
+# The gate blocks on these locks, which a paused update may hold.
 LOCKS = (LAYOUT.lock, LAYOUT.run_lock)
 
 
 class _TimeOut(Exception):
-    """The start took longer than TimeoutStartSec=, which is an error even for a command with the prefix "-"."""
+    """TimeoutStartSec= has expired, which is an error even for commands with the "-" prefix."""
 
 
 class LoadedSystemd(FakeSystemd):
-    """A fake systemd whose loaded state is in a file. A start uses this state, even if unit files have changed.
+    """A fake systemd that keeps its loaded state in a file. Starts use this state, even if unit files have changed.
 
     Args:
-        before_call: a function that is called with a description before each call that changes something.
+        before_call: called with a description before each operation that changes something.
     """
 
     def __init__(self, before_call: Callable[[str], None] = lambda _: None) -> None:
@@ -107,7 +107,7 @@ class LoadedSystemd(FakeSystemd):
 
 @attrs.frozen
 class Start:
-    """The result of a start, and the output of its commands."""
+    """The result and output of a unit start."""
 
     is_admitted: bool
     words: str
@@ -119,13 +119,13 @@ def _nothing() -> None:
 
 @attrs.define
 class Watched:
-    """Functions to call while commands run, and the calls that the commands made.
+    """Callbacks for running commands, and a record of their system calls.
 
     Args:
-        when_waiting: a function to call repeatedly while a command waits for one of ``LOCKS``.
-        stop: the number of the call before which a command is paused, 0 for no pause, or None to count no calls.
-        when_stopped: a function to call during the pause.
-        calls: the calls so far, if they are counted.
+        when_waiting: called repeatedly while a command is blocked on one of ``LOCKS``.
+        stop: the number of the system call to pause before, 0 to never pause, or None to disable tracing.
+        when_stopped: called during the pause.
+        calls: the system calls so far, if traced.
     """
 
     when_waiting: Callable[[], None] = _nothing
@@ -135,11 +135,11 @@ class Watched:
 
 
 def start(unit: str, watched: Watched | None = None) -> Start:
-    """Run the loaded commands that come before the main process of a unit.
+    """Run a unit's loaded ExecCondition= and ExecStartPre= commands.
 
     Args:
         unit: the unit to start.
-        watched: the functions to call while the commands run.
+        watched: callbacks to invoke while the commands run.
     """
     invocation, watched = uuid.uuid4().hex, watched or Watched()
     with tempfile.TemporaryFile() as said:
@@ -154,7 +154,7 @@ def start(unit: str, watched: Watched | None = None) -> Start:
 
 
 def run_oneshot(script: Path, watched: Watched) -> str:
-    """Run a script as its oneshot unit does, and return its output."""
+    """Run a script like its oneshot unit does, and return its output."""
     with tempfile.TemporaryFile() as said:
         _run_command(str(script), "", said, watched)
         said.seek(0)
@@ -162,7 +162,7 @@ def run_oneshot(script: Path, watched: Watched) -> str:
 
 
 def _run_list(unit: str, key: str, state: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
-    """Run a list of commands. If a reload removes the current line, the list ends, as in service_deserialize_item."""
+    """Run a command list. If a reload removes the current line, stop there, as service_deserialize_item does."""
     lines = _loaded_lines(unit, key)
     position = 0
     while position < len(lines):
@@ -237,12 +237,12 @@ def _run_traced(argv: Sequence[str], environment: dict[str, str], said: IO[bytes
 
 
 class _Naps(dict[str, bool]):
-    """The sleep processes of a gate that refuses a start, with whether there was a trial when each of them began."""
+    """The sleep processes of a gate that blocks a start, and whether a trial was active when each was first seen."""
 
     def are_in_vain(self, pid: int) -> bool:
-        """Return whether the gate sleeps and would only fail again, so that the start may time out now.
+        """Return whether the sleeping gate would only fail again, so that the start can be aborted early.
 
-        After the first sleep, the gate ends a trial.
+        The gate ends a trial after its first sleep.
         """
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -252,8 +252,8 @@ class _Naps(dict[str, bool]):
 
 
 def is_waited_for(*locks: Path) -> bool:
-    """Return whether a process in this world waits for one of the locks, according to proc_locks(5)."""
+    """Return whether a process is blocked on one of the locks, according to proc_locks(5)."""
     inodes = {str(lock.stat().st_ino) for lock in locks if lock.exists()}
-    # This isn't a file of the update, so the search doesn't have to see the call.
+    # The update doesn't use this file, so this call doesn't need to be recorded.
     with open("/proc/locks") as table:
         return any(" -> " in line and line.split()[6].rpartition(":")[2] in inodes for line in table)

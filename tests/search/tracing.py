@@ -1,6 +1,6 @@
-"""Pause a program and its children before system calls that have an external effect, with ptrace(2).
+"""Pause a program and its children before system calls with external effects, using ptrace(2).
 
-A seccomp(2) filter selects the calls. A start would take ten times as long if it stopped at every call.
+A seccomp(2) filter selects the calls, because stopping at every call would make a start ten times slower.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-# Constants of sys/ptrace.h.
+# From sys/ptrace.h.
 _TRACEME, _CONT, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 7, 0x4200, 0x420E
 _FORK, _VFORK, _CLONE, _SECCOMP, _EXITKILL = 0x2, 0x4, 0x8, 0x80, 0x100000
 _SECCOMP_EVENT = 7
 _WALL = 0x40000000
 
-# Constants of sys/prctl.h, linux/seccomp.h and linux/filter.h.
+# From sys/prctl.h, linux/seccomp.h and linux/filter.h.
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
 _LOAD_NUMBER, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _TRACE, _ALLOW = 0x7FF00000, 0x7FFF0000
 _INSTRUCTION = struct.Struct("=HBBI")
 
-# struct ptrace_syscall_info: op, three padding bytes, arch, two pointers, the number of the call and six arguments.
+# struct ptrace_syscall_info: op, three padding bytes, arch, two pointers, the syscall number and six arguments.
 _INFO = struct.Struct("=B3xIQQQ6Q")
 
-# The numbers of calls in asm/unistd.h, each with the position of the path among its arguments.
+# System call numbers from asm/unistd.h, each with the index of its path argument.
 _WITH_PATH = {
     "x86_64": {
         257: 1,
@@ -67,7 +67,6 @@ _PATH_BYTES = 256
 _PAGE_BYTES = 4096
 
 MACHINE = platform.machine()
-CAN_TRACE = MACHINE in _WITH_PATH
 
 
 class TraceError(Exception):
@@ -76,27 +75,27 @@ class TraceError(Exception):
 
 @attrs.frozen
 class Stopped:
-    """The program is paused before this call."""
+    """The program is paused just before this call."""
 
     call: str
 
 
 @attrs.frozen
 class Exited:
-    """The exit status and all calls of a program that has ended."""
+    """The exit status and all recorded calls of a finished program."""
 
     status: int
     calls: tuple[str, ...]
 
 
 class Traced:
-    """A program whose calls are counted, together with the calls of its children.
+    """A traced program, including its children.
 
     Args:
         argv: the program and its arguments.
-        environment: the environment of the program.
-        said: the file for its output.
-        stop: the number of the call before which the program is paused, or 0.
+        environment: the program's environment.
+        said: the output file.
+        stop: the number of the call to pause before, or 0 to never pause.
     """
 
     def __init__(self, argv: Sequence[str], environment: dict[str, str], said: IO[bytes], stop: int) -> None:
@@ -119,7 +118,7 @@ class Traced:
         self._connection.close()
 
     def poll(self, seconds: float) -> Stopped | Exited | None:
-        """Wait until the program is paused or has ended. Return None if it still runs after that time.
+        """Wait until the program is paused or has finished. Return None on timeout.
 
         Raises:
             TraceError: the program can't be traced.
@@ -132,17 +131,17 @@ class Traced:
         return state
 
     def go(self) -> None:
-        """Let the program continue to its end."""
+        """Resume the program until it finishes."""
         self._connection.send(0)
 
     @property
     def program(self) -> int:
-        """Return the pid of the program, or 0 if it has ended."""
+        """Return the program's PID, or 0 if it has finished."""
         children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
         return int(children[0]) if children else 0
 
     def end(self) -> None:
-        """Kill the program, without waiting for its end."""
+        """Kill the program without waiting for it to exit."""
         if program := self.program:
             os.killpg(program, signal.SIGKILL)
 
@@ -150,7 +149,7 @@ class Traced:
 def _be_the_tracer(
     argv: Sequence[str], environment: dict[str, str], said: int, connection: Connection[Any, Any]
 ) -> None:
-    """Trace the program in the forked child. This never returns, because the code after the fork is for the parent."""
+    """Trace the program in the forked child, and never return to the parent's code."""
     try:
         connection.send(_trace(argv, environment, said, connection))
         connection.recv()  # the parent kills this process here, or has ended
@@ -185,7 +184,7 @@ def _trace(argv: Sequence[str], environment: dict[str, str], said: int, connecti
             if len(calls) == stop:
                 connection.send(Stopped(call))
                 stop = connection.recv()
-        # A child begins with SIGSTOP. SIGTRAP means a call, a fork or an exec.
+        # A new child starts with SIGSTOP. SIGTRAP indicates a system call, fork or exec.
         is_ours = caught in (signal.SIGSTOP, signal.SIGTRAP)
         try:
             _ptrace(_CONT, pid, 0, 0 if is_ours else caught)
@@ -220,9 +219,9 @@ class _Program(ctypes.Structure):
 
 
 def _have_calls_looked_into() -> None:
-    """Make the kernel report the relevant calls of this process and its children to the tracer."""
+    """Install a seccomp filter that reports relevant calls of this process and its children to the tracer."""
     numbers = sorted({*_NAMED[MACHINE], *_WITH_PATH[MACHINE]})
-    # Each comparison jumps over the remaining ones and over the return that allows the call.
+    # On a match, jump over the remaining comparisons and the ALLOW return.
     rows = [(_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
     rows = [(_LOAD_NUMBER, 0, 0, 0), *rows, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _TRACE)]
     program = _Program(len(rows), b"".join(_INSTRUCTION.pack(*row) for row in rows))
@@ -243,7 +242,7 @@ def _ptrace(request: int, pid: int, address: int, data: Any) -> None:
 
 
 def _call(pid: int) -> str | None:
-    """Return the name of the call that a process is about to make, or None if it has no external effect."""
+    """Return the name of a process's pending call, or None if it has no external effect."""
     info = ctypes.create_string_buffer(_INFO.size)
     try:
         _ptrace(_GET_SYSCALL_INFO, pid, _INFO.size, ctypes.addressof(info))

@@ -1,4 +1,4 @@
-"""Run an update in a separate process that can be paused before each step that has an external effect."""
+"""Run an update in a child process that can be paused before each step with an external effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from types import TracebackType
 
-# The time limit for a pause or the end of an update. No update takes nearly as long.
+# Timeout for an update to pause or finish. Updates are much faster than this.
 _SECONDS = 60.0
 CRASHED = "no HostRoutingError"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -34,19 +34,19 @@ _FILE_EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", 
 
 
 class UpdateError(Exception):
-    """The update neither pauses nor ends."""
+    """The update has neither paused nor finished in time."""
 
 
 @attrs.frozen
 class Stopped:
-    """The update is paused before this step."""
+    """The update is paused just before this step."""
 
     step: str
 
 
 @attrs.frozen
 class Ended:
-    """The outcome of an update, which is ``done`` or the name of an error, the text of the error, and all steps."""
+    """The outcome of an update (``done`` or an exception name), its error message, and all steps."""
 
     outcome: str
     words: str
@@ -57,8 +57,8 @@ class Update:
     """An update in a forked child process.
 
     Args:
-        make: a function that returns the task for a host.
-        stop: the number of the step before which the update is paused, or 0.
+        make: a factory that returns the task for a host.
+        stop: the number of the step to pause before, or 0 to never pause.
     """
 
     def __init__(self, make: Callable[[Host], phases.Task[object]], stop: int = 0) -> None:
@@ -82,7 +82,7 @@ class Update:
         self._connection.close()
 
     def go(self, stop: int = 0) -> None:
-        """Let a paused update continue to another step or to its end."""
+        """Resume a paused update until a given step or until it finishes."""
         if self.is_standing:
             self._state = None
             self._connection.send(stop)
@@ -93,10 +93,10 @@ class Update:
         return isinstance(self._state, Stopped)
 
     def wait(self) -> Stopped | Ended:
-        """Wait until the update is paused or has ended.
+        """Wait until the update is paused or has finished.
 
         Raises:
-            UpdateError: the update does neither within a minute.
+            UpdateError: neither happens within a minute.
         """
         if self._state is None:
             if not self._connection.poll(_SECONDS):
@@ -107,11 +107,11 @@ class Update:
         return self._state
 
     def has_news(self, seconds: float) -> bool:
-        """Wait for at most this time, and return whether the update is paused or has ended."""
+        """Wait for up to this time, and return whether the update is paused or has finished."""
         return self._state is not None or self._connection.poll(seconds)
 
     def kill(self) -> None:
-        """Kill the update with SIGKILL, and wait for its end."""
+        """Kill the update with SIGKILL, and reap the process."""
         if not self.is_killed:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -124,7 +124,7 @@ class Update:
 
 
 class _Steps:
-    """A counter of the steps of this process, which pauses before a given step."""
+    """Counts the steps of this process and pauses before a given step."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -132,7 +132,7 @@ class _Steps:
         self.names: list[str] = []
 
     def take(self, name: str) -> None:
-        """Count a step that is about to happen, and pause if it is the given one."""
+        """Record the next step, and pause if it matches."""
         self.names.append(name)
         if len(self.names) == self._stop:
             self._connection.send(Stopped(name))
@@ -140,7 +140,7 @@ class _Steps:
 
 
 def _be_the_update(make: Callable[[Host], phases.Task[object]], connection: Connection[Any, Any]) -> None:
-    """Make the update in the forked child. This never returns, because the code after the fork is for the parent."""
+    """Run the update in the forked child, and never return to the parent's code."""
     try:
         logging.disable()
         steps = _Steps(connection)
@@ -180,7 +180,7 @@ def _watch_netlink(steps: _Steps) -> None:
 
 
 def _see(steps: _Steps, event: str, arguments: tuple[Any, ...]) -> None:
-    """Count the step of a Python audit event if it has an external effect."""
+    """Record a Python audit event as a step if it has an external effect."""
     if event == "fcntl.flock":
         path = os.readlink(f"/proc/self/fd/{arguments[0]}")  # noqa: PTH115 - no path
         steps.take(f"flock {path} {arguments[1]}")
@@ -195,7 +195,7 @@ def _see(steps: _Steps, event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _does_nothing(event: str, path: Path) -> bool:
-    """Return whether the file system refuses the operation anyway, for example because a folder isn't empty."""
+    """Return whether the operation will fail anyway, e.g. because a directory isn't empty."""
     if event == "os.mkdir":
         return path.exists()
     if event == "os.remove":

@@ -1,4 +1,4 @@
-"""Check one host live, from snapshots and with the boot script, and compare the reports with its sockets."""
+"""Check a host live, from snapshots and with the boot script, and compare the reports with its sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from leaving import Leaving
+from leaving import seen_leaving
+from nightly import is_chosen
 from scripts import Sandbox, awk_or_skip, awks_for, told_by
 
 import phases
@@ -38,8 +39,7 @@ BY_HAND = _BY_HAND.replace("sleep 1", "sleep 0.1")
 """The commands of the page that take a snapshot with ip alone, with a shorter pause."""
 
 
-# These commands stand in for ip. The first prints every attribute that a rule can have. The second passes
-# the output of ip through re.sub.
+# Replacements for ip's version in a snapshot: one that prints every rule attribute, and the real one.
 KNOWS_ALL, AS_IT_IS = "iproute2-9999.0", r"\g<0>"
 
 
@@ -49,7 +49,7 @@ def checked(
     allowed: Sequence[str] = (),
     foreseen: Sequence[IPv4Network] = (),
 ) -> tuple[Config, OverlapReport]:
-    """Return a config that expects these CIDRs, and the report of checking it."""
+    """Check a host that expects these CIDRs, and return the config and the report."""
     overlap = {
         "expectedCidrs": [each.to_mapping() if isinstance(each, ExpectedCidr) else str(each) for each in expected],
         "allowedDevs": list(allowed),
@@ -59,22 +59,22 @@ def checked(
     return config, check_overlap(config, backend, phases.CancelScope())
 
 
-def recorded(kernel: RouteBackend) -> Snapshot:
-    """Take a snapshot as ``hostrouting snapshot`` does, write it to a file, and read it back."""
+def recorded(kernel: RouteBackend, kernel6: RouteBackend | None = None) -> Snapshot:
+    """Take a snapshot as ``hostrouting snapshot`` does, write it to a file, and load it."""
     with TemporaryDirectory() as root:
         path = Path(root) / "node.json"
-        path.write_text(take_snapshot(kernel).to_text())
+        path.write_text(take_snapshot(kernel, kernel6).to_text())
         return Snapshot.load(path)
 
 
 def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Snapshot:
-    """Return the snapshot that shell commands take of this host, retrying once if the host changed in between.
+    """Take a snapshot of this host with shell commands, retrying once if the host changed in between.
 
-    A link that was just created may take up to a second to report its carrier. Commands that change the host run once.
+    A newly created link may take up to a second to report its carrier. Commands that modify the host run only once.
 
     Args:
         commands: the shell commands.
-        shell: the shell that runs them.
+        shell: the shell to use.
         ip: the version of ip to imitate.
     """
     found = _record(commands, shell, ip)
@@ -109,7 +109,7 @@ def veths(*names: str) -> str:
     return "\n".join(made)
 
 
-# eth0 carries the default route, and ib0 is a second interface.
+# eth0 has the default route; ib0 is a second interface.
 ETH0 = f"{veths('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0"
 NODE = f"{ETH0}\naddr add 10.2.0.4/24 dev ib0"
 DEFAULT = "route add default via 10.1.0.1 dev eth0 proto dhcp"
@@ -117,24 +117,24 @@ DEFAULT = "route add default via 10.1.0.1 dev eth0 proto dhcp"
 
 @attrs.frozen
 class Case:
-    """A node, the behaviour of its sockets, and the expected report.
+    """A node, its sockets' behaviour and the expected report.
 
     Args:
-        does: the ip commands to run after those of ``node`` and ``default``.
-        told: the kind, interfaces, first address and source of each expected failure.
-        seen: the interfaces through which packets to ``address`` leave, with None for a socket that fails; if empty, no
-            packets are sent.
-        unknown: the reason why the host can't be judged, or an empty string if it can.
-        recorded: the reason why our own snapshot can't be judged, although the host can.
-        by_ip: the reason why a snapshot taken with ip can't be judged, although the host can.
-        notes: the expected kinds of notes about local and broadcast addresses, or None to accept any.
+        does: ip commands to run after ``node`` and ``default``.
+        told: kind, interfaces, first address and source of each expected failure.
+        seen: the interfaces through which packets to ``address`` leave, where None means that the socket fails; if
+            empty, no packets are sent.
+        unknown: the reason for an unknown verdict, or an empty string.
+        recorded: the reason for an unknown verdict on our own snapshot, if it differs from the live one.
+        by_ip: the reason for an unknown verdict on a snapshot taken with ip, if it differs from the live one.
+        notes: expected kinds of notes about local and broadcast addresses, or None to accept any.
         cidr: the expected CIDR.
-        address: an address in that CIDR.
+        address: an address in ``cidr``.
         ip: the version of ip to imitate.
-        node: the ip commands that create the node's interfaces.
-        default: the ip command that adds the default route.
-        sysctl: the settings below net/ipv4 to set to 1 first.
-        shell: the shell commands to run after ``node``.
+        node: ip commands that create the node's interfaces.
+        default: ip command that adds the default route.
+        sysctl: settings below net/ipv4 to set to 1 first.
+        shell: shell commands to run after ``node``.
     """
 
     does: str
@@ -158,7 +158,7 @@ class Case:
         return Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
 
     def build(self) -> None:
-        # The kernel then picks the hop by port number, so trying a few ports reaches every hop.
+        # This makes the kernel choose the next hop by port number, so trying a few ports covers every hop.
         for name in ("fib_multipath_hash_policy", *self.sysctl):
             Path("/proc/sys/net/ipv4", name).write_text("1")
         run_ip(self.node)
@@ -177,7 +177,7 @@ def told(report: OverlapReport) -> Told:
 
 
 def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
-    """Return whether ``explain`` finds everything as expected, or None if it can't judge the host."""
+    """Return whether ``explain`` finds everything as expected, or None if it fails."""
     try:
         return explain(IPv4Address(case.address), case.config, backend, phases.CancelScope()).is_as_expected
     except RouteError:
@@ -185,20 +185,21 @@ def is_explained_as_expected(backend: RouteBackend, case: Case) -> bool | None:
 
 
 def leaving(address: str, *, count: int = 1) -> frozenset[str | None]:
-    """Return the interfaces through which packets to an address leave, trying ``count`` ports.
-
-    The result contains an empty string if the wrong packet was sent, or none, and None if a socket failed.
-    """
-    with Leaving() as seen:
-        ways = (seen.by_tcp, seen.by_connected_datagram, seen.by_datagram)
-        return frozenset(way(IPv4Address(address), 9 + port) for way in ways for port in range(count))
+    """Return the interfaces through which packets to an address leave, trying ``count`` ports."""
+    asked = IPv4Address(address)
+    return seen_leaving([asked], tries=count)[asked]
 
 
 def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
-    """Return the reports of the library, both snapshots and the boot script, where each can judge the case."""
+    """Check the case with the library, both snapshots and the boot script, and return all reports with a verdict.
+
+    By day, only some cases use the snapshot made with ip, and only some run the script.
+    """
     live, reports = NetlinkBackend(), []
-    by_ip = SnapshotBackend(recorded_by(BY_HAND, ip=case.ip))
-    for backend, why in ((live, ""), (SnapshotBackend(recorded(live)), case.recorded), (by_ip, case.by_ip)):
+    backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), case.recorded)]
+    if case.by_ip or is_chosen(f"by ip {case.does}", one_of=3):
+        backends.append((SnapshotBackend(recorded_by(BY_HAND, ip=case.ip)), case.by_ip))
+    for backend, why in backends:
         report = check_overlap(case.config, backend, phases.CancelScope())
         if unknown := case.unknown or why:
             assert (report.verdict, report.reason_kind) == ("unknown", unknown), report
@@ -208,11 +209,10 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
             assert case.notes in (None, " ".join(sorted(kinds)))
             reports.append(report)
         if case.seen:
-            # A single address can sometimes be judged on a host that can't be judged as a whole.
+            # ``explain`` sometimes succeeds for a single address even if the verdict for the whole host is unknown.
             may_be = (None,) if case.unknown else (None, not case.told)
             assert is_explained_as_expected(backend, case) in may_be
-    # In the daytime profile, one awk is enough.
-    for name in awks_for(repr(case)):
+    for name in awks_for(case.does) if is_chosen(f"script {case.does}", one_of=2) else ():
         root = tmp_path / name
         root.mkdir()
         sandbox = Sandbox(root, awk_or_skip(name))

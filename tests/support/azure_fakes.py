@@ -1,4 +1,4 @@
-"""In-memory nodes for the Azure tasks, one with IPv6 and nft, and one with a bridge."""
+"""In-memory nodes for the Azure tasks: one with IPv6 and nft, and one with a bridge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 
 from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, NodeState, checks
 from hostrouting.azure.probe import tasks as probe_tasks
-from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.vnet import tasks as vnet_tasks
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @attrs.define(slots=False)
 class FakeProbeNode:
-    """A ``ProbeNode`` whose table listing is the text passed to nft, without its leading ``delete table``."""
+    """A ``ProbeNode`` that lists the text last loaded into nft, without its leading ``delete table``."""
 
     assigned: Sequence[IPv6Address] = ()
     tables: dict[str, str] = attrs.field(factory=dict)
@@ -37,9 +37,9 @@ class FakeProbeNode:
         self._work()
         return tuple(self.assigned)
 
-    def listing(self, table: str) -> str | None:
+    def listing(self) -> str | None:
         self._work()
-        return self.tables.get(table)
+        return self.tables.get(TABLE)
 
     def load(self, text: str) -> None:
         self._work()
@@ -63,7 +63,7 @@ class FakeProbeNode:
 
 @attrs.define(slots=False)
 class FakeBridgeNode:
-    """A ``BridgeNode`` with one bridge that records the calls it receives."""
+    """A ``BridgeNode`` with one bridge that records its calls."""
 
     state: NodeState = attrs.field(factory=NodeState)
     calls: list[str] = attrs.field(factory=list)
@@ -76,7 +76,7 @@ class FakeBridgeNode:
         self.calls.append("remove_rules")
         left = list(self.state.rules)
         if Counter(rules) - Counter(left):
-            raise AzureVnetError("can't delete rules: one isn't there")
+            raise AzureVnetError("can't delete a rule that doesn't exist")
         for rule in rules:
             left.remove(rule)
         self.state = attrs.evolve(self.state, rules=tuple(left))

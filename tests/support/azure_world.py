@@ -1,4 +1,4 @@
-"""A node that has used azure-vnet as its CNI, with real ebtables rules, a real bridge, and pods that answer.
+"""A node that has used azure-vnet as its CNI, with real ebtables rules, a real bridge and pods that reply.
 
 ::
 
@@ -6,7 +6,7 @@
                     └──── hairpin ────────┘
                       node ───────────────── lxc32 ─── new pod .32, another CNI's, routed
 
-The old pod .32 is gone, but azure-vnet's state for it may remain (``Leftover``). Like Azure's, the fabric sends no
+The old pod .32 is gone, but azure-vnet's state for it may remain (``Leftover``). Like Azure's fabric, this one sends no
 ARP requests: it knows that all of these addresses are behind the NIC's MAC.
 """
 
@@ -35,13 +35,15 @@ OTHERS = "10.241.0.7"  # outside the CIDRs that are cleaned up
 CIDRS = ("10.224.0.0/24", "fd00::/64")  # they contain the node, its gateway and other hosts
 STALE_MAC = "a2:00:00:00:00:32"
 
-# These rules are installed once per node, even if it has no pods. Without them no pod on the bridge reaches the fabric.
+# azure-vnet installs these rules once per node, even if there are no pods. Without them, pods on the bridge can't reach
+# the fabric.
 _NODE_RULES = (
     "-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT",
     f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {NODE} -j arpreply --arpreply-mac {NIC}",
     f"-A POSTROUTING -s Unicast -o eth0 -j snat --to-src {NIC} --snat-arp --snat-target ACCEPT",
 )
-# Rules of other programs. Some are outside the CIDR, and some inside it only resemble azure-vnet's.
+# Rules of other programs. Some match addresses outside the CIDR; others match addresses inside it but only resemble
+# azure-vnet's rules.
 _OTHERS_RULES = (
     f"-A PREROUTING -p IPv4 -i eth0 --ip-dst {OTHERS} -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
     f"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst {OTHERS} -j arpreply --arpreply-mac {STALE_MAC}",
@@ -59,7 +61,7 @@ _OTHERS_RULES = (
 
 
 class Leftover(Enum):
-    """Leftover state of the old pod, which azure-vnet failed to remove."""
+    """State that azure-vnet failed to remove when it deleted the old pod."""
 
     DNAT = "the rule by which the fabric's packets go to the old pod's MAC"
     ARPREPLY = "the rule that tells the bridge's pods the old pod's MAC"
@@ -67,22 +69,17 @@ class Leftover(Enum):
 
 
 def mac_of(number: int) -> str:
-    """Return the MAC of the pod whose address ends in this number."""
+    """Return the MAC of the pod whose address ends with this number."""
     return f"a2:00:00:00:00:{number}"
 
 
 def ip(*commands: str) -> None:
-    """Run ip(8) commands in this thread's namespace, all in one process."""
+    """Run ip(8) commands in this thread's network namespace, as a single batch."""
     tool("ip", "-batch", "-", stdin="\n".join(commands))
 
 
-def neighbour_of(address: str) -> str:
-    """Return the output of ip-neighbour(8) for an address on the bridge, whatever the entry's state."""
-    return tool("ip", "neighbour", "show", "to", address, "dev", "azure0", "nud", "all").strip()
-
-
 def restore(*rules: str) -> None:
-    """Load rules, given as ``-A`` or ``-D`` commands, with ebtables in one transaction."""
+    """Apply ``-A`` and ``-D`` commands with ebtables in a single transaction."""
     tool("ebtables-nft-restore", "--noflush", stdin="\n".join(("*nat", *rules, "COMMIT", "")))
 
 
@@ -92,7 +89,7 @@ def deleting(rule: str) -> str:
 
 
 class AzureWorld:
-    """A node, its pods and the fabric. Only the thread of the ``kernel`` fixture may use them.
+    """A node, its pods and the fabric. It may only be used from the thread of the ``kernel`` fixture.
 
     Args:
         kernel: the node's kernel.
@@ -131,7 +128,7 @@ class AzureWorld:
             f"route add 169.254.169.254 via {GATEWAY} dev azure0",
             # This entry imitates ip-masq-agent's.
             f"neighbour add 169.254.1.7 lladdr {TUNNEL_MAC} dev azure0 nud permanent",
-            # These entries belong to other programs, and are inside the CIDR.
+            # These entries are inside the CIDR but belong to other programs.
             "neighbour add 10.224.0.250 lladdr a2:00:00:00:02:50 dev azure0 nud permanent",
             f"route add 10.224.0.251/32 via {GATEWAY} dev azure0",
             "route add 10.224.0.252/32 dev lo",
@@ -140,7 +137,7 @@ class AzureWorld:
             _sysctl(f"conf/{name}/rp_filter", 0)
             _sysctl(f"conf/{name}/send_redirects", 0)
         _sysctl("ip_forward", 1)
-        # Proxied ARP replies are otherwise delayed by up to 0.8 s.
+        # Otherwise, proxied ARP replies are delayed by up to 0.8 s.
         _sysctl("neigh/azure0/proxy_delay", 0)
         restore(*_NODE_RULES, *_OTHERS_RULES)
         self._await_carrier("azure0")
@@ -155,7 +152,7 @@ class AzureWorld:
     # --- pods --------------------------------------------------------------------------------------------------
 
     def add_azure_pod(self, address: str, *, is_saved: bool = True) -> Place:
-        """Add a pod as azure-vnet does, with a veth on the bridge, two rules, a neighbour entry, and saved state."""
+        """Add a pod as azure-vnet does: a veth on the bridge, two rules, a neighbour entry and saved state."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         pod = self._add_pod(f"pod .{number}", veth, mac)
@@ -175,7 +172,7 @@ class AzureWorld:
         return pod
 
     def start_azure_pod(self, address: str) -> None:
-        """Simulate a crash of azure-vnet while it adds a pod, which leaves both ends of the veth on the node."""
+        """Simulate azure-vnet crashing while it adds a pod, which leaves both ends of the veth on the node."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
         ip(f"link add {veth} type veth peer name {veth}2 address {mac}")
@@ -186,7 +183,7 @@ class AzureWorld:
         restore(dnat(address, mac), arp_reply(address, mac))
 
     def add_new_pod(self) -> Place:
-        """Add the pod .32 as a routed CNI such as Cilium does. The host answers ARP for it on the bridge."""
+        """Add pod .32 as a routed CNI such as Cilium does. The host answers ARP requests for it on the bridge."""
         pod = self._add_pod("new pod", "lxc32", "a6:00:00:00:00:32")
         ip(
             "link set lxc32 address a6:00:00:00:00:01 up",
@@ -207,7 +204,7 @@ class AzureWorld:
         return pod
 
     def move_to_another_node(self) -> None:
-        """Move the address .32 to a pod on another node, so that the fabric answers ARP and datagrams for it."""
+        """Move the address .32 to a pod on another node, so that the fabric answers its ARP requests and datagrams."""
 
         def there() -> None:
             ip(f"neighbour del {NEW} dev eth0", f"address add {NEW}/32 dev lo", "link set lo up")
@@ -222,13 +219,14 @@ class AzureWorld:
         return Place(name, namespace.run)
 
     def _await_carrier(self, name: str) -> None:
-        # Until the routes notice the carrier, they are shown as linkdown, and the kernel drops packets that use them.
+        # Until routes are updated after a carrier change, they are flagged as linkdown, and the kernel drops packets
+        # that use them.
         self.kernel.set_link(name, up=True)
 
     # --- leftovers --------------------------------------------------------------------------------------------
 
     def leave(self, *leftovers: Leftover, address: str = NEW, mac: str = STALE_MAC, is_listed: bool = True) -> None:
-        """Leave behind what azure-vnet created for a deleted pod, which its state still lists by default."""
+        """Create leftovers from a deleted pod; by default, azure-vnet's state still lists the pod."""
         if Leftover.DNAT in leftovers:
             restore(dnat(address, mac))
         if Leftover.ARPREPLY in leftovers and ":" not in address:
@@ -239,7 +237,7 @@ class AzureWorld:
             self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
 
     def save_endpoint(self, address: str, mac: str, veth: str) -> None:
-        """Write a pod to azure-vnet's state."""
+        """Add an endpoint to azure-vnet's state."""
         self._endpoints[veth] = (veth, mac, address)
         self.layout.of(STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
         self.layout.of(STATE_FILE).write_text(state(*self._endpoints.values()))
@@ -247,34 +245,33 @@ class AzureWorld:
     # --- observations ------------------------------------------------------------------------------------------
 
     def rules(self) -> list[str]:
-        """Return the ruleset as ebtables-save prints it, without counters and the comments that contain the time."""
+        """Return the ebtables-save output without counters or comments, which contain timestamps."""
         return [line for line in tool("ebtables-nft-save").splitlines() if not line.startswith("#")]
 
     def packets(self) -> dict[str, int]:
-        """Return the number of packets that each rule has matched."""
+        """Return each rule's packet counter."""
         lines = [line for line in tool("ebtables-nft-save", "-c").splitlines() if line.startswith("[")]
         counted = [line[1:].partition("] ") for line in lines]
         return {rule: int(numbers.partition(":")[0]) for numbers, _, rule in counted}
 
     def neighbours(self) -> list[str]:
-        """Return the permanent neighbour entries and the proxy entries."""
+        """Return the permanent and proxy neighbour entries."""
         shown = tool("ip", "neighbour", "show", "nud", "permanent") + tool("ip", "neighbour", "show", "proxy")
         return sorted(line.strip() for line in shown.splitlines())
 
     def routes(self) -> list[str]:
-        """Return all routes of table main."""
         return [line.strip() for line in tool("ip", "route", "show", "table", "main").splitlines()]
 
     def everything(self) -> tuple[list[str], list[str], list[str], str]:
-        """Return everything that a clean-up could touch."""
+        """Return all state that a clean-up may change."""
         return self.rules(), self.neighbours(), self.routes(), self.layout.of(STATE_FILE).read_text()
 
     def forget(self, place: Place, dev: str = "eth0") -> None:
-        """Flush a place's neighbour cache, as a wrong entry would stay for half a minute."""
+        """Flush the neighbour cache in another namespace, because a wrong entry would last for half a minute."""
         place.run(lambda: ip(f"neighbour flush dev {dev}"))
 
 
 def _sysctl(name: str, value: int) -> None:
-    # /proc/sys/net shows the network namespace of the thread that opens the file.
+    # /proc/sys/net belongs to the network namespace of the thread that opens the file.
     refuse_host()
     Path("/proc/sys/net/ipv4", name).write_text(str(value))

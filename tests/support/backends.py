@@ -1,4 +1,4 @@
-"""Wrappers around any backend that record its writes or refuse some of them."""
+"""Backend wrappers that record writes or make some of them fail."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 class Wrapper:
-    """A base class for a ``RouteBackend`` that forwards every call, and routes all writes through one method.
+    """Base class for a ``RouteBackend`` wrapper that forwards every call and routes all writes through one method.
 
     Args:
-        inner: the backend that does the work.
+        inner: the wrapped backend.
     """
 
     def __init__(self, inner: RouteBackend) -> None:
         self._inner = inner
+        self.family = inner.family
         self.links = inner.links
         self.addresses = inner.addresses
         self.rules = inner.rules
@@ -34,6 +35,8 @@ class Wrapper:
         self.noticing_changes = inner.noticing_changes
         self.lookup = inner.lookup
         self.sources = inner.sources
+        self.sources_of_unrouted = inner.sources_of_unrouted
+        self.silent_routers = inner.silent_routers
         self.wait_for_change = inner.wait_for_change
 
     def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -54,13 +57,13 @@ class Wrapper:
 
 
 class RecordingBackend(Wrapper):
-    """A backend that records every write, even if it is refused.
+    """A backend that records every write, including writes that fail.
 
     Args:
-        inner: the backend that does the work.
+        inner: the wrapped backend.
 
     Attributes:
-        written: the routes in the order they were written, each with the method's name, as in ``("add", route)``.
+        written: the routes in the order of the writes, each with the method's name, for example ``("add", route)``.
     """
 
     def __init__(self, inner: RouteBackend) -> None:
@@ -73,12 +76,12 @@ class RecordingBackend(Wrapper):
 
 
 class FailingBackend(Wrapper):
-    """A backend that refuses some writes.
+    """A backend on which some writes fail.
 
     Args:
-        inner: the backend that handles the other writes.
-        fail: the errno to fail with, by the method's name and the number of the route, as in
-            ``{"add": {3: errno.ENOMEM}}``. Routes are counted from 1 over all calls of that method.
+        inner: the backend for all other writes.
+        fail: errnos by method name and route number, for example ``{"add": {3: errno.ENOMEM}}``. Routes are numbered
+            from 1 across all calls to the same method.
     """
 
     def __init__(self, inner: RouteBackend, fail: Mapping[str, Mapping[int, int]]) -> None:

@@ -1,25 +1,25 @@
-"""A brute-force check that asks the kernel about every address and classifies each answer separately.
+"""A brute-force check that looks up every address in the kernel and classifies each answer separately.
 
-This module is deliberately slow and simple, and shares no code with the check that it verifies, except for value
-classes. The kernel doesn't show which entry discards an address, so a walk through the rules and tables finds it. For
-every address, discarded or not, the result of the walk is compared with the kernel's answer.
+It is deliberately slow and simple, and apart from value classes it shares no code with the check that it verifies. The
+kernel doesn't report which entry discards an address, so a walk through the rules and tables finds it. The result of
+the walk is compared with the kernel's answer for every address, discarded or not.
 """
 
 from __future__ import annotations
 
 import errno as errnos
-import socket
-import struct
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from functools import cache
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
@@ -40,19 +40,19 @@ class Sort:
     """The classification of one address.
 
     Args:
-        kind: the kind of the finding or note, or ``fine``.
+        kind: the kind of finding or note, or ``fine``.
         devs: the interfaces through which packets to the address leave.
-        route: the deciding entry, or None if there is no such entry or a rule decides.
+        route: the matching entry, or None if there is none or a rule discards the address.
         discarded_by: blackhole, unreachable or prohibit if the address is discarded.
-        source: the source address of the second lookup of a connection, or None for the first lookup.
-        more: the failures of other lookups of the same address.
+        source: the source address in a connection's second lookup, or None in the first lookup.
+        more: failures of other lookups for the same address.
     """
 
     kind: str
     devs: tuple[str, ...] = ()
     route: Route | None = None
     discarded_by: str | None = None
-    source: IPv4Address | None = None
+    source: IpAddress | None = None
     more: tuple[Sort, ...] = ()
 
     @property
@@ -60,61 +60,11 @@ class Sort:
         return self.kind in FAILURES
 
 
-# --- lookups -----------------------------------------------------------------------------------------------------
-
-_NLMSG_ERROR, _RTM_GETROUTE, _NLM_F_REQUEST = 2, 26, 1
-_RTA_DST, _RTA_SRC, _RTA_UID, _RTA_IP_PROTO = 1, 2, 25, 27
-_RTM_F_LOOKUP_TABLE, _RTM_F_FIB_MATCH = 0x1000, 0x2000
-_HEAD = struct.Struct("=IHHII BBBBBBBBI")
-_IN_FLIGHT = 128
-
-
-def ask(
-    kernel: RouteBackend, addresses: Sequence[IPv4Address], source: IPv4Address | None = None, *, is_tcp: bool = False
-) -> list[Lookup]:
-    """Return the kernel's answer about each address.
-
-    On Linux all lookups share one dedicated socket, and the backend parses identical answers only once.
-    """
-    if not isinstance(kernel, NamespaceKernel):
-        return list(kernel.lookup(addresses, source=source, is_tcp=is_tcp))
-    raw = list(_raw_answers(addresses, source, is_tcp))
-    firsts = dict(zip(reversed(raw), reversed(addresses), strict=True))
-    answers = kernel.lookup(list(firsts.values()), source=source, is_tcp=is_tcp)
-    known = dict(zip(firsts, answers, strict=True))
-    return [known[answer]._replace(address=address) for answer, address in zip(raw, addresses, strict=True)]
-
-
-def _raw_answers(addresses: Sequence[IPv4Address], source: IPv4Address | None, is_tcp: bool) -> Iterator[bytes]:
-    # The lookups are made as uid 0. A lookup without a protocol is treated as UDP.
-    rest = struct.pack("=HHI", 8, _RTA_UID, 0)
-    if source is not None:
-        rest += struct.pack("=HH4s", 8, _RTA_SRC, source.packed)
-    if is_tcp:
-        rest += struct.pack("=HHB3x", 5, _RTA_IP_PROTO, socket.IPPROTO_TCP)
-    size = _HEAD.size + 8 + len(rest)
-    lengths = (32, 0 if source is None else 32)
-    flags = _RTM_F_FIB_MATCH | _RTM_F_LOOKUP_TABLE
-    head = _HEAD.pack(
-        *(size, _RTM_GETROUTE, _NLM_F_REQUEST, 0, 0), *(socket.AF_INET, *lengths, 0, 0, 0, 0, 0, flags)
-    ) + struct.pack("=HH", 8, _RTA_DST)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
-        kernel.bind((0, 0))
-        for start in range(0, len(addresses), _IN_FLIGHT):
-            batch = addresses[start : start + _IN_FLIGHT]
-            kernel.send(b"".join(head + address.packed + rest for address in batch))
-            for _ in batch:
-                answer = kernel.recv(65536)
-                kind = struct.unpack_from("=H", answer, 4)[0]
-                # An error message repeats the request after the errno, and no two requests are equal.
-                yield answer[16:20] if kind == _NLMSG_ERROR else answer[16:]
-
-
 # --- classification ----------------------------------------------------------------------------------------------
 
 
 def default_route(routes: Iterable[Route]) -> Route | None:
-    """Return the unicast 0.0.0.0/0 of table main that has a live hop and the lowest metric."""
+    """Return the unicast default route in table main that has a live next hop and the lowest metric."""
     best: Route | None = None
     for route in routes:
         is_default = route.destination == DEFAULT_DESTINATION and route.table == Table.MAIN
@@ -128,19 +78,20 @@ def _turn(route: Route) -> tuple[object, ...] | None:
     return (route.key, route.scope) if route.destination.prefixlen == 0 and is_one_of_some and live(route) else None
 
 
-# TCP never connects to addresses with these routes.
+# TCP can't connect to addresses that match these routes.
 _UNCONNECTED = (RouteType.BROADCAST, RouteType.MULTICAST)
 
 
 class Judge:
-    """The tables and rules of a host, and what the config expects.
+    """A brute-force classifier for a host with the given config.
 
     Args:
-        kernel: the host's kernel, which is read once.
-        overlap: the interfaces that don't count as failures.
-        had_rules: whether a rule was ever added to the three default rules.
-        patterns: the only interfaces that may carry the expected CIDR.
-        is_odd: whether the kernel has routes that the walk doesn't support; its answer is then accepted as it is.
+        kernel: the host's kernel, which is read only once.
+        overlap: the routeOverlap config.
+        had_rules: whether any rule was ever added to the three default ones.
+        patterns: name patterns of the interfaces that may carry the expected CIDR, or None.
+        is_odd: whether the host has routes that the walk doesn't support; the kernel's answers are then accepted as
+            they are.
     """
 
     def __init__(
@@ -167,8 +118,8 @@ class Judge:
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
 
-    def sort(self, answer: Lookup, source: IPv4Address | None = None, *, is_tcp: bool = False) -> Sort:
-        """Return the classification that the check must give this answer."""
+    def sort(self, answer: Lookup, source: IpAddress | None = None, *, is_tcp: bool = False) -> Sort:
+        """Return the classification that the check must assign to this answer."""
         self.answers += 1
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if source is not None and not self.is_local(source):
@@ -194,12 +145,12 @@ class Judge:
         return longest if is_local else answer.route
 
     def in_turn(self, answer: Lookup) -> list[Lookup]:
-        """Return an answer for each default route that the kernel may pick, depending on the neighbours' states."""
+        """Return one answer for each default route that the kernel may select, depending on the neighbours' states."""
         turn = None if answer.route is None else _turn(answer.route)
         return [answer._replace(route=r) for r in self._routes if turn is not None and _turn(r) == turn] or [answer]
 
-    def sources(self, answer: Lookup) -> list[IPv4Address]:
-        """Return the source addresses of the packets that an answer sends, which only connections need."""
+    def sources(self, answer: Lookup) -> list[IpAddress]:
+        """Return the source addresses that a connection with this answer may use."""
         route = answer.route
         if route is None or route.type is RouteType.LOCAL:
             return []
@@ -214,7 +165,7 @@ class Judge:
             found += [address.local for address in (*on_link, *near, *elsewhere)[:1]]
         return found
 
-    def is_local(self, source: IPv4Address) -> bool:
+    def is_local(self, source: IpAddress) -> bool:
         """Return whether an address belongs to this host."""
         local = (route.destination for route in self._routes if (route.type, route.table) == (RouteType.LOCAL, 255))
         return any(source in network for network in local) or any(each.local == source for each in self.addresses)
@@ -224,8 +175,8 @@ class Judge:
             return self._sort_without_route(answer, decision)
         devs = live(answer.route)
         if answer.route.type in (RouteType.LOCAL, RouteType.BROADCAST):
-            # The kernel's own local routes are /32. Like any other route, a wider one captures packets that are meant for
-            # the cluster.
+            # The kernel's own local routes are /32s. Like any other route, a shorter local prefix captures packets
+            # meant for the cluster.
             if isinstance(decision, Route) and (decision.table, decision.destination.prefixlen) == (Table.LOCAL, 32):
                 return Sort(answer.route.type.name, devs, answer.route)
             devs = ("lo",) if answer.route.type is RouteType.LOCAL else devs
@@ -260,7 +211,7 @@ class Judge:
             return False
         return discard.protocol in (12, 80) or any(
             route.table == discard.table
-            and route.destination.subnet_of(discard.destination)
+            and is_inside(route.destination, discard.destination)
             and any(self._is_container(dev) for dev in live(route))
             for route in self._routes
         )
@@ -271,14 +222,14 @@ class Judge:
     # --- rules and tables ----------------------------------------------------------------------------------------
 
     def _walked_to(self, address: int, source: int, protocol: int) -> Route | int:
-        """Return the result of ``walk``, which is the same for all addresses between two prefix boundaries."""
+        """Return the cached result of ``walk``, which is the same for all addresses between two prefix boundaries."""
         key = (bisect_right(self._ends, address), source, protocol)
         if key not in self._walked:
             self._walked[key] = self.walk(address, source, protocol)
         return self._walked[key]
 
     def walk(self, address: int, source: int = 0, protocol: int = 17) -> Route | int:
-        """Return the entry that decides about an address, or the errno of the rule that discards it."""
+        """Return the route entry that matches an address, or the errno if a rule discards it."""
         position = 0
         while position < len(self.rules):
             rule = self.rules[position]
@@ -301,7 +252,7 @@ class Judge:
         return errnos.ENETUNREACH
 
     def _look_into(self, table: int, address: int) -> Route | None:
-        # Until a program adds the first rule, tables local and main are a single table.
+        # Tables local and main are merged until the first rule is added.
         tables = (table,) if self._had_rules or table != Table.LOCAL else (Table.LOCAL, Table.MAIN)
         covering = [
             (-route.destination.prefixlen, -route.table, route.metric, number, route)
@@ -332,7 +283,7 @@ def _is_suppressed(rule: Rule, found: Route) -> bool:
 
 
 def _selects(rule: Rule, address: int, source: int, protocol: int) -> bool:
-    """Return whether a rule matches a packet from an unbound socket of uid 0, without a mark, a tos or ports."""
+    """Return whether a rule matches a packet from an unbound socket owned by uid 0, without a mark, TOS or ports."""
     if rule.destination is not None and not int(rule.destination[0]) <= address <= int(rule.destination[-1]):
         return False
     if rule.source is not None and not int(rule.source[0]) <= source <= int(rule.source[-1]):
@@ -358,15 +309,15 @@ def _is_same(answer: Lookup, decision: Route | int) -> bool:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    # While tables local and main are a single table, the kernel calls it "main".
+    # While tables local and main are merged, the kernel reports both as main.
     return (route.destination, route.metric, route.type, route.hops, Table.MAIN if route.table == 255 else route.table)
 
 
 # --- the whole report --------------------------------------------------------------------------------------------
 
 
-def judged(network: IPv4Network) -> list[IPv4Address]:
-    """Return the addresses of a CIDR that the check judges, which are all outside of 0/8, 127/8, 224/4 and 240/4."""
+def judged(network: IPv4Network) -> list[IpAddress]:
+    """Return the addresses of a CIDR that are checked: all except those in 0/8, 127/8, 224/4 and 240/4."""
     return [
         IPv4Address(n)
         for n in range(int(network[0]), int(network[-1]) + 1)
@@ -374,27 +325,27 @@ def judged(network: IPv4Network) -> list[IPv4Address]:
     ]
 
 
-def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, Sort]:
-    """Classify each address for a datagram and for a connection."""
+def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IpAddress]) -> dict[IpAddress, Sort]:
+    """Classify each address, for datagrams and for connections."""
     asked = list(addresses)
 
     def answers(*, is_tcp: bool = False) -> list[Lookup]:
-        return [each for answer in ask(kernel, asked, is_tcp=is_tcp) for each in judge.in_turn(answer)]
+        return [each for answer in kernel.lookup(asked, is_tcp=is_tcp) for each in judge.in_turn(answer)]
 
     firsts = answers()
     rounds = [(False, firsts)]
-    # In the in-memory kernel, only rules make a lookup depend on the protocol.
+    # In the in-memory kernel, a lookup depends on the protocol only if a rule selects by protocol.
     if isinstance(kernel, NamespaceKernel) or any(rule.ip_protocol for rule in judge.rules):
         rounds.append((True, answers(is_tcp=True)))
-    connected: dict[IPv4Address, list[Sort]] = defaultdict(list)
-    refused: set[IPv4Address] = set()
+    connected: dict[IpAddress, list[Sort]] = defaultdict(list)
+    refused: set[IpAddress] = set()
     for is_tcp, found in rounds:
         for source, answer in _connecting(kernel, judge, found, is_tcp=is_tcp):
             if is_tcp or source is not None:
                 connected[answer.address].append(judge.sort(answer, source, is_tcp=is_tcp))
             if is_tcp == rounds[-1][0] and answer.route is not None and answer.route.type is RouteType.MULTICAST:
                 refused.add(answer.address)
-    sorts: dict[IPv4Address, list[Sort]] = defaultdict(list)
+    sorts: dict[IpAddress, list[Sort]] = defaultdict(list)
     for answer in firsts:
         sorts[answer.address].append(judge.sort(answer))
     for address, some in sorts.items():
@@ -405,10 +356,10 @@ def sort_all(kernel: RouteBackend, judge: Judge, addresses: Iterable[IPv4Address
 
 def _connecting(
     kernel: RouteBackend, judge: Judge, answers: Sequence[Lookup], *, is_tcp: bool
-) -> Iterator[tuple[IPv4Address | None, Lookup]]:
-    """Yield the answers for connections, each with the source address that the first lookup chose."""
+) -> Iterator[tuple[IpAddress | None, Lookup]]:
+    """Yield the answers for connections, each with the source address selected by the first lookup."""
     has_source = any(rule.source for rule in judge.rules)
-    from_source: dict[IPv4Address, list[IPv4Address]] = defaultdict(list)
+    from_source: dict[IpAddress, list[IpAddress]] = defaultdict(list)
     for answer in answers:
         sources = {source for source in judge.sources(answer) if has_source or not judge.is_local(source)}
         for source in sources:
@@ -416,13 +367,13 @@ def _connecting(
         if not sources:
             yield None, answer
     for source, asked in from_source.items():
-        for answer in ask(kernel, asked, source, is_tcp=is_tcp):
+        for answer in kernel.lookup(asked, source=source, is_tcp=is_tcp):
             for each in judge.in_turn(answer):
                 yield source, each
 
 
 def _sent_to_many(sort: Sort) -> Sort:
-    """Treat a multicast route as fine, as it is for datagrams."""
+    """Treat a multicast route as fine, because it is fine for datagrams."""
     return attrs.evolve(sort, kind=FINE, discarded_by=None) if sort.discarded_by == "multicast" else sort
 
 
@@ -437,32 +388,21 @@ def _with_failures(sorts: list[Sort]) -> Sort:
     return first if len(told) == 1 else attrs.evolve(first, more=tuple(told.values())[1:])
 
 
-def by_kind(sorts: dict[IPv4Address, Sort]) -> dict[Group, list[tuple[IPv4Address, Sort]]]:
+def by_kind(sorts: dict[IpAddress, Sort]) -> dict[Group, list[tuple[IpAddress, Sort]]]:
     """Group the addresses by kind, interfaces and source, in ascending order."""
-    found: dict[Group, list[tuple[IPv4Address, Sort]]] = defaultdict(list)
+    found: dict[Group, list[tuple[IpAddress, Sort]]] = defaultdict(list)
     for address, first in sorted(sorts.items()):
         for sort in (first, *first.more):
             found[sort.kind, sort.devs, sort.source].append((address, sort))
     return found
 
 
-Group = tuple[str, tuple[str, ...], "IPv4Address | None"]
+Group = tuple[str, tuple[str, ...], "IpAddress | None"]
 
 
-def fewest_prefixes(addresses: Iterable[IPv4Address]) -> tuple[IPv4Network, ...]:
+def fewest_prefixes(addresses: Iterable[IpAddress]) -> tuple[IPv4Network, ...]:
     """Return the smallest set of prefixes that covers exactly these addresses, in ascending order."""
-    rest = sorted({int(address) for address in addresses})
-    found = []
-    position = 0
-    while position < len(rest):
-        size, end = 1, len(rest)
-        while rest[position] % (2 * size) == 0 and position + 2 * size <= end:
-            if rest[position + 2 * size - 1] - rest[position] != 2 * size - 1:
-                break
-            size *= 2
-        found.append(IPv4Network((rest[position], 33 - size.bit_length())))
-        position += size
-    return tuple(found)
+    return tuple(collapse_addresses(map(IPv4Network, addresses)))
 
 
 # --- what a report may contain --------------------------------------------------------------------------------------
@@ -470,13 +410,13 @@ def fewest_prefixes(addresses: Iterable[IPv4Address]) -> tuple[IPv4Network, ...]
 _NOTES = ("LOCAL", "BROADCAST", "CONTAINER", "ALLOWED", "CNI-DISCARD")
 
 
-def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, dict[IPv4Address, Sort]]) -> list[str]:
+def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, dict[IpAddress, Sort]]) -> list[str]:
     """Return the differences between a report and brute force.
 
     Args:
         report: the report of ``check_overlap``.
-        judge: the brute-force judge of the same host.
-        sorts: the classification of each judged address of each expected CIDR.
+        judge: brute-force judge for the same host.
+        sorts: for each expected CIDR, the classification of each address.
     """
     wrong = list(_wrong_verdict(report, sorts))
     told = {(str(finding.kind), finding.cidr, finding.devs, finding.source): finding for finding in report.findings}
@@ -491,7 +431,7 @@ def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, 
                     missed = _brief([address for address, _ in found])
                     wrong.append(f"missed: {kind} of {cidr} via {devs} from {source}: {missed}")
                 else:
-                    wrong += _wrong_finding(finding, judge, there, found)
+                    wrong += _wrong_finding(finding, judge, found)
         for kind in _NOTES:
             truth = {address for (other, *_), some in groups.items() if other == kind for address, _ in some}
             wrong += _wrong_notes(report, kind, cidr, truth)
@@ -501,15 +441,13 @@ def disagreements(report: OverlapReport, judge: Judge, sorts: dict[IPv4Network, 
     return wrong
 
 
-def _wrong_verdict(report: OverlapReport, sorts: dict[IPv4Network, dict[IPv4Address, Sort]]) -> Iterator[str]:
+def _wrong_verdict(report: OverlapReport, sorts: dict[IPv4Network, dict[IpAddress, Sort]]) -> Iterator[str]:
     fails = any(sort.is_failure for there in sorts.values() for sort in there.values())
     if report.verdict != ("overlap" if fails else "ok"):
         yield f"the verdict is {report.verdict}, and it fails: {fails} ({report.reason})"
 
 
-def _wrong_finding(
-    finding: Finding, judge: Judge, there: dict[IPv4Address, Sort], found: list[tuple[IPv4Address, Sort]]
-) -> Iterator[str]:
+def _wrong_finding(finding: Finding, judge: Judge, found: list[tuple[IpAddress, Sort]]) -> Iterator[str]:
     addresses, sorts = [address for address, _ in found], [sort for _, sort in found]
     what = f"{finding.kind} of {finding.cidr} via {finding.devs}"
     if finding.ranges != (ranges := fewest_prefixes(addresses)):
@@ -522,38 +460,12 @@ def _wrong_finding(
         yield f"{what} expects {finding.expected_devs}, not {judge.expected}"
     if finding.route != first.route:
         yield f"{what} names the route {finding.route}, not {first.route}"
-    if not finding.message.startswith(head := _head(finding, judge, sorts)):
-        yield f"{what} says {finding.message!r}, not {head!r}"
-    if (tail := finding.message.removeprefix(head)) != (expected := _tail(finding.cidr, there, addresses, first)):
-        yield f"{what} goes on {tail!r}, not {expected!r}"
+    discards = {sort.discarded_by for sort in sorts} - {None}
+    if discards != (named := {kind.name.lower() for kind in finding.discarded_by}):
+        yield f"{what} is discarded by {named}, not {discards}"
 
 
-def _head(finding: Finding, judge: Judge, sorts: list[Sort]) -> str:
-    asked, expected = f"expected CIDR {finding.cidr} (probe {finding.probe})", ",".join(judge.expected)
-    words = ",".join(sorted({sort.discarded_by for sort in sorts if sort.discarded_by is not None}))
-    source = "" if finding.source is None else f" for connections from {finding.source}"
-    return {
-        "OVERLAP": f"OVERLAP: {asked} routes via {','.join(sorts[0].devs) or 'no device'}, expected {expected}",
-        "NO-ROUTE": f"NO-ROUTE: {asked} has no IPv4 route; expected via {expected}",
-        "BLACKHOLE": f"BLACKHOLE: {asked} is discarded by {words}; expected via {expected}",
-    }[sorts[0].kind] + source
-
-
-def _tail(cidr: IPv4Network, there: dict[IPv4Address, Sort], addresses: list[IPv4Address], first: Sort) -> str:
-    # Local and broadcast addresses produce notes, and don't split the failing ranges.
-    free = (address for address, sort in there.items() if sort.kind in ("LOCAL", "BROADCAST"))
-    failing = set(addresses)
-    parts = [part for part in fewest_prefixes((*addresses, *free)) if not failing.isdisjoint(part)]
-    tail = ""
-    if len(there) > 1 and parts != [cidr]:
-        more = f" and {len(parts) - 16} more" if len(parts) > 16 else ""
-        tail = f"; shadowed: {' '.join(map(str, parts[:16]))}{more}"
-    if first.kind == "NO-ROUTE":
-        return tail
-    return f"{tail}; by {first.route or 'a policy rule'}"
-
-
-def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set[IPv4Address]) -> Iterator[str]:
+def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set[IpAddress]) -> Iterator[str]:
     ranges = [part for note in report.notes if (str(note.kind), note.cidr) == (kind, cidr) for part in note.ranges]
     told = [address for part in ranges for address in part]
     if set(told) != truth:
@@ -563,9 +475,9 @@ def _wrong_notes(report: OverlapReport, kind: str, cidr: IPv4Network, truth: set
 
 
 def _wrong_foresight(
-    report: OverlapReport, judge: Judge, cidr: IPv4Network, there: dict[IPv4Address, Sort]
+    report: OverlapReport, judge: Judge, cidr: IPv4Network, there: dict[IpAddress, Sort]
 ) -> Iterator[str]:
-    """Check that each note on a ``foreseen`` prefix names the fine addresses for which main has no longer prefix."""
+    """Check that each note about a ``foreseen`` prefix lists the fine addresses for which main has no longer prefix."""
     notes = [note for note in report.notes if note.kind == "FORESEEN" and note.cidr == cidr]
     for prefix in judge.foreseen:
         truth = {
@@ -580,7 +492,7 @@ def _wrong_foresight(
 
 
 def _wrong_rule_notes(report: OverlapReport, judge: Judge) -> Iterator[str]:
-    """Expect one note if a rule selects by mark, user or interface, and none if there are only the default rules."""
+    """Expect one note if any rule selects by mark, user or interface, and none if there are only the default rules."""
     count = sum(note.kind == "RULE" for note in report.notes)
     is_due = any(
         rule.iif not in (None, "lo") or rule.oif is not None or rule.mark or (rule.uid_range or (0,))[0] > 0
@@ -599,11 +511,11 @@ def _brief(items: Sequence[object]) -> str:
     return " ".join(map(str, items[:12])) + (f" and {len(items) - 12} more" if len(items) > 12 else "")
 
 
-def disagreements_at(report: OverlapReport, cidr: IPv4Network, sorts: dict[IPv4Address, Sort]) -> list[str]:
-    """Return the differences between a report and brute force for one CIDR, at only some of its addresses."""
-    told: dict[IPv4Address, set[Group]] = defaultdict(set)
+def disagreements_at(report: OverlapReport, cidr: IpNetwork, sorts: dict[IpAddress, Sort]) -> list[str]:
+    """Return the differences between a report and brute force for a sample of the addresses in one CIDR."""
+    told: dict[IpAddress, set[Group]] = defaultdict(set)
     asked = sorted(sorts)
-    items: list[tuple[Group, Iterable[IPv4Network]]] = [
+    items: list[tuple[Group, Iterable[IpNetwork]]] = [
         ((str(f.kind), f.devs, f.source), f.ranges) for f in report.findings if f.cidr == cidr
     ]
     items += [((str(n.kind), (), None), n.ranges) for n in report.notes if n.cidr == cidr and n.kind != "FORESEEN"]

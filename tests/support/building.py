@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def build(project: Path, folder: Path, *before: str) -> None:
-    """Build the wheel, the sdist, the SBOM and the Debian package.
+    """Build the wheel, sdist, SBOM and Debian package.
 
     Args:
         project: the checkout or sdist.
         folder: the output folder.
-        before: a command prefix for the build program.
+        before: command prefix for the build program.
     """
     subprocess.run([*before, sys.executable, project / "deploy/build.py", folder], check=True, stdout=subprocess.PIPE)

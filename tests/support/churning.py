@@ -1,4 +1,4 @@
-"""A host on which something changes hundreds of times a second."""
+"""A host that changes hundreds of times a second."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PER_SECOND = 300
+_PER_SECOND = 300
 
 
 @contextmanager
-def churning(steps: Sequence[str], per_second: int = PER_SECOND) -> Iterator[None]:
-    """Run ip commands in rotation, in this thread's network namespace, until the context ends.
+def churning(steps: Sequence[str], *, may_fail: bool = False) -> Iterator[None]:
+    """Run ip commands in a loop in this thread's network namespace until the context exits.
 
     Args:
-        steps: the commands for ``ip -batch``.
-        per_second: the number of commands per second, if the machine is fast enough.
+        steps: the commands, with or without the name of the program.
+        may_fail: whether commands may fail.
     """
-    ip = subprocess.Popen(["ip", "-batch", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = ["ip", "-batch", "-", *(["-force"] if may_fail else [])]
+    ip = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     is_over = threading.Event()
 
     def feed() -> None:
         assert ip.stdin is not None
-        for step in cycle(steps):
-            if is_over.wait(1 / per_second):
+        for step in cycle(map(as_batch, steps)):
+            if is_over.wait(1 / _PER_SECOND):
                 return
             print(step, file=ip.stdin, flush=True)
 
@@ -40,4 +41,9 @@ def churning(steps: Sequence[str], per_second: int = PER_SECOND) -> Iterator[Non
         is_over.set()
         feeder.join()
         _, said = ip.communicate()
-    assert (ip.returncode, said) == (0, "")
+    assert may_fail or (ip.returncode, said) == (0, "")
+
+
+def as_batch(step: str) -> str:
+    """Return a command as a line for ``ip -batch``, where the addresses imply the family."""
+    return step.removeprefix("ip ").removeprefix("-6 ")

@@ -1,99 +1,120 @@
-"""Compare the report of a check with what ordinary sockets do on a random host.
-
-The test starts a connection and sends two datagrams to each of many addresses, and captures the first packet of each.
-"""
+"""Compare a check's report with how ordinary sockets behave on a host."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leaving import Leaving
-from node import on_linux
-
-from hostrouting import ExpectedCidr
-from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.overlap.findings import FindingKind
 from hostrouting.report import NoteKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from worlds.sources import Question
+    from leaving import Seen
 
-    from hostrouting import OverlapReport
+    from hostrouting import ExpectedCidr, OverlapReport, RouteOverlap
+    from hostrouting.model.family import IpAddress, IpNetwork
     from hostrouting.report import Finding
 
-# --- sockets and reports -----------------------------------------------------------------------------------------
-
-Seen = dict[IPv4Address, frozenset[str | None]]
+Devs = frozenset["str | None"]
 
 
-def built(question: Question) -> NamespaceKernel:
-    kernel = on_linux()
-    question.world.build(kernel)
-    # The kernel then picks the hop by port number, so trying a few ports reaches every hop.
-    Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
-    return kernel
+def disagreements(
+    report: OverlapReport,
+    overlap: RouteOverlap,
+    seen: Seen,
+    *,
+    passes_hops: bool = False,
+    turns: Sequence[Devs] = (),
+    unconnected: Sequence[IpNetwork] = (),
+) -> list[str]:
+    """Return the differences between the check and the sockets.
+
+    Args:
+        report: the check's report.
+        overlap: the config that was checked.
+        seen: the outgoing interfaces for each address, including None if some packets are dropped.
+        passes_hops: whether the kernel currently skips some next hops with unreachable routers. The check includes them
+            anyway.
+        turns: sets of interfaces. The kernel chooses one by the states of neighbours, and may choose another one later.
+        unconnected: broadcast and multicast destinations, to which ordinary sockets can't connect.
+    """
+    # A CIDR may be expected through the uplinks and again through the same named devices. Reports only show devices.
+    strictest = {
+        (expected.cidr, expected.devs or report.default_devs): expected
+        for expected in sorted(overlap.expected_cidrs, key=lambda expected: expected.devs is not None)
+    }
+    wrong: list[str] = []
+    for expected in strictest.values():
+        check = _Expected(report, overlap, expected)
+        for address, devs in seen.items():
+            if address in expected.cidr:
+                soon = devs.union(*(turn for turn in turns if turn & devs))
+                is_refused = None in devs and holds(unconnected, address)
+                wrong += check.disagreements_at(address, devs, soon, is_refused=is_refused, passes_hops=passes_hops)
+    return wrong
 
 
-def seen_leaving(question: Question) -> Seen:
-    """Return the interfaces through which packets to each address leave, with None for a packet that doesn't leave."""
-    with Leaving(*question.world.devs) as leaving:
-        ways = (leaving.by_tcp, leaving.by_connected_datagram, leaving.by_datagram)
-        ports = range(9, 9 + question.tries)
-        return {
-            address: frozenset(way(address, port) for way in ways for port in ports) for address in question.addresses
-        }
+class _Expected:
+    """The findings and notes of a report on one expected CIDR."""
 
+    def __init__(self, report: OverlapReport, overlap: RouteOverlap, expected: ExpectedCidr) -> None:
+        self._expected_devs = () if expected.devs else report.default_devs
+        self._patterns = expected.devs or (*overlap.allowed_devs, *overlap.container_devs)
+        named = (expected.cidr, expected.devs or report.default_devs)
+        self._findings = [finding for finding in report.findings if (finding.cidr, finding.expected_devs) == named]
+        self._own = local_ranges(report)
+        self._discards = [
+            part
+            for note in report.notes
+            if (note.kind, note.cidr) == (NoteKind.CNI_DISCARD, expected.cidr)
+            for part in note.ranges
+        ]
 
-def disagreements(report: OverlapReport, question: Question, seen: Seen) -> list[str]:
-    """Return the differences between the check and the sockets."""
-    return [line for expected in question.expected for line in _disagreements(report, question, expected, seen)]
-
-
-def _disagreements(report: OverlapReport, question: Question, expected: ExpectedCidr, seen: Seen) -> Iterator[str]:
-    fine = {*report.default_devs, *question.allowed}
-    if expected.devs is not None:
-        fine = {dev for dev in (*question.world.devs, "lo") if any(fnmatchcase(dev, like) for like in expected.devs)}
-    findings = [
-        finding
-        for finding in report.findings
-        if (finding.cidr, finding.expected_devs) == (expected.cidr, expected.devs or report.default_devs)
-    ]
-    own = [note.ranges for note in report.notes if note.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)]
-    for address, devs in seen.items():
-        if address not in expected.cidr:
-            continue
-        if any(_holds(ranges, address) for ranges in own):
-            if devs - {"lo", None}:
-                yield f"{address} leaves by {_words(devs)}, and the check takes it for this host's own"
-            continue
-        about = [finding for finding in findings if _holds(finding.ranges, address)]
+    def disagreements_at(
+        self, address: IpAddress, devs: Devs, soon: Devs, *, is_refused: bool, passes_hops: bool
+    ) -> Iterator[str]:
+        about = [finding for finding in self._findings if holds(finding.ranges, address)]
         told: set[str | None] = {dev for finding in about for dev in finding.devs}
-        if any(finding.kind is not FindingKind.OVERLAP for finding in about):
+        if any(finding.kind is not FindingKind.OVERLAP for finding in about) or holds(self._discards, address):
             told.add(None)
-        if unsaid := devs - fine - told:
-            yield f"{address} leaves by {_words(unsaid)}, and the check doesn't say so"
+        unsaid = {dev for dev in devs - told if not self._is_fine(dev)}
+        if holds(self._own, address):
+            if unsaid - {"lo", None}:
+                yield f"{address} leaves by {words(devs)}, and the check takes it for this host's own"
+            return
+        if unsaid - ({None} if is_refused and told else set()):
+            yield f"{address} leaves by {words(unsaid)}, and the check doesn't say so"
         for finding in about:
-            if not _is_seen(finding, devs, fine):
-                yield f"{address} leaves by {_words(devs)}, but: {finding.message}"
+            is_excused = is_refused or (passes_hops and len(finding.devs) > 1)
+            if not (self._is_seen(finding, soon) or is_excused):
+                yield f"{address} leaves by {words(devs)}, but: {finding.message}"
+
+    def _is_fine(self, dev: str | None) -> bool:
+        if dev is None:
+            return False
+        return dev in self._expected_devs or any(fnmatchcase(dev, pattern) for pattern in self._patterns)
+
+    def _is_seen(self, finding: Finding, devs: Devs) -> bool:
+        """Return whether a socket behaved as the finding says."""
+        if finding.kind is not FindingKind.OVERLAP:
+            return None in devs
+        if finding.source is not None and any(map(self._is_fine, finding.devs)):
+            # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is always fine.
+            return True
+        return any(dev in devs and not self._is_fine(dev) for dev in finding.devs)
 
 
-def _is_seen(finding: Finding, devs: frozenset[str | None], fine: set[str]) -> bool:
-    """Return whether a socket behaved as a finding says."""
-    if finding.kind is not FindingKind.OVERLAP:
-        return None in devs
-    if finding.source is not None and fine.intersection(finding.devs):
-        return True  # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is always fine
-    return bool(devs.intersection(set(finding.devs) - fine))
+def local_ranges(report: OverlapReport) -> list[IpNetwork]:
+    """Return the ranges of the notes on local and broadcast addresses."""
+    kinds = (NoteKind.LOCAL, NoteKind.BROADCAST)
+    return [part for note in report.notes if note.kind in kinds for part in note.ranges]
 
 
-def _holds(ranges: tuple[IPv4Network, ...], address: IPv4Address) -> bool:
+def holds(ranges: Iterable[IpNetwork], address: IpAddress) -> bool:
     return any(address in part for part in ranges)
 
 
-def _words(devs: frozenset[str | None]) -> str:
+def words(devs: Iterable[str | None]) -> str:
     return ", ".join(sorted(dev or "nothing" for dev in devs))

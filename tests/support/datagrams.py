@@ -1,4 +1,4 @@
-"""Send datagrams between places that answer with their names, and capture them on the wire."""
+"""Send datagrams between named namespaces that echo them, and capture the traffic."""
 
 from __future__ import annotations
 
@@ -25,20 +25,18 @@ _ETH_P_IP = 0x0800
 
 
 class Runner(Protocol):
-    """A callable that runs a function in another thread, and returns or raises what the function does."""
+    """A callable that runs a function in another thread and returns its result or raises its exception."""
 
-    def __call__(self, function: Callable[[], T], /) -> T:
-        """Call the function in that thread."""
-        ...
+    def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
 @attrs.frozen
 class Place:
-    """A place that sends and answers datagrams.
+    """A named namespace that sends and answers datagrams.
 
     Args:
-        name: the name that it answers with.
-        run: a callable that runs a function in that place.
+        name: the name in its answers.
+        run: a callable that runs a function in the namespace.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Place:
 
 @contextmanager
 def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None]]:
-    """Open a socket in a place, and yield a function that sends a datagram and returns the answering place's name."""
+    """Open a socket, and yield a function that sends a datagram and returns the name of the responder."""
     client = source.run(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     numbers = count()
 
@@ -70,19 +68,19 @@ def asking(source: Place, address: str) -> Iterator[Callable[[float], str | None
 
 
 def answer(source: Place, address: str, *, patience: float = PATIENCE_SECONDS) -> str | None:
-    """Return the name of the place that answers a datagram, or None if none answers within ``patience`` seconds."""
+    """Return the name of the responder to a datagram, or None after ``patience`` seconds."""
     with asking(source, address) as ask:
         return ask(patience)
 
 
 def loses(source: Place, address: str) -> bool:
-    """Return whether a datagram to an address gets no answer."""
+    """Return whether a datagram to an address gets no reply."""
     return answer(source, address, patience=LOST_AFTER_SECONDS) is None
 
 
 @contextmanager
 def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
-    """Capture frames on an interface, and yield a function that waits for an IPv4 frame sent to a MAC."""
+    """Capture frames on an interface, and yield a function that waits for an IPv4 frame to a given MAC."""
 
     def open_here() -> socket.socket:
         wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
@@ -105,12 +103,12 @@ def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]
 
 
 class Customers:
-    """A thread that continuously sends datagrams from several places in turn, and counts unanswered datagrams as lost.
+    """A thread that sends datagrams between namespaces in a loop and records those that get no reply.
 
-    One thread serves all places, as more threads would take CPU time from the code under test.
+    A single thread serves them all because more threads would take CPU time away from the code under test.
 
     Args:
-        pairs: the source place, the address, and the place that has to answer.
+        pairs: source, destination address, and name of the expected responder.
     """
 
     def __init__(self, *pairs: tuple[Place, str, str]) -> None:
@@ -130,7 +128,7 @@ class Customers:
         self._thread.join()
 
     def await_more(self, exchanges: int = 5) -> None:
-        """Wait until each pair has had this many more answers, or has lost a datagram."""
+        """Wait until each pair has had this many more replies or has lost a datagram."""
         with self._changed:
             aims = {pair: served + exchanges for pair, served in self._served.items()}
             self._changed.wait_for(
@@ -157,7 +155,7 @@ class Customers:
 
 
 class Echo:
-    """A server that answers each datagram with its own bytes and the name of the place that received it."""
+    """A UDP server that replies with the datagram's payload and the name of its namespace."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -167,7 +165,7 @@ class Echo:
         self._thread.start()
 
     def listen(self, name: str, address: str = "") -> None:
-        """Answer in the namespace of the calling thread."""
+        """Answer in the calling thread's namespace."""
         server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         server.bind((address, PORT))
         self._selector.register(server, selectors.EVENT_READ, name)

@@ -1,11 +1,11 @@
-"""Bars and reports for the tests of drawings."""
+"""Bars and reports for tests of the drawing code."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from typing import TYPE_CHECKING, NamedTuple
 
-from hostrouting import OverlapMode
+from hostrouting import ExpectedCidr, OverlapMode
 from hostrouting.cli.bars import Bar, CellKind
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
@@ -14,11 +14,13 @@ from hostrouting.report import Finding, Note
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hostrouting.model.family import IpNetwork
+
 Part = tuple[CellKind, tuple[IPv4Network, ...]]
 
 
 class Cut(NamedTuple):
-    """A CIDR, and the parts of it that aren't as expected."""
+    """A CIDR and the parts with findings or notes."""
 
     cidr: IPv4Network
     parts: Bar
@@ -33,20 +35,20 @@ def segment(first: str, last: str, kind: FindingKind | NoteKind, *devs: str) -> 
 
 
 def bar(cidr: str, *parts: Part) -> Cut:
-    """Return a bar with these parts, each classification once, separated by eth0."""
+    """Return a bar with these parts, merging parts that have the same classification."""
     ranges: dict[CellKind, tuple[IPv4Network, ...]] = {}
     for answer, networks in parts:
         ranges[answer] = ranges.get(answer, ()) + networks
     return Cut(IPv4Network(cidr), list(ranges.items()))
 
 
-def finding(of: IPv4Network, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IPv4Network, ...]) -> Finding:
+def finding(of: IpNetwork, kind: FindingKind, devs: tuple[str, ...], ranges: tuple[IpNetwork, ...]) -> Finding:
     discarded_by = (RouteType.BLACKHOLE,) if kind is FindingKind.BLACKHOLE else ()
     return Finding(kind, of, ranges[0].network_address, devs, ("eth0",), ranges, None, (of,), discarded_by)
 
 
 def report(*bars: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
-    """Return a report with a finding for each failing part of each bar, and a note for each other part."""
+    """Return a report with a finding for each failing part of each bar and a note for each of the other parts."""
     findings, noted = [], []
     for cidr, parts in bars:
         for answer, ranges in parts:
@@ -62,12 +64,12 @@ def report(*bars: Cut, notes: Iterable[Note] = ()) -> OverlapReport:
         ("eth0",),
         tuple(findings),
         (*noted, *notes),
-        cidrs=tuple(of.cidr for of in bars),
+        expected=tuple(ExpectedCidr(of.cidr) for of in bars),
     )
 
 
 def of_terminal(code: int) -> str:
-    """Return the RGB values of one of xterm's colours 16 to 255 (256colres.pl)."""
+    """Return the RGB values of an xterm colour between 16 and 255 (256colres.pl)."""
     if code >= 232:
         return "#" + f"{8 + 10 * (code - 232):02x}" * 3
     levels = (0, 95, 135, 175, 215, 255)

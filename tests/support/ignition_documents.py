@@ -1,4 +1,4 @@
-"""Read an Ignition document as Ignition does, limited to the parts that our documents use."""
+"""Read an Ignition document as Ignition does, limited to the features that our documents use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def written(document: dict[str, Any]) -> dict[str, tuple[str, int]]:
-    """Return the text and the mode of each file that Ignition writes, by path."""
+    """Map the path of each file that Ignition writes to its contents and mode."""
     found = {}
     for file in document["storage"]["files"]:
         packed = b64decode(file["contents"]["source"].removeprefix("data:;base64,"), validate=True)

@@ -1,4 +1,4 @@
-"""Create an interface of type InfiniBand without the hardware."""
+"""Create an InfiniBand interface without the hardware."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _ARPHRD_INFINIBAND = 32
 
 @contextmanager
 def infiniband(dev: str, *, is_up: bool = True) -> Iterator[None]:
-    """Create a tun device of InfiniBand's type in this thread's network namespace, from which it may be moved.
+    """Create a tun device with the InfiniBand link type in this thread's network namespace; tests may move it to
+    another one.
 
     Args:
-        dev: the name of the interface.
+        dev: the interface name.
         is_up: the administrative state.
     """
     fd = os.open("/dev/net/tun", os.O_RDWR)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, IPv6Network
+from typing import TYPE_CHECKING
 
 import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 TCP, UDP, ICMPV6, HOP_BY_HOP = socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6, socket.IPPROTO_HOPOPTS
 
@@ -19,12 +23,14 @@ ALL_NODES = IPv6Address("ff02::1")
 
 _ETHERNET, _FIXED = 14, 40
 _ROUTER_ALERT = bytes((ICMPV6, 0, 5, 2, 0, 0, 1, 0))  # RFC 2711: a query without this option is ignored
-_SOURCE_LINK_ADDRESS, _TARGET_LINK_ADDRESS = 1, 2
+_SOURCE_LINK_ADDRESS, _TARGET_LINK_ADDRESS, _PREFIX, _ROUTE = 1, 2, 3, 24
+_ON_LINK, _AUTONOMOUS = 0x80, 0x40
+_PREFERENCE = {"medium": 0, "high": 1 << 3, "low": 3 << 3}  # RFC 4191, 2.1
 
 
 @attrs.frozen
 class Packet:
-    """The contents of a frame, whose ``payload`` starts with the TCP, UDP or ICMPv6 header."""
+    """The contents of a frame; ``payload`` begins with the TCP, UDP or ICMPv6 header."""
 
     source: IPv6Address
     destination: IPv6Address
@@ -58,7 +64,7 @@ def read(frame: bytes) -> Packet:
 
 
 def written(packet: Packet, source: str, router: str) -> bytes:
-    """Return the frame from one Ethernet address to another address or group, with the computed checksum."""
+    """Return a frame between these Ethernet addresses (or to a multicast group), with a computed checksum."""
     destination = packet.destination.packed
     link = b"\x33\x33" + destination[-4:] if packet.destination.is_multicast else _raw(router)
     payload = bytearray(packet.payload)
@@ -70,22 +76,43 @@ def written(packet: Packet, source: str, router: str) -> bytes:
     return link + _raw(source) + b"\x86\xdd" + fixed + packet.source.packed + destination + options + payload
 
 
-def segment(source_port: int, destination_port: int, flags: int) -> bytes:
-    return struct.pack("!HHIIBBHHH", source_port, destination_port, 1, 1, 5 << 4, flags, 1024, 0, 0)
+def segment(source_port: int, destination_port: int, flags: int, *, acknowledged: int = 1) -> bytes:
+    return struct.pack("!HHIIBBHHH", source_port, destination_port, 1, acknowledged, 5 << 4, flags, 1024, 0, 0)
 
 
 def neighbour_solicitation(target: IPv6Address, link_address: str) -> bytes:
     return _icmp(NEIGHBOUR_SOLICITATION, bytes(4) + target.packed + _option(_SOURCE_LINK_ADDRESS, link_address))
 
 
-def router_advertisement(link_address: str) -> bytes:
-    """Return an advertisement of a default route that lasts half an hour."""
-    body = struct.pack("!BBHII", 64, 0, 1800, 0, 0)
-    return _icmp(ROUTER_ADVERTISEMENT, body + _option(_SOURCE_LINK_ADDRESS, link_address))
+def router_advertisement(
+    link_address: str,
+    lifetime: int = 1800,
+    preference: str = "medium",
+    prefixes: Iterable[IPv6Network] = (),
+    routes: Mapping[IPv6Network, str] | None = None,
+) -> bytes:
+    """Return the payload for an ICMPv6 router advertisement.
+
+    Args:
+        link_address: the router's Ethernet address.
+        lifetime: the router lifetime in seconds, or 0 if it isn't a default router.
+        preference: the router preference.
+        prefixes: on-link prefixes for address autoconfiguration.
+        routes: maps each advertised destination to its preference (RFC 4191).
+    """
+    body = struct.pack("!BBHII", 64, _PREFERENCE[preference], lifetime, 0, 0)
+    body += _option(_SOURCE_LINK_ADDRESS, link_address)
+    for prefix in prefixes:
+        flags = _ON_LINK | _AUTONOMOUS
+        body += struct.pack("!BBBBIII16s", _PREFIX, 4, prefix.prefixlen, flags, 86400, 14400, 0, prefix[0].packed)
+    for prefix, its_preference in (routes or {}).items():
+        flags = _PREFERENCE[its_preference]
+        body += struct.pack("!BBBBI16s", _ROUTE, 3, prefix.prefixlen, flags, 1800, prefix[0].packed)
+    return _icmp(ROUTER_ADVERTISEMENT, body)
 
 
 def mld_query() -> bytes:
-    """Return an MLDv1 query for all groups that has to be answered within a millisecond."""
+    """Return an MLDv1 query for all groups with a maximum response delay of one millisecond."""
     return _icmp(MLD_QUERY, struct.pack("!HH", 1, 0) + bytes(16))
 
 
@@ -106,7 +133,7 @@ def _raw(link_address: str) -> bytes:
 
 
 def _sum(packet: Packet) -> int:
-    """Return the Internet checksum of the pseudo-header and payload, which is 0 if the packet's own one is correct."""
+    """Return the Internet checksum of the pseudo-header and payload, which is 0 if the packet's checksum is correct."""
     pseudo = packet.source.packed + packet.destination.packed
     pseudo += struct.pack("!II", len(packet.payload), packet.protocol)
     covered = pseudo + packet.payload + b"\0" * (len(packet.payload) % 2)

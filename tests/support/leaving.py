@@ -1,4 +1,7 @@
-"""Send packets from ordinary sockets of this host, and see through which interface they leave."""
+"""Send packets from ordinary sockets on this host, and observe which interfaces they leave through.
+
+``seen_leaving`` is usually enough. ``truths`` also distinguishes kinds of sockets and their errors.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,161 @@ import errno as errnos
 import fcntl
 import socket
 import struct
+from enum import Enum
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
+import ipv6_frames as frames
+
+from hostrouting.model.family import Family, IpAddress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from ipaddress import IPv4Address
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-# linux/if_ether.h, linux/if_packet.h, linux/sockios.h, linux/if.h
+# linux/if_ether.h, linux/if_packet.h, linux/sockios.h, linux/if.h, asm-generic/socket.h, netinet/tcp.h
 _ETH_P_ALL, _ETH_P_IP, _ETH_P_IPV6, _PACKET_OUTGOING = 0x0003, 0x0800, 0x86DD, 4
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_NOARP = 0x8913, 0x8914, 0x80
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x8913, 0x8914, 0x01, 0x40, 0x80
+_SO_MARK, _TCP_ESTABLISHED = 36, 1
+
+# linux/rtnetlink.h, linux/neighbour.h
+_RTM_NEWNEIGH, _REQUEST_REPLACE, _NDA_DST, _NDA_LLADDR = 28, 0x501, 1, 2
+_NUD_FAILED, _NUD_PERMANENT = 0x20, 0x80
+
+# Errors for packets that the kernel refuses to send.
+_REFUSALS = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL, errnos.EADDRNOTAVAIL)
+
+_ROUTER = "02:00:00:00:ff:01"
+
+Neighbour = tuple[str, IPv6Address]
+"""A router or host on the link of an interface, with the interface first."""
+
+Seen = dict[IpAddress, frozenset["str | None"]]
+
+
+class SocketKind(Enum):
+    """A kind of packet that an ordinary socket sends."""
+
+    DATAGRAM = "an unconnected socket's datagram"
+    CONNECTED = "a connected socket's datagram"
+    LATER = "a connected socket's datagram after a change of routes"
+    SYN = "a connection's first packet"
+    CONNECTION = "a connection's packet after a change of routes"
+
+
+FIRST_PACKETS = (SocketKind.SYN, SocketKind.CONNECTED, SocketKind.DATAGRAM)
+
+
+@attrs.frozen
+class Truth:
+    """The outcome for packets that one kind of socket sends to an address.
+
+    Args:
+        address: the destination.
+        kind: the kind of socket.
+        devs: the interfaces through which the packets leave.
+        errnos: the sockets' errors. 0 stands for a packet that is dropped without an error.
+    """
+
+    address: IpAddress
+    kind: SocketKind
+    devs: frozenset[str]
+    errnos: frozenset[int]
+
+    @property
+    def ends(self) -> frozenset[str | None]:
+        """Return the interfaces, including None if some packets are dropped."""
+        return self.devs | {None} if self.errnos else frozenset[str | None](self.devs)
+
+
+def truths(
+    addresses: Iterable[IpAddress],
+    *devs: str,
+    tries: int = 1,
+    failed: Sequence[Neighbour] = (),
+    kinds: Iterable[SocketKind] = SocketKind,
+) -> list[Truth]:
+    """Return the outcome for each address and kind of socket in the calling thread's network namespace.
+
+    Args:
+        addresses: the destinations.
+        devs: the interfaces on which to disable ARP.
+        tries: number of ports to try for each address.
+        failed: unreachable neighbours.
+        kinds: the kinds of sockets.
+
+    Returns:
+        One item per address and kind, except for connections that can't be established.
+    """
+    found: list[Truth] = []
+    kinds = tuple(kinds)
+    with Leaving(*devs, failed=failed) as leaving:
+        for address in addresses:
+            for kind in kinds:
+                ends = {leaving.end(kind, address, port) for port in range(9, 9 + tries)} - {None}
+                seen = frozenset(end for end in ends if isinstance(end, str))
+                errnos = frozenset(end for end in ends if isinstance(end, int))
+                if ends:
+                    found.append(Truth(address, kind, seen, errnos))
+    return found
+
+
+def seen_leaving(
+    addresses: Sequence[IpAddress],
+    *devs: str,
+    tries: int = 1,
+    failed: Sequence[Neighbour] = (),
+    kinds: Iterable[SocketKind] = FIRST_PACKETS,
+) -> Seen:
+    """Return the interfaces through which packets to each address leave, including None if some are dropped.
+
+    See ``truths`` for the arguments.
+    """
+    seen = dict.fromkeys(addresses, frozenset[str | None]())
+    for truth in truths(addresses, *devs, tries=tries, failed=failed, kinds=kinds):
+        seen[truth.address] |= truth.ends
+    return seen
+
+
+@attrs.frozen
+class _Frame:
+    dev: str
+    link_address: str
+    packet: bytes
 
 
 class Leaving:
-    """A sender in the calling thread's network namespace that sees through which interface its packets leave.
+    """A sender in the calling thread's network namespace that observes which interfaces its packets leave through.
 
-    Sending requires no waiting, because an interface without a queue (veth, lo) delivers each packet to its listeners
-    before the system call returns. No reply is needed.
+    There is no need to wait: an interface without a queue (veth, lo) delivers each packet to its packet sockets before
+    the system call returns. No reply is needed.
 
     Args:
-        devs: the interfaces; ARP is turned off on them, so that packets leave at once.
+        devs: the interfaces. ARP is disabled on them, so packets leave immediately.
+        failed: unreachable neighbours. Their state is reset to FAILED before each packet.
     """
 
-    def __init__(self, *devs: str) -> None:
+    def __init__(self, *devs: str, failed: Sequence[Neighbour] = ()) -> None:
         self._wires = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ALL))
+        self._wires.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._wires.setblocking(False)
+        self._far = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self._rtnetlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         for dev in devs:
-            request = struct.pack("16sH14x", dev.encode(), 0)
-            _, flags = struct.unpack("16sH14x", fcntl.ioctl(self._wires, _SIOCGIFFLAGS, request))
+            flags = self._flags(dev)
             fcntl.ioctl(self._wires, _SIOCSIFFLAGS, struct.pack("16sH14x", dev.encode(), flags | _IFF_NOARP))
+        self._failed = {address.packed for _, address in failed}
+        self._fails = [_neighbour(dev, address, _NUD_FAILED) for dev, address in failed]
+        self._answers = [_neighbour(dev, address, _NUD_PERMANENT) for dev, address in failed]
         self._dropped = _dropped()
+        self._may_drop = any(self._flags(dev) & (_IFF_UP | _IFF_RUNNING) == _IFF_UP for _, dev in socket.if_nameindex())
+
+    def _flags(self, dev: str) -> int:
+        request = struct.pack("16sH14x", dev.encode(), 0)
+        flags: int = struct.unpack("16sH14x", fcntl.ioctl(self._wires, _SIOCGIFFLAGS, request))[1]
+        return flags
 
     def __enter__(self) -> Leaving:
         return self
@@ -44,68 +171,167 @@ class Leaving:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._wires.close()
+        self._set(self._fails)
+        for opened in (self._wires, self._far, self._rtnetlink):
+            opened.close()
 
-    def by_tcp(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface through which a connection's first packet leaves, or None if there is none."""
+    def end(self, kind: SocketKind, address: IpAddress, port: int = 9) -> str | int | None:
+        """Return the interface through which a packet leaves, or the socket's errno.
 
-        def connect() -> None:
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
-                errno = client.connect_ex((str(address), port))
-                if errno not in (errnos.EINPROGRESS, errnos.ECONNREFUSED):
-                    raise OSError(errno, "")
+        Args:
+            kind: the kind of socket.
+            address: the destination.
+            port: the destination port.
 
-        return self._seen(connect, address)
-
-    def by_connected_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface through which a connected socket's datagram leaves, or None if there is none."""
-
-        def send() -> None:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-                client.connect((str(address), port))
-                client.send(b"")
-
-        return self._seen(send, address)
-
-    def by_datagram(self, address: IPv4Address, port: int) -> str | None:
-        """Return the interface through which an unconnected socket's datagram leaves, or None if there is none."""
-
-        def send() -> None:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-                client.sendto(b"", (str(address), port))
-
-        return self._seen(send, address)
-
-    def _seen(self, send: Callable[[], None], address: IPv4Address) -> str | None:
+        Returns:
+            The interface name, or the errno, which is 0 if a packet is dropped without an error. None for a connection
+            that can't be established because the reply doesn't reach the socket.
+        """
+        self._prepare(address)
         try:
-            send()
+            if kind is SocketKind.CONNECTION:
+                return self._connection(address, port)
+            _SENDERS[kind](address, port)
         except OSError as error:
-            if error.errno not in (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL):
+            if error.errno not in _REFUSALS:
                 raise
             assert self._leaving_for(address) == [], f"{address}: the socket failed, and something left: {error}"
-            return None
-        # On lo, the reply that refuses a packet is itself a packet to the same address.
-        return next(iter(self._leaving_for(address) or self._newly_dropped()), None)
+            return error.errno
+        return self.newest(address)
+
+    def _connection(self, address: IpAddress, port: int) -> str | int | None:
+        assert isinstance(address, IPv6Address)
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+            # Otherwise, the connection keeps sending after it is closed.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            _connect(client, address, port)
+            self._set(self._answers)  # releases packets queued for a neighbour
+            sent = [frame for frame in self._leaving_for(address) if frame.packet[6] == frames.TCP]
+            if not sent or sent[0].dev == "lo":
+                return sent[0].dev if sent else None
+            self._accept(sent[0], address)
+            self._leaving_for(address)
+            if client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _TCP_ESTABLISHED:
+                return None
+            self._prepare(address)
+            _drop_route(client)
+            client.send(b"x")
+            return self.newest(address)
+
+    def _accept(self, syn: _Frame, address: IPv6Address) -> None:
+        """Reply to a SYN from the other end of the veth pair."""
+        sport, dport, number = struct.unpack_from("!HHI", syn.packet, 40)
+        reply = frames.segment(dport, sport, frames.SYN | frames.ACK, acknowledged=(number + 1) % 2**32)
+        packet = frames.Packet(address, IPv6Address(syn.packet[8:24]), frames.TCP, reply, hop_limit=64)
+        self._far.sendto(frames.written(packet, _ROUTER, syn.link_address), (far_end(syn.dev), 0))
+
+    def _prepare(self, address: IpAddress) -> None:
+        if self._fails:
+            self._set(self._fails)
+            self._leaving_for(address)  # discard errors for packets queued for a neighbour
+        if self._may_drop:
+            self._dropped = _dropped()  # ignore earlier drops
+
+    def _set(self, neighbours: Sequence[bytes]) -> None:
+        for neighbour in neighbours:
+            self._rtnetlink.send(neighbour)
+
+    def newest(self, address: IpAddress) -> str | int:
+        """Return the interface through which a packet to an address has just left, or 0 if it hasn't left."""
+        # On lo, an error reply is also addressed to the same address.
+        seen = [frame.dev for frame in self._leaving_for(address)]
+        if not seen and self._answers:
+            # The kernel had asked who the neighbour is before, for an error that it sent.
+            self._set(self._answers)
+            seen = [frame.dev for frame in self._leaving_for(address)]
+        return next(iter(seen or self._newly_dropped()), 0)
 
     def _newly_dropped(self) -> list[str]:
-        """Return the interfaces that dropped a packet for lack of a carrier, which their listeners can't see."""
+        """Return the interfaces that dropped a packet for lack of a carrier; packet sockets don't see those packets."""
         before, self._dropped = self._dropped, _dropped()
         return [dev for dev, count in self._dropped.items() if count > before.get(dev, 0)]
 
-    def _leaving_for(self, address: IPv4Address) -> list[str]:
-        devs: list[str] = []
+    def _leaving_for(self, address: IpAddress) -> list[_Frame]:
+        """Return the captured packets to an address, and neighbour solicitations for failed neighbours."""
+        found: list[_Frame] = []
         while True:
             try:
-                header, (dev, protocol, kind, *_) = self._wires.recvfrom(128)
+                packet, (dev, protocol, kind, _, link_address) = self._wires.recvfrom(128)
             except BlockingIOError:
-                return devs
-            is_plain = protocol == _ETH_P_IP and header[16:20] == address.packed
-            is_wrapped = protocol == _ETH_P_IPV6 and address.packed in header[40:]
-            if kind == _PACKET_OUTGOING and (is_plain or is_wrapped):
-                devs.append(dev)
+                return found
+            if kind != _PACKET_OUTGOING:
+                continue
+            if protocol == _ETH_P_IP:
+                is_one = packet[16:20] == address.packed
+            else:
+                asked = packet[48:64] if packet[6:7] == _ICMPV6 else b""
+                is_one = address.packed in packet[24:] or asked in self._failed
+            if is_one:
+                found.append(_Frame(dev, link_address.hex(":"), packet))
+
+
+_ICMPV6 = bytes((frames.ICMPV6,))
+
+
+def far_end(dev: str) -> str:
+    """Return the name of an interface's veth peer, if it is in the same namespace."""
+    return f"peer-{dev}"
+
+
+def _connect(client: socket.socket, address: IpAddress, port: int) -> None:
+    errno = client.connect_ex((str(address), port))
+    if errno not in (errnos.EINPROGRESS, errnos.ECONNREFUSED):
+        raise OSError(errno, "")
+
+
+def _send_syn(address: IpAddress, port: int) -> None:
+    with socket.socket(Family.of(address).af, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        _connect(client, address, port)
+
+
+def _send_connected(address: IpAddress, port: int) -> None:
+    with socket.socket(Family.of(address).af, socket.SOCK_DGRAM) as client:
+        client.connect((str(address), port))
+        client.send(b"")
+
+
+def _send_later(address: IpAddress, port: int) -> None:
+    with socket.socket(Family.of(address).af, socket.SOCK_DGRAM) as client:
+        client.connect((str(address), port))
+        _drop_route(client)
+        client.send(b"")
+
+
+def _drop_route(client: socket.socket) -> None:
+    """Invalidate a socket's cached route, as a relevant route change would, by temporarily changing its mark."""
+    for mark in (1, 0):
+        client.setsockopt(socket.SOL_SOCKET, _SO_MARK, mark)
+
+
+def _send_datagram(address: IpAddress, port: int) -> None:
+    with socket.socket(Family.of(address).af, socket.SOCK_DGRAM) as client:
+        client.sendto(b"", (str(address), port))
+
+
+_SENDERS: dict[SocketKind, Callable[[IpAddress, int], None]] = {
+    SocketKind.DATAGRAM: _send_datagram,
+    SocketKind.CONNECTED: _send_connected,
+    SocketKind.LATER: _send_later,
+    SocketKind.SYN: _send_syn,
+}
+
+
+def _neighbour(dev: str, address: IPv6Address, state: int) -> bytes:
+    """Return a netlink request that sets a neighbour's state."""
+    header = struct.pack("=BxxxiHBB", socket.AF_INET6, socket.if_nametoindex(dev), state, 0, 0)
+    attributes = struct.pack("=HH16s", 20, _NDA_DST, address.packed)
+    if state == _NUD_PERMANENT:
+        attributes += struct.pack("=HH6sxx", 10, _NDA_LLADDR, bytes.fromhex(_ROUTER.replace(":", "")))
+    body = header + attributes
+    return struct.pack("=IHHII", 16 + len(body), _RTM_NEWNEIGH, _REQUEST_REPLACE, 0, 0) + body
 
 
 def _dropped() -> dict[str, int]:
-    """Return the number of packets that each interface has dropped."""
+    """Return the number of dropped packets on each interface."""
     lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     return {name.strip(): int(counts.split()[11]) for name, _, counts in (line.rpartition(":") for line in lines)}

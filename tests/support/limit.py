@@ -1,9 +1,9 @@
-"""Abort a process and all of its descendants with SIGABRT when its time is up.
+"""Abort a process with SIGABRT and kill its descendants when its time is up.
 
-``limit.py PID`` reads lines from its input: the number of seconds that PID has from now on, or an empty line for no
-limit. It exits when its input is closed, so it doesn't outlive PID. It is a separate process because a thread of PID
-may wait for a lock that is never released. SIGABRT makes faulthandler, which pytest enables, print the stack of
-each thread, even if one of them holds the interpreter lock.
+``limit.py PID`` reads lines from standard input: the number of seconds that PID has left, or an empty line for no
+limit. It exits at end of input, so it doesn't outlive PID. It is a separate process because PID's threads may be
+waiting for a lock that is never released. SIGABRT makes pytest's faulthandler dump the stack of every thread, even if a
+thread is holding the GIL.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 
 def started_by(pid: int) -> list[int]:
-    """Return the descendants of a process, except for this program."""
+    """Return the descendants of a process, excluding this program."""
     parents: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
-            # The process name may contain anything, even blanks and parentheses.
+            # The process name may contain anything, including spaces and parentheses.
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
     found = [pid]
     for parent in found:
@@ -31,13 +31,13 @@ def started_by(pid: int) -> list[int]:
 
 
 def words(pid: int) -> str:
-    """Return a process's command line, and where it waits in the kernel."""
+    """Return a process's command line and the kernel function in which it is waiting."""
     command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return f"  {pid} in {Path(f'/proc/{pid}/wchan').read_text()}: {command[:200]}\n"
 
 
 def end(pid: int) -> None:
-    """Abort a process and its descendants, and print a line about each."""
+    """Abort a process, kill its descendants, and print one line per descendant."""
     held: list[int] = []
     said = ""
     for child in started_by(pid):
@@ -53,7 +53,7 @@ def end(pid: int) -> None:
 
 
 def main(pid: int) -> None:
-    """Read time limits for a process and enforce them."""
+    """Read a process's time limits and enforce them."""
     due: float | None = None
     while True:
         left = None if due is None else max(0.0, due - time.monotonic())

@@ -1,14 +1,19 @@
-"""The node on which the promises are tested, and a proof that packets arrive."""
+"""The test nodes, one of each family, and helpers that check whether packets arrive."""
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
+import time
 from contextlib import contextmanager
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.testing import FakeKernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +26,8 @@ OWN = IPv4Address("10.1.0.4")
 API_SERVER = IPv4Address("172.16.1.9")
 PORT = 6443
 
+SUBNETS6 = {"eth0": IPv6Network("fd00:a::/64"), "ib0": IPv6Network("fd00:b::/64")}
+
 PAIR = """
     link add eth0
     link add ib0
@@ -29,12 +36,12 @@ PAIR = """
 """
 """A scenario: two NICs, and no routes but the kernel's."""
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 LOST_AFTER_SECONDS = 0.2
 
 
 def on_linux() -> NamespaceKernel:
-    """Move this thread into a fresh network namespace that contains only ``lo``, and return its kernel."""
+    """Move this thread into a new network namespace that contains only ``lo``, and return its kernel."""
     enter_namespace()
     return NamespaceKernel()
 
@@ -45,14 +52,14 @@ def default_route(*hops: NextHop, **more: Any) -> Route:
 
 
 def add_nics(kernel: Kernel, **addresses: str) -> None:
-    """Add interfaces, each with an address and its prefix length."""
+    """Add interfaces, each with an address and prefix length."""
     for dev, address in addresses.items():
         kernel.add_link(dev)
         kernel.add_address(dev, address)
 
 
 def build_links(kernel: Kernel) -> None:
-    """Add two NICs, and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
+    """Add two NICs and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
     add_nics(kernel, eth0=f"{OWN}/24", eth1="10.2.0.4/24", ib0="172.16.0.10/16")
 
 
@@ -61,8 +68,48 @@ def build_node(kernel: Kernel, default: Route | None = None) -> None:
     assert kernel.add([default or default_route()]) == ()
 
 
+def build_node6(*devs: str) -> None:
+    """Create two interfaces with IPv6 addresses in this thread's namespace, and wait for the kernel's routes to them.
+
+    Args:
+        devs: the names of the interfaces; by default eth0 and ib0.
+    """
+    Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0", encoding="ascii")
+    devs = devs or tuple(SUBNETS6)
+    commands = ["link set lo up"]
+    for dev, subnet in zip(devs, SUBNETS6.values(), strict=True):
+        commands += [f"link add {dev} type veth peer name p{dev}", f"link set p{dev} up", f"link set {dev} up"]
+        commands += [f"address add {subnet[2]}/64 dev {dev} nodad"]
+    run_ip6(*commands)
+    # A worker of the kernel adds an address's entry to table local, even without duplicate address detection.
+    link_local = {(dev, "fe80") for name in devs for dev in (name, f"p{name}")}
+    wanted = link_local | {(dev, "fd00") for dev in devs}
+    end = time.monotonic() + PATIENCE_SECONDS
+    while wanted - _own_addresses6():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def _own_addresses6() -> set[tuple[str, str]]:
+    """Return each interface and first part of an address for which table local has an entry."""
+    shown = subprocess.run(["ip", "-6", "route", "show", "table", "local"], text=True, capture_output=True, check=True)
+    return {(dev, part) for part, dev in re.findall(r"^local (\w+):\S* dev (\S+)", shown.stdout, re.MULTILINE)}
+
+
+def run_ip6(*commands: str) -> None:
+    subprocess.run(["ip", "-6", "-batch", "-"], input="\n".join(commands), text=True, check=True)
+
+
+def shadowed_kernel() -> FakeKernel:
+    """Return an in-memory kernel with a default route through eth0, on which ib0 shadows 172.16.0.0/16."""
+    kernel = FakeKernel()
+    add_nics(kernel, eth0=f"{OWN}/24", ib0="172.16.0.10/16")
+    assert kernel.add([default_route(metric=0)]) == ()
+    return kernel
+
+
 def build_fabric(kernel: NamespaceKernel) -> None:
-    """Create the routers at the far ends of both NICs' cables."""
+    """Create the routers at the other ends of both NICs' cables."""
 
     def there() -> None:
         kernel.add_address("eth0", f"{GATEWAY}/24")
@@ -73,7 +120,7 @@ def build_fabric(kernel: NamespaceKernel) -> None:
 
 @contextmanager
 def listening(kernel: NamespaceKernel, *devs: str) -> Iterator[list[socket.socket]]:
-    """Run the API server at the far ends of these interfaces only, and answer ARP for its address there."""
+    """Run the API server at the far ends of these interfaces only, and answer ARP requests for its address there."""
 
     def listen(dev: str) -> socket.socket:
         kernel.add_address(dev, f"{API_SERVER}/32")

@@ -1,6 +1,6 @@
-"""Run the fenced blocks of the pages of docs/, in document order, on an in-memory node.
+"""Run the fenced code blocks in docs/ pages, in document order, on an in-memory node.
 
-Blocks are run according to their language. Any other text on a page is marked as ``text``:
+How a block is run depends on its language. All other text on a page is tagged ``text``:
 
     console   each line that starts with "$ " is a command, followed by its full output; "…" matches anything
     python    code that shares one namespace with the page's other blocks; ``Host()`` is the page's node
@@ -9,10 +9,10 @@ Blocks are run according to their language. Any other text on a page is marked a
     sh        text that --help prints
     promql    metrics of the watcher
 
-Commands of hostrouting run in this process, and coreutils below the node's root. In commands of other programs, only
-the names of our files are checked.
+hostrouting commands run in this process, and coreutils run in the node's root directory. In other commands, only the
+names of our files are checked.
 
-We don't use Sybil, because finding the blocks takes only six lines, and it would leave running them to us.
+Sybil isn't used, because it would replace only the six lines that find the blocks.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from hostrouting import Config, Host, Layout, cli
 from hostrouting.azure import HostNetworking, NodeState
 from hostrouting.backend import Table
 from hostrouting.config import documents, routing
+from hostrouting.model.family import Family
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Block:
     """A fenced block.
 
     Args:
-        language: the word after the opening fence.
+        language: the info string of the opening fence.
         text: the lines between the fences.
         line: the line number of the opening fence.
     """
@@ -71,13 +72,13 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Yield the fenced blocks of a page."""
+    """Yield a page's fenced code blocks."""
     for found in re.finditer(r"^```(\S*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         yield Block(found[1], found[2], page[: found.start()].count("\n") + 1)
 
 
 def h200() -> FakeKernel:
-    """Return a node whose eight InfiniBand interfaces shadow 172.16.0.0/16."""
+    """Return a node with eight InfiniBand interfaces that shadow 172.16.0.0/16."""
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", **{f"ib{number}": f"172.16.0.{10 + number}/16" for number in range(8)})
     assert kernel.add([default_route(metric=0)]) == ()
@@ -85,7 +86,7 @@ def h200() -> FakeKernel:
 
 
 class Node:
-    """An in-memory node, and the folder in which a page's commands run.
+    """An in-memory node, and the working directory for a page's commands.
 
     Args:
         root: an empty folder.
@@ -117,7 +118,7 @@ class Node:
         of_image.touch(0o755)
 
     def run(self, block: Block) -> None:
-        """Run a block, or compare its lines with the node."""
+        """Run a block, or compare its contents with the node."""
         if block.language.startswith("{"):
             return  # a Sphinx directive
         runners: dict[str, Callable[[str], None]] = {
@@ -148,7 +149,7 @@ class Node:
             pytest.MonkeyPatch.context() as patched,
             ThreadPoolExecutor(1) as executor,
         ):
-            # Replace only this module, because all others that a block loads have to stay loaded for the later blocks.
+            # Replace only this module, because everything else that a block imports must stay loaded for later blocks.
             patched.setitem(sys.modules, "distributed", cluster)
             cluster.Client().__enter__().get_executor.return_value = executor
             exec(tree, self.names)
@@ -175,7 +176,7 @@ class Node:
     # --- commands ------------------------------------------------------------------------------------------------
 
     def _line(self, line: str) -> str:
-        """Return the output of a command line. The pages need only ``&&``, ``|`` and ``>`` of the shell's syntax."""
+        """Return a command line's output. Of the shell's syntax, only ``&&``, ``|`` and ``>`` are supported."""
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>;")
         lexer.whitespace_split = True
         said: list[str] = []
@@ -235,7 +236,7 @@ class Node:
     def _looked_up(self, address: str) -> str:
         (answer,) = self.kernel.lookup([IPv4Address(address)])
         assert answer.route is not None
-        return f"{address} {answer.route.hops[0].words()}\n"
+        return f"{address} {answer.route.hops[0].words(Family.IPV4)}\n"
 
     def _globbed(self, word: str) -> list[str]:
         found = sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(word)) if "/*" in word else []

@@ -1,10 +1,9 @@
-"""Plan the next boot for a config."""
+"""Plan a config's changes for the next boot."""
 
 from __future__ import annotations
 
 from hostrouting import Config, Host, Layout
-from hostrouting.azure.probe.part import probe_part
-from hostrouting.azure.probe.ruleset import PROBE
+from hostrouting.azure.probe.ruleset import PROBE, probe_part
 from hostrouting.boot.installation import prepare, put_in_place, take_away
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import Wanted, wanted_manifest
@@ -19,7 +18,7 @@ def plan_boot(config: Config, host: Host) -> Changes:
 
 
 def wanted_probe(device: str | None, consumer: str, layout: Layout) -> Wanted:
-    """Return the request for the load balancer's probe, or for its removal if ``device`` is None."""
+    """Return a request to set up the load balancer probe, or to remove it if ``device`` is None."""
     parts = () if device is None else (probe_part(device, consumer, layout),)
     return Wanted((PROBE,), parts, consumer)
 

@@ -1,11 +1,11 @@
-"""A balancer, a node and a pod, each in its own network namespace, that exchange probes as real packets.
+"""A load balancer, a node and a pod, each in its own network namespace, that exchange real probe packets.
 
 ::
 
     balancer  eth0 -------- eth0  node  pod0 -------- eth0  pod
 
-The node is the namespace of the calling thread. Checksum offload, which veth has by default, is off at both ends, so
-captured packets contain the real checksums.
+The node uses the calling thread's namespace. veth enables checksum offload by default; it is off at both ends here, so
+captured packets contain real checksums.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from programs import refuse_host, tool
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.kernel._namespaces import Namespace
-from hostrouting.model.routes import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +51,7 @@ ANSWER = b"healthy"
 PATIENCE_SECONDS = 5.0
 LOST_AFTER_SECONDS = 0.3
 
-PIN = f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 proto {int(Protocol.HOSTROUTING)} metric 1"
+PIN = f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 proto 218 metric 1"
 
 _SIOCETHTOOL, _STXCSUM = 0x8946, 0x17  # linux/sockios.h, linux/ethtool.h
 _ETH_P_IPV6 = 0x86DD
@@ -67,7 +66,7 @@ class World:
             inside(_be_quiet)
         _write("all/forwarding", "1")
         self._wire()
-        # accept_ra=1 and redirects have an effect only while the uplink doesn't forward.
+        # accept_ra=1 and redirects have no effect while the uplink forwards packets.
         _write("eth0/forwarding", "0")
         _write("eth0/accept_ra", "1")
         self._await_addresses()
@@ -93,7 +92,7 @@ class World:
             inside(_await_addresses)
 
     def set_checksum_offload(self, on: bool) -> None:
-        """Turn checksum offload on or off in the balancer and the pod, but not on the node, where it stays off."""
+        """Turn checksum offload on or off in the balancer and the pod; it stays off on the node."""
         for inside in (self.balancer.run, self.pod.run):
             inside(lambda: _set_checksum_offload(on, "eth0"))
 
@@ -108,7 +107,7 @@ class World:
         self._await_addresses()
 
     def add_nic(self) -> None:
-        """Add eth1 to the node, so that the balancer can send probes to it too."""
+        """Add eth1 to the node so that the balancer can send probes to it too."""
         far = f"peer name eth1 netns /proc/self/fd/{self.balancer.fd}"
         node = _up("eth1", f"{NODE_BY_SECOND_NIC}/64", f"{NODE_LINK_LOCAL}/64")
         ip(f"link add eth1 type veth {far}", *node, pass_fds=(self.balancer.fd,))
@@ -157,18 +156,17 @@ class World:
             try:
                 wire.until(is_answer, PATIENCE_SECONDS / 5)
             except AssertionError:
-                # On a busy machine, the solicitation may be lost while interfaces come up, just like any other packet.
+                # On a busy machine, this solicitation may get lost while the interfaces are coming up.
                 self.balancer.run(lambda: _send(frames[-1:]))
                 wire.until(is_answer)
 
     def send_from_pod(self, *packets: Packet) -> None:
-        """Send packets from the pod through the node."""
         frames = [written(packet, POD_MAC, NODE_POD_MAC) for packet in packets]
         self.pod.run(lambda: _send(frames))
 
 
 def icmp(destination: IPv6Address, payload: bytes, hop_limit: int = 255) -> Packet:
-    """Return an ICMPv6 packet from the source address of the probes."""
+    """Return an ICMPv6 packet from the probe source address."""
     return Packet(PROBE_SOURCE, destination, ICMPV6, payload, hop_limit)
 
 
@@ -177,7 +175,7 @@ def _here(function: Callable[[], None]) -> None:
 
 
 def _be_quiet() -> None:
-    """Keep only the addresses that a test adds, make them usable at once (no DAD), and send no router solicitations."""
+    """Disable automatic addresses, duplicate address detection and router solicitations."""
     for name, value in (("addr_gen_mode", 1), ("accept_dad", 0), ("router_solicitations", 0), ("accept_ra", 0)):
         _write(f"default/{name}", str(value))
     _write("all/accept_dad", "0")
@@ -189,7 +187,7 @@ def _write(name: str, value: str) -> None:
 
 
 def _await_addresses() -> None:
-    """Wait until every address can be bound: the kernel clears the tentative flag in a work queue, even without DAD."""
+    """Wait until every address can be bound: even without DAD, the kernel clears the tentative flag asynchronously."""
     end = time.monotonic() + PATIENCE_SECONDS
     while "tentative" in tool("ip", "-6", "address"):
         assert time.monotonic() < end
@@ -226,7 +224,7 @@ def _send(frames: list[bytes]) -> None:
 
 @attrs.define
 class Service:
-    """A server on a port, and the clients that have connected to it."""
+    """A TCP server and the clients that have connected to it."""
 
     answer: bytes
     peers: list[IPv6Address] = attrs.Factory(list)
@@ -236,7 +234,7 @@ class Service:
 def serving(
     port: int, namespace: Namespace | None = None, address: str = "::", answer: bytes = ANSWER
 ) -> Iterator[Service]:
-    """Serve TCP on a port, in a namespace or on the node."""
+    """Serve TCP on a port, in another namespace or on the node."""
 
     def listen() -> socket.socket:
         scope = socket.if_nametoindex("eth0") if IPv6Address(address).is_link_local else 0
@@ -276,7 +274,7 @@ def _serve(server: socket.socket, service: Service) -> None:
 
 @attrs.frozen
 class Capture:
-    """The IPv6 packets that a device has received since the capture began."""
+    """The IPv6 packets received on a device since the capture started."""
 
     wire: socket.socket
 
@@ -287,7 +285,7 @@ class Capture:
         return packets
 
     def until(self, wanted: Callable[[Packet], bool], patience: float = PATIENCE_SECONDS) -> list[Packet]:
-        """Return all packets up to and including the first wanted one, or raise ``AssertionError`` if none arrives."""
+        """Return all packets up to and including the first match, or raise ``AssertionError`` if there is none."""
         packets: list[Packet] = []
         while select.select([self.wire], [], [], patience)[0]:
             packets.append(read(self.wire.recv(65536)))
@@ -319,7 +317,7 @@ def load_rules(device: str = "eth0") -> None:
 
 
 def counters(table: str = TABLE) -> tuple[int, ...]:
-    """Return the number of packets that each rule of a table has matched, in the order of the listing."""
+    """Return the packet counters of a table's rules, in listing order."""
     return tuple(map(int, re.findall(r"counter packets (\d+)", tool("nft", "list", "table", "ip6", table))))
 
 

@@ -1,4 +1,4 @@
-"""Run programs in the calling thread's network namespace, which must have been created by the tests."""
+"""Run programs in the calling thread's network namespace, which must be one that the tests created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tool(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> str:
 
 
 def attempt(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run a program and accept any exit status."""
+    """Run a program and ignore its exit status."""
     refuse_host()
     return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30, pass_fds=pass_fds)
 

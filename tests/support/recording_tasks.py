@@ -1,4 +1,4 @@
-"""Tasks that record the path at which they ran."""
+"""Tasks that record their path when they run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @frozen(eq=False)
 class Returning(Generic[T_co]):
-    """A task that returns a value, and appends its path to `calls` each time it runs.
+    """A task that returns a value and appends its path to `calls` each time it runs.
 
-    Pass the same list as `calls` to several tasks to see the order in which they ran.
+    To see the order in which several tasks run, pass the same list to all of them.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Returning(Generic[T_co]):
 
 @frozen(eq=False)
 class Raising:
-    """A task that raises an exception, and appends its path to `calls` each time it runs."""
+    """A task that raises an exception and appends its path to `calls` each time it runs."""
 
     name: str
     error: BaseException
@@ -45,14 +45,13 @@ class Raising:
 
 @frozen(eq=False)
 class Blocking:
-    """A task that waits until its scope ends. At its start it sets `started` and appends its path to `calls`."""
+    """A task that blocks until its scope ends. When it starts, it sets `started` and appends its path to `calls`."""
 
     name: str
     calls: list[str] = field(factory=list, kw_only=True)
     started: threading.Event = field(factory=threading.Event, kw_only=True)
 
     def do(self, scope: CancelScope) -> NoReturn:
-        """Wait for the end of the scope, which raises an exception."""
         self.calls.append(scope.path)
         self.started.set()
         while True:

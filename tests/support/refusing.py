@@ -1,14 +1,14 @@
-"""Run a command repeatedly, and make one of its system calls fail with one errno each time.
+"""Run a command repeatedly, making a different system call fail each time.
 
-``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a throw-away host. It tries COUNT of the refusals that are
-possible for a command, evenly spread. If COUNT is 0, it tries every refusal in one of OF parts. It first prints the
-number of refusals, and then one line of JSON for each.
+``refusing.py CONFIG COMMAND COUNT PART OF`` runs on a temporary host. It tries COUNT of the command's possible
+refusals, evenly spaced. If COUNT is 0, it tries all refusals in PART, one of OF parts. The output begins with the
+number of refusals, followed by one line of JSON per refusal.
 
-A refusal makes one of the calls in ``REFUSALS`` fail with one of the errnos listed there. Every such call that the
-command makes from its first line on is tried. Starting Python takes longer than most commands, so the commands run in
-forked children of a process that has already imported what they need. At its start, Python loads only itself and our
-modules, in the same way for all commands. The command ``start`` covers this with one refusal for each call, errno and
-kind of path. Calls of the command's own children are never refused.
+A refusal makes one of the calls in ``REFUSALS`` fail with one of the errnos listed there. The program tries every such
+call after the command's first access to the host. Because starting Python takes longer than most commands do, the
+commands run in children forked from a process that has already imported what they need. During startup, Python loads
+only itself and our modules, in the same way for every command. The ``start`` command covers this phase with one refusal
+for each combination of call, errno and kind of path. Calls made by the command's own child processes are never refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import mmap
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -31,20 +30,21 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from file_trees import Entry, read_trees, restore_trees
 
 from hostrouting.__main__ import run as run_command
 
-PLACES = ("/etc/aks-flex-node", "/etc/hostrouting", "/etc/systemd/system", "/etc/iproute2")
-RUN = "/run/aks-flex-node"
-MARKERS = [Path(RUN, f"route-overlap.{name}") for name in ("ok", "detected")]
-# Any error of a netlink socket may have this effect.
+PLACES = [Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")]
+RUN = Path("/run/aks-flex-node")
+MARKERS = [RUN / f"route-overlap.{name}" for name in ("ok", "detected")]
+# A failing netlink socket may be reported like this, whatever the errno.
 LOST = "an answer from the kernel was lost"
 TRACE = Path("/run/trace")
-# A stand-in for the real program that finds hostrouting too, in a tenth of the time.
+# Stand-in for a Python that can import hostrouting; it runs in a tenth of the time.
 ANY_PYTHON = "/bin/true"
 OURS = ("proto", "217")
 SAID_WITHIN, ENDED_WITHIN, POLL_SECONDS = 5.0, 0.3, 0.005
-# The errnos with which calls on files and sockets can fail.
+# Errnos that calls on files and sockets can return.
 LOOK, CHANGE = ("EIO", "ENAMETOOLONG", "ENOMEM"), ("EIO", "ENOSPC", "EROFS")
 REFUSALS = {
     "openat": ("EMFILE", "ENFILE", *LOOK, "ENOSPC", "EROFS"),
@@ -80,7 +80,7 @@ PYTHON = tuple({sys.prefix, sys.base_prefix, *filter(None, (*sys.path, sys.pycac
 
 @attrs.frozen
 class Refusal:
-    """A refused call, identified by its number among the calls of the same name, and the errno."""
+    """A call to fail: its name, its number among the calls with that name, and the errno."""
 
     call: str
     number: int
@@ -89,24 +89,13 @@ class Refusal:
 
 @attrs.frozen
 class Run:
-    """The status and the output of a command."""
+    """A command's exit status and output."""
 
     code: int
     said: str
 
 
 # --- the host ------------------------------------------------------------------------------------------------------
-
-
-def tree(*places: str) -> dict[str, tuple[int, str]]:
-    """Return the mode and content of each file, link and folder below some folders."""
-    found: dict[str, tuple[int, str]] = {}
-    for path in [each for place in places for each in (Path(place), *sorted(Path(place).rglob("*")))]:
-        if path.is_symlink():
-            found[str(path)] = 0, str(path.readlink())
-        elif path.exists():
-            found[str(path)] = path.stat().st_mode, path.read_text() if path.is_file() else ""
-    return found
 
 
 def routes() -> list[str]:
@@ -117,15 +106,15 @@ def routes() -> list[str]:
 
 @attrs.frozen
 class State:
-    """The installed files, the files that a run leaves in /run, and our routes."""
+    """The installed files, the files left in /run, and our routes."""
 
-    files: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(*PLACES))
-    run: dict[str, tuple[int, str]] = attrs.field(factory=lambda: tree(RUN), eq=False)
+    files: dict[str, Entry] = attrs.field(factory=lambda: read_trees(*PLACES))
+    run: dict[str, Entry] = attrs.field(factory=lambda: read_trees(RUN), eq=False)
     routes: list[str] = attrs.field(factory=routes)
 
     @property
     def litter(self) -> list[str]:
-        """Return the temporary files that a run should have removed."""
+        """Return temporary files that a run should have removed."""
         return [name for name in (*self.files, *self.run) if ".hostrouting-" in name]
 
     def differences(self, other: State) -> list[str]:
@@ -135,23 +124,7 @@ class State:
 
     def restore(self) -> None:
         """Restore this state on the host."""
-        wanted, there = self.files | self.run, tree(*PLACES, RUN)
-        for name in sorted(there.keys() - wanted.keys(), reverse=True):
-            path = Path(name)
-            path.rmdir() if stat.S_ISDIR(there[name][0]) else path.unlink()
-        for name, (mode, content) in sorted(wanted.items()):
-            path = Path(name)
-            if there.get(name) == (mode, content):
-                continue
-            if mode == 0:
-                path.unlink(missing_ok=True)
-                path.symlink_to(content)
-            elif stat.S_ISDIR(mode):
-                path.mkdir(exist_ok=True)
-                path.chmod(mode)
-            else:
-                path.write_text(content)
-                path.chmod(mode)
+        restore_trees(self.files | self.run, read_trees(*PLACES, RUN))
         if routes() != self.routes:
             subprocess.run(["ip", "route", "flush", *OURS], check=True, capture_output=True)
             for route in self.routes:
@@ -165,15 +138,15 @@ class State:
 
 @attrs.frozen
 class Story:
-    """A command, and the commands that run before it.
+    """A command and the commands that precede it.
 
     Args:
         words: the command's arguments.
         before: the commands to run first.
         is_endless: whether the command runs until it is stopped.
         is_taken_back: whether a failure restores the state before the command or before the commands in ``before``; if
-            not, another run finishes the work.
-        is_started: whether each run starts a new Python.
+            not, the next run finishes the work.
+        is_started: whether each run starts a new Python interpreter.
     """
 
     words: tuple[str, ...]
@@ -183,13 +156,13 @@ class Story:
     is_started: bool = False
 
     def run(self, strace: tuple[str, ...] | None = None) -> Run:
-        """Run the command, and trace it if options for strace are given."""
+        """Run the command, under strace if options for it are given."""
         return end(begin(self.words, strace, self.is_started), self.is_endless)
 
 
 @attrs.frozen
 class Begun:
-    """A running command, with its process and output."""
+    """A running command with its process and output."""
 
     pid: int
     said: Any
@@ -202,7 +175,7 @@ def begin(words: tuple[str, ...], strace: tuple[str, ...] | None, is_started: bo
     nothing = os.open(os.devnull, os.O_RDONLY)
     pid = os.fork()
     if pid == 0:
-        # The tracer may attach at any moment, so none of these calls may be one that is refused.
+        # The tracer may attach at any time, so none of these calls may be in ``REFUSALS``.
         os.dup2(nothing, 0)
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
@@ -231,7 +204,7 @@ def end(begun: Begun, is_endless: bool = False) -> Run:
     status: int | None = None
     while is_endless and status is None and time.monotonic() < until:
         if has_looked():
-            # A command that ends after it has reported its verdict does so now.
+            # A command that exits by itself after reporting its verdict does so within this time.
             until = min(until, time.monotonic() + ENDED_WITHIN)
         time.sleep(POLL_SECONDS)
         gone, found = os.waitpid(begun.pid, os.WNOHANG)
@@ -271,12 +244,12 @@ def import_what_runs(story: Story) -> None:
 
 
 def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
-    """Yield the refusals that are possible for a command, based on the trace of an undisturbed run.
+    """Yield a command's possible refusals, based on a trace of a run without faults.
 
     Args:
-        trace: all of the traced calls.
-        begin: a text that marks the line of the command's first access to the host.
-        is_sampled: whether to take only Python's own calls, one of each kind before the config is read, before the
+        trace: the trace of all calls in ``REFUSALS``.
+        begin: a string that identifies the command's first access to the host.
+        is_sampled: whether to select only Python's own calls: one of each kind before the config is read, before the
             first change, and after it.
     """
     counts: dict[str, int] = {}
@@ -300,8 +273,8 @@ def refusals(trace: str, begin: str, *, is_sampled: bool) -> Iterator[Refusal]:
 def can_meet(call: str, error: str, line: str) -> bool:
     """Return whether a call can fail with an errno.
 
-    Calls that only read need no space, and calls on an open file descriptor use no name. Reading a pipe allocates
-    nothing (pipe_read in Linux' fs/pipe.c). A close can fail only for a file that was written.
+    Read-only calls need no space, and calls on an open file descriptor use no name. Reading from a pipe allocates
+    nothing (pipe_read in Linux' fs/pipe.c). close() can fail only for a file that was written to.
     """
     if (call == "read" and "<pipe:" in line) or (call == "epoll_ctl" and "EPOLL_CTL_ADD" not in line):
         return False
@@ -313,7 +286,7 @@ def can_meet(call: str, error: str, line: str) -> bool:
 
 
 def kind_of(line: str) -> tuple[str, str]:
-    """Return the folder and the suffix of a call's path, or the first argument of a call that has no path."""
+    """Return the directory and suffix of a call's path, or the first argument if the call has no path."""
     if (match := PATH.search(line)) is None:
         return line.partition(",")[0], ""
     path = Path(match[1] or match[2])
@@ -339,7 +312,7 @@ def main(config: str, command: str, count: int, part: int, parts: int) -> None:
         import_what_runs(story)
         before.restore()
     run_well(story, ())
-    begin = config if config in story.words else "/etc/hostrouting/installed.json" if command == "remove" else RUN
+    begin = config if config in story.words else "/etc/hostrouting/installed.json" if command == "remove" else str(RUN)
     met = [*refusals(TRACE.read_text(), begin, is_sampled=story.is_started)]
     after, healed = State(), list[Any]()
     sys.stdout.write(f"{len(met)}\n")
@@ -364,7 +337,7 @@ def run_well(story: Story, strace: tuple[str, ...] | None = None) -> None:
 def wrong(
     story: Story, refusal: Refusal, run: Run, line: str, states: tuple[State, ...], healed: list[Any]
 ) -> Iterator[str]:
-    """Yield the promises that a refusal has broken, and check once per leftover state that the next run repairs it."""
+    """Yield the guarantees that a refusal broke, and check once per leftover state that the next run repairs it."""
     state, after = State(), states[-1]
     if story.is_taken_back and state not in states:
         yield f"left between: {state.differences(states[1])}"
@@ -387,7 +360,7 @@ def wrong(
 
 
 def wrong_words(refusal: Refusal, run: Run, line: str) -> Iterator[str]:
-    """Yield what is wrong with the message of a failure."""
+    """Yield the problems with a failure message."""
     if run.code != (77 if refusal.error == "EROFS" else 1):
         yield f"ended with {run.code}"
     if line.startswith("write(2<"):

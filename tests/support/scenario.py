@@ -1,8 +1,7 @@
-"""Scenarios written in the syntax of ip(8), which run on any implementation of ``Kernel``.
+"""Scenarios in ip(8) syntax, which run on any implementation of ``Kernel``.
 
-A scenario has one command per line. After ``->`` comes the expected result, which is the name of an errno or an answer.
-A command without it has to succeed::
-
+A scenario has one command per line. After ``->`` comes the expected result: the name of an errno, or an answer. A
+command without one has to succeed::
 
     link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
     addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
@@ -40,7 +39,7 @@ class Surprise(Exception):
 
 
 def skip_without_other_users() -> None:
-    """Skip a test that needs a second user id, as a user namespace created without root has only one."""
+    """Skip a test that needs a second user ID, because a user namespace created without root has only one."""
     if "4294967295" not in Path("/proc/self/uid_map").read_text():
         pytest.skip("root of a user namespace with one user can't name another")
 
@@ -122,7 +121,7 @@ def _rule(kernel: Kernel, words: list[str]) -> str:
 
 
 def rule(text: str) -> Rule:
-    """Parse a rule of a scenario."""
+    """Parse a rule."""
     preference, *words = text.split()
     flags = ("not", "ports", "nop", "blackhole", "unreachable", "prohibit")
     options = _options(words, flags)

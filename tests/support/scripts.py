@@ -1,4 +1,4 @@
-"""Run the boot scripts safely, in this thread's network namespace with a private /run."""
+"""Run boot scripts safely, in this thread's network namespace with a private /run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 AWKS = ("mawk", "gawk", "busybox")
 
-# The mounts disappear when the script ends. The scripts set their own PATH and look up awk there, so the chosen awk
-# is mounted over it. /etc/aks-flex-node may not exist on this machine, so an overlay covers all of /etc.
+# The mounts disappear when the script exits. The scripts set their own PATH and find awk there, so the chosen awk is
+# bind-mounted over it. /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc.
 _ENTER = r"""
 set -eu
 mount --bind "$ROOT/run" /run
@@ -36,7 +36,7 @@ eval "$PREPARE"
 exec "$@"
 """
 
-# In a new PID namespace, the last pid equals the number of processes that a command has started.
+# In a new PID namespace, the difference in ns_last_pid is the number of processes that a command has started.
 _COUNT = r"""
 read -r before < /proc/sys/kernel/ns_last_pid
 "$@" > "$ROOT/out" 2>&1 || exit
@@ -52,14 +52,14 @@ _LINE = re.compile(
 
 
 def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the kind, interfaces, first address and source of each failure in the output of the boot check."""
+    """Parse the kind, interfaces, first address and source of each failure in the boot check's output."""
     matches = [_LINE.fullmatch(line) for line in lines]
     assert None not in matches, lines
     return tuple((m["kind"], m["devs"] or "", m["probe"], m["source"] or "") for m in matches if m is not None)
 
 
 def awks_for(test: str) -> tuple[str, ...]:
-    """Return all awks by night, or by day a single awk that depends on the name of the test or case."""
+    """Return all awks by night, or a single one by day, selected by the name of the test or case."""
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
@@ -67,7 +67,7 @@ _started: list[subprocess.Popen[str]] = []
 
 
 def end_what_is_left() -> None:
-    """End the scripts that a failed test has left running."""
+    """Kill scripts that a failed test left running."""
     while _started:
         process = _started.pop()
         if process.poll() is None:
@@ -89,8 +89,8 @@ class Sandbox:
     """A place to run scripts.
 
     Args:
-        root: a new folder; the scripts see ``root/run`` as /run.
-        awk: the awk that the scripts use, or an empty string for this machine's default.
+        root: a new directory; the scripts see ``root/run`` as /run.
+        awk: the awk for the scripts, or an empty string for the system's default.
     """
 
     root: Path
@@ -120,10 +120,10 @@ class Sandbox:
         Args:
             text: the script.
             arguments: the script's arguments.
-            is_host: whether the script sees this namespace as the host's, which is the namespace of its PID 1.
+            is_host: whether the script treats this network namespace as the host's, which is that of its PID 1.
             etc: whether /etc is writable.
-            prepare: the shell commands to run first, in the script's mount namespace.
-            before: a command prefix for the script.
+            prepare: shell commands to run first, in the script's mount namespace.
+            before: command prefix for the script.
         """
         script = self.write(text)
         pids = ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_host else []
@@ -141,7 +141,7 @@ class Sandbox:
         return process
 
     def run(self, text: str, *arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
-        """Run a rendered script to its end, with the same arguments as ``start``."""
+        """Run a rendered script to completion, with the same arguments as ``start``."""
         process = self.start(text, *arguments, **more)  # type: ignore[arg-type]
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)

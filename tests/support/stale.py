@@ -1,4 +1,4 @@
-"""A node with azure-vnet's leftovers, which has one live pod, one dead pod, and its own entries."""
+"""A node with azure-vnet's leftovers, one live pod and one dead pod."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GONE_RULES = (arp_reply(GONE), dnat(GONE), dnat(GONE6))
 
 
 def node_state(**fields: Any) -> NodeState:
-    """Return the node's state, with some fields replaced."""
+    """Return the node's state with some fields replaced."""
     given: dict[str, Any] = {
         "rules": (*NODE_RULES, *LIVE_RULES, *GONE_RULES),
         "interfaces": INTERFACES,
@@ -60,7 +60,7 @@ def node_state(**fields: Any) -> NodeState:
 
 
 def state(*endpoints: tuple[str, str | None, str], **more: Any) -> str:
-    """Return azure-vnet's state, given each endpoint as (the host's end, MAC, address)."""
+    """Return azure-vnet's state file for endpoints given as (host interface, MAC, address)."""
     listed = {
         f"{number}-eth0": {
             "HostIfName": interface,

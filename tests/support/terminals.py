@@ -1,4 +1,4 @@
-"""Terminals that no program reads because they are stopped by Ctrl-S or full."""
+"""Terminals that block output because they are stopped by Ctrl-S or full."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Terminal:
     """A pseudo-terminal.
 
     Args:
-        controller: the file descriptor of the master.
-        path: the terminal device for the program.
+        controller: file descriptor of the pty's controlling end.
+        path: the program's terminal device.
     """
 
     controller: int
     path: str
 
     def read_until(self, words: bytes) -> bytes:
-        """Read until the terminal shows the given words, and return all output up to them."""
+        """Read until the terminal shows the given text, and return all output up to it."""
         shown = b""
         while words not in shown:
             assert select.select([self.controller], [], [], PATIENCE_SECONDS)[0], shown
@@ -41,14 +41,14 @@ class Terminal:
         return shown
 
     def stall(self, how: str) -> None:
-        """Make the terminal block output, either with ``Ctrl-S`` or because it is ``full``."""
+        """Make the terminal block output, either by pressing ``Ctrl-S`` or because it is ``full``."""
         if how == "Ctrl-S":
             os.write(self.controller, CTRL_S)
         terminal = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             poll = select.poll()
             poll.register(terminal, select.POLLOUT)
-            # The kernel passes output on a moment later, which frees some space.
+            # The kernel forwards the output asynchronously, which frees some space.
             while poll.poll(100):
                 with suppress(BlockingIOError):
                     os.write(terminal, b"." * 256)
@@ -58,7 +58,7 @@ class Terminal:
 
 @contextmanager
 def opened() -> Iterator[Terminal]:
-    """Open a terminal with 80 columns."""
+    """Open a pseudo-terminal."""
     controller, terminal = pty.openpty()
     try:
         yield Terminal(controller, os.ttyname(terminal))
@@ -68,7 +68,7 @@ def opened() -> Iterator[Terminal]:
 
 
 def await_looks(pid: int, count: int = 60) -> None:
-    """Wait until a process has slept this many times, and so has at least tried to draw."""
+    """Wait for this many voluntary context switches, after which the process has at least tried to draw."""
     status = Path(f"/proc/{pid}/status")
 
     def waits() -> int:

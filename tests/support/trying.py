@@ -1,4 +1,4 @@
-"""An in-memory systemd that can end a trial on an in-memory kernel, as the script does on the real one."""
+"""An in-memory systemd that ends a trial on an in-memory kernel, as the script does on the real one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ours(kernel: FakeKernel) -> tuple[Route, ...]:
 
 
 class TrialSystemd(FakeSystemd):
-    """A systemd whose timer expires when the test says so."""
+    """A systemd whose timer expires when the test tells it to."""
 
     def __init__(self, layout: Layout, kernel: FakeKernel) -> None:
         super().__init__(layout, running=["systemd-nspawn@kube1.service"])

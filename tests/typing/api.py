@@ -1,4 +1,4 @@
-"""Code of users that type checkers must accept, with the documented types of results. It never runs."""
+"""User code that type checkers must accept, with the documented result types. It never runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from hostrouting.azure import (
     RemoveStaleAzureVnet,
     StaleAzureVnet,
 )
-from hostrouting.azure.probe.linux import LinuxProbeNode
+from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.backend import NetlinkBackend, RouteBackend, UnitManager
 from hostrouting.kernel.namespace import NamespaceKernel

@@ -1,9 +1,9 @@
-"""Let nodes with IPv6 answer the health probes of Azure's load balancer.
+"""Let IPv6 nodes answer Azure load balancer health probes.
 
-The balancer probes IPv6 services from ``fe80::1234:5678:9abc``. A node must not forward a packet with a link-local
-source to another interface (RFC 4291, 2.5.6), so a probe that a pod should answer is lost. Stateless nftables rules
-change the source of incoming probes, and restore the destination of outgoing answers.
+The balancer probes IPv6 services from ``fe80::1234:5678:9abc``. Nodes must not forward packets with a link-local source
+address (RFC 4291, 2.5.6), so probes never reach a pod. Stateless nftables rules rewrite the source address of incoming
+probes and restore the destination address of outgoing replies.
 
-``ruleset`` has pure functions for the rules and the route. ``port`` defines what the tasks need from a node, ``linux``
-implements it, and ``part`` is the installation for the next boot.
+``ruleset`` has pure functions that render the rules, the route, and the files for the next boot. ``node`` has the
+protocol for access to a node, and the implementation for Linux.
 """

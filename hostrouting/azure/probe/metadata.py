@@ -1,6 +1,6 @@
-"""Query Azure's metadata service with plain HTTP, at a link-local address that only this machine can reach.
+"""Query the Azure Instance Metadata Service over HTTP at its link-local address.
 
-An answer that can't be understood is always an error, and never means that there is no IPv6.
+A malformed response is always an error; it is never treated as a lack of IPv6.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phases import CancelScope
 _ADDRESS = "169.254.169.254"
 _PATH = "/metadata/instance/network/interface?api-version=2021-02-01"
 
-# All tries together take less than 5 s.
+# The attempts take less than 5 s in total.
 _TRY_SECONDS = 1.0
 TRIES = 4
 PAUSE_SECONDS = 0.25
@@ -27,16 +27,16 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Query the IPv6 addresses that Azure has assigned to any NIC of this machine.
+    """Query the IPv6 addresses assigned to this machine's NICs.
 
     Args:
-        scope: cancels the query within 100 ms.
+        scope: the cancel scope; the query ends within 100 ms of a cancellation.
 
     Returns:
-        The addresses, if there are any, without duplicates and in the order of the answer.
+        The unique addresses, in response order; may be empty.
 
     Raises:
-        LoadBalancerProbeError: there was no answer, or it couldn't be understood.
+        LoadBalancerProbeError: there was no response, or it was malformed.
     """
     scope.progress("asking Azure's metadata service for this machine's IPv6 addresses")
     for number in range(TRIES):
@@ -52,7 +52,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Query once, in a thread, so that a cancellation can end it even if the answer arrives slowly."""
+    """Send a single query in a thread, so that it can be cancelled even if the response is slow."""
     answer: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
     answer.add_done_callback(lambda _: is_over.set())
@@ -63,16 +63,16 @@ def _ask(scope: CancelScope) -> tuple[IPv6Address, ...]:
         except Exception as error:  # noqa: BLE001 - raised by the waiting thread
             answer.set_exception(error)
 
-    # If the thread is left behind, it ends with its socket's time-outs or with the process.
+    # An abandoned thread ends when its socket times out, or with the process.
     threading.Thread(target=ask, name="metadata-service", daemon=True).start()
     scope.child(timeout=_TRY_SECONDS).wait(is_over)
     return answer.result()
 
 
 def _fetch() -> tuple[IPv6Address, ...]:
-    # No proxy or redirect is followed, because only Azure's own service can be trusted.
+    # Proxies and redirects are ignored, because only Azure's own service can be trusted.
     with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
-        # The service refuses requests without this header, so that a web page can't make a browser send one.
+        # The service requires this header as a protection against request forgery.
         service.request("GET", _PATH, headers={"Metadata": "true"})
         response = service.getresponse()
         body = response.read(ANSWER_BYTES_MAX)

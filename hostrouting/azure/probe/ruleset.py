@@ -1,7 +1,7 @@
-"""The addresses of Azure's balancer, the rules that rewrite its probes, and the route for the answers.
+"""Render the rules that rewrite load balancer probes, the route for replies, and the files for the next boot.
 
-All functions are pure. The asset is the complete text except for the device, so it can be read as it is, and tested
-with ``nft -c``.
+All functions are pure. The template is complete except for the device name, so it is readable and can be tested with
+``nft -c``.
 """
 
 from __future__ import annotations
@@ -9,48 +9,51 @@ from __future__ import annotations
 import re
 from ipaddress import IPv6Address
 
+from hostrouting.azure.config import HostNetworking, LoadBalancerProbe
+from hostrouting.boot.layout import Layout
+from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-# As in AgentBaker's ipv6_nftables: the source of probes, and a source that a node can forward.
+# As in AgentBaker's ipv6_nftables: the source address of probes, and a forwardable replacement.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
 
-# The name of the part of the installation, and the package that has its assets.
+# The name of this installation part, and the package with its assets.
 PROBE = "load-balancer-probe"
 ROOM = "hostrouting.azure.probe"
 
 TABLE = "azure_slb_probe"
 
-# This also works if there is no such table. nft has its own "destroy" only since after 1.0.6.
+# This also works if the table doesn't exist. nft 1.0.6 and older lack the "destroy" command.
 REMOVAL = f"table ip6 {TABLE} {{\n}}\ndelete table ip6 {TABLE}\n"
 
 _RULE = re.compile(r'\t\t([io]ifname) "([^"]+)" .* comment "([^"]+)"')
 
 
 def render_ruleset(device: str) -> str:
-    """Render the rules that rewrite the probes that arrive through a device, and their answers.
+    """Render the rules that rewrite probes and replies on an interface.
 
     Args:
-        device: the name of an interface. A number wouldn't do, because the interface may appear later, or again.
+        device: the interface name. An index wouldn't work, because the interface may be created later or re-created.
 
     Returns:
-        A text for ``nft -f``, which replaces the table's rules in one transaction.
+        An nft script that replaces the table's rules in one transaction.
 
     Raises:
-        ValueError: the device isn't the name of an interface.
+        ValueError: the device isn't a valid interface name.
     """
     return fill(f"{PROBE}.nft", room=ROOM, DEVICE=parse_device(device))
 
 
 def has_rules(listing: str | None, device: str) -> bool:
-    """Return whether a table has exactly the two rules for a device.
+    """Return whether a table contains exactly the two rules for an interface.
 
-    Versions of nft print the same rule differently, so only the words that all versions print are compared.
+    The output differs between nft versions, so only the common parts are compared.
 
     Args:
-        listing: what nft prints for the table, or None if there is no such table.
-        device: the name of the interface.
+        listing: nft's listing of the table, or None if the table doesn't exist.
+        device: the interface name.
     """
     lines = (listing or "").splitlines()
     rules = [_RULE.findall(line) for line in lines if re.match(r"\t\t(?!type |#)", line)]
@@ -59,12 +62,58 @@ def has_rules(listing: str | None, device: str) -> bool:
 
 
 def host_route(device: str) -> str:
-    """Return the route to the rewritten source, in the syntax of ip(8).
+    """Return the route to the rewritten source address in ip(8) syntax.
 
-    It has the lowest metric of IPv6 (0 means 1024), so the node's own answers leave through the device at which probes
-    arrive, whatever happens to the default route.
+    It has the lowest possible IPv6 metric (0 means 1024), so the node's own replies leave through the interface that
+    receives the probes, regardless of the default route.
 
     Raises:
-        ValueError: the device isn't the name of an interface.
+        ValueError: the device isn't a valid interface name.
     """
-    return f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev {parse_device(device)} proto 217 metric 1"
+    return f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev {parse_device(device)} proto 218 metric 1"
+
+
+# --- files for the next boot -------------------------------------------------------------------------------------
+
+_HEADER = "# Written by hostrouting; taken back by: hostrouting lb-probe remove\n"
+# With "-", a failure doesn't affect the other firewall's unit. With "+", the command runs outside the unit's sandbox.
+_GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
+FLUSH_DROP_INS = {
+    # This service flushes the ruleset when it starts, reloads and stops. A restart is a stop followed by a start.
+    "nftables.service": (
+        f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
+    ),
+    # Machines require the reference's flush unit, and are now ordered after it. It is skipped if nft is missing,
+    # because its failure would also fail the machines (Result=dependency, which Restart= doesn't retry).
+    "nftables-flush.service": (
+        f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
+    ),
+}
+# The unit runs again on each start of the consumer, which starts even if the unit fails. The unit is ordered after the
+# flush units, but if it is already running when a flush starts, it doesn't wait.
+_CONSUMER = f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
+
+
+def probe_part(device: str, consumer: str, layout: Layout) -> Part:
+    """Return the part that loads the rules at boot and after each ruleset flush.
+
+    Args:
+        device: the interface that receives probes and sends the replies.
+        consumer: the unit to start after the rules are loaded.
+        layout: the file system layout.
+
+    Raises:
+        ValueError: the device isn't a valid interface name.
+    """
+    drop_ins = {consumer: _CONSUMER, **FLUSH_DROP_INS}
+    return Part(
+        PROBE,
+        is_gated=False,
+        # IPv6 is detected at installation time, so the boot unit doesn't detect it again.
+        config=HostNetworking(LoadBalancerProbe(True, (device,))).to_mapping(),
+        files=(
+            BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),
+            BootFile(layout.unit(PROBE), fill(f"{PROBE}.service", room=ROOM, ROUTE=host_route(device))),
+            *(BootFile(layout.units / f"{unit}.d/hostrouting-{PROBE}.conf", text) for unit, text in drop_ins.items()),
+        ),
+    )

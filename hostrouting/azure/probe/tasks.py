@@ -1,6 +1,6 @@
-"""The tasks that make a node answer the load balancer's probes, or raise an error that says why it can't.
+"""Tasks that install and remove the rewriting of load balancer probes.
 
-The steps are: install for the next boot -> load the rules -> pin the route -> check that it wins.
+The steps are: install for the next boot -> load the rules -> add the route -> check that it takes effect.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import attrs
 from hostrouting.azure.config import HostNetworking, Ipv6Detection
 from hostrouting.azure.nodes import LoadBalancerProbeError, given_or_real
 from hostrouting.azure.probe import ruleset
-from hostrouting.azure.probe.linux import LinuxProbeNode
-from hostrouting.azure.probe.part import probe_part
-from hostrouting.azure.probe.port import ProbeNode
-from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, TABLE
+from hostrouting.azure.probe.node import LinuxProbeNode, ProbeNode
+from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, probe_part
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed, prepare, put_in_place, take_away
 from hostrouting.boot.locks import Done, exclusive_run
@@ -29,19 +27,19 @@ from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
-# IPv6 allows only one route for a destination and metric, so the pinned route replaces it.
+# IPv6 allows only one route per destination and metric, so ours replaces an existing one.
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
 @attrs.frozen
 class ProbeReport:
-    """The changes that the rewriting of probes needs or has made.
+    """The planned or completed changes for probe rewriting.
 
     Args:
-        device: the interface through which probes arrive, or None if probes aren't to be rewritten.
-        skipped_because: the reason why there is nothing to do, or None if there is no such reason.
-        rules: the action on the nftables table, ``loaded`` or ``removed``, or None if the table is as wanted.
-        changes: the changes of the route, and of the installation for the next boot.
+        device: the interface that receives the probes, or None if probe rewriting is disabled.
+        skipped_because: why there is nothing to do, or None.
+        rules: the action for the nftables table, ``loaded`` or ``removed``, or None if it is unchanged.
+        changes: the changes to the route and to the boot-time installation.
     """
 
     device: str | None = None
@@ -51,11 +49,11 @@ class ProbeReport:
 
     @property
     def changed(self) -> bool:
-        """Return whether the rules, the route or the installation for the next boot change."""
+        """Return whether the rules, the route or the boot-time installation change."""
         return self.rules is not None or bool(self.changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON, with the route as ``ip -6 route show`` prints it."""
+        """Return the report as JSON, with the route in ``ip -6 route show`` format."""
         told = fields_in_json(self, "device", "skipped_because", "rules")
         return {"schema": 1} | self.changes.to_json() | {"changed": self.changed} | told
 
@@ -64,19 +62,19 @@ class ProbeReport:
 
 
 def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: ProbeNode | None = None) -> ProbeReport:
-    """Plan for the node's current state, without changing anything, and wait only for Azure's metadata service.
+    """Plan the changes for the node's current state; this may query Azure's metadata service.
 
     Args:
-        config: the wanted config.
-        host: the host to work on.
-        scope: cancels the wait for the metadata service, if it is queried.
-        node: the host's IPv6 side; by default that of this kernel.
+        config: the desired config.
+        host: the host to operate on.
+        scope: cancels a pending metadata service query.
+        node: the host's IPv6 configuration; this host's by default.
 
     Returns:
-        The planned changes; for an image, only those for its boot.
+        The planned changes; for an image, only the boot-time installation.
 
     Raises:
-        LoadBalancerProbeError: the node can't be queried, or can't do what is wanted.
+        LoadBalancerProbeError: the node can't be queried, or doesn't support the config.
         FileError: the installation can't be read.
         UnitError: systemd can't be queried.
     """
@@ -88,21 +86,21 @@ def plan_probe(config: HostNetworking, host: Host, scope: CancelScope, *, node: 
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
-    # An existing installation is kept, because removing it after a wrong answer would interrupt the service.
+    # An existing installation is kept, because removing it after an incorrect response would cause an outage.
     is_asked = probe.ipv6_detection is Ipv6Detection.METADATA and not is_installed(host, PROBE)
     if is_asked and not node.assigned_addresses(scope):
         return ProbeReport(skipped_because="Azure's metadata service has assigned no IPv6 address")
     _refuse_port(probe.device, host.routes.links())
-    rules = None if ruleset.has_rules(node.listing(TABLE), probe.device) else "loaded"
+    rules = None if ruleset.has_rules(node.listing(), probe.device) else "loaded"
     wanted, was = ruleset.host_route(probe.device), _in_place(node.route())
     pinned = () if was == wanted else (Change(wanted, "replaced" if was else "added", was),)
     return ProbeReport(probe.device, rules=rules, changes=Changes(routes=pinned) | boot)
 
 
 def _refuse_port(device: str, links: Iterable[Link]) -> None:
-    """Refuse a port of a bridge or bond, because packets sent through it never arrive.
+    """Reject a bridge or bond port, because packets sent through it are lost.
 
-    A member of a VRF isn't a port.
+    VRF members are allowed.
     """
     kinds = {link.name: link.kind for link in links}
     master = next((link.master for link in links if link.name == device), None)
@@ -114,12 +112,12 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 
 def _in_place(route: str | None) -> str | None:
-    """Return the route that the pinned one would replace, if any, without the flags that ip(8) prints after it."""
+    """Return the route that ours would replace, without trailing flags, or None."""
     return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 
 def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
-    """Plan the next boot with the part for an enabled config, or without the part if the config is None."""
+    """Plan the boot-time installation, or its removal if the config is None."""
     given = config or HostNetworking()
     parts = (probe_part(given.load_balancer_probe.device, given.consumer, host.layout),) if config else ()
     return plan_next_boot(host, Wanted((PROBE,), parts, given.consumer))
@@ -130,9 +128,9 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
     if host.is_image:
         return ProbeReport(None, why, changes=boot)
     node = given_or_real(host, node, LinuxProbeNode)
-    rules = None if node.listing(TABLE) is None else "removed"
+    rules = None if node.listing() is None else "removed"
     route = _in_place(node.route()) or ""
-    gone = (Change(route, "removed"),) if " proto 217 " in route else ()
+    gone = (Change(route, "removed"),) if " proto 218 " in route else ()
     return ProbeReport(None, why, rules, Changes(routes=gone) | boot)
 
 
@@ -141,12 +139,12 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
 
 @attrs.frozen
 class ConfigureLoadBalancerProbe:
-    """Rewrite the IPv6 health probes of Azure's load balancer, now and at every boot, or undo that.
+    """A task that enables or disables probe rewriting, both immediately and at every boot.
 
     Args:
-        config: the wanted config.
-        host: the host to work on; by default this host.
-        node: the host's IPv6 side; by default that of this kernel, through nft and ip.
+        config: the desired config.
+        host: the host to operate on; the local host by default.
+        node: the host's IPv6 configuration; a ``LinuxProbeNode`` by default.
     """
 
     name = "configure-load-balancer-probe"
@@ -156,15 +154,15 @@ class ConfigureLoadBalancerProbe:
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
-        """Load the rules, pin the route, and install both for the next boot, or change nothing if a step fails.
+        """Load the rules, add the route, and install both for the next boot; roll back if a step fails.
 
         Returns:
-            The changes, or the reason why there are none; for an image, the changes of the installation.
+            The changes, or the reason why there are none; for an image, only the boot-time installation.
 
         Raises:
-            LoadBalancerProbeError: a step failed; rules, route and files are unchanged.
-            FileError: a file can't be written; all changes are undone.
-            UnitError: systemd refuses; all changes are undone.
+            LoadBalancerProbeError: a step failed; the rules, the route and the files are unchanged.
+            FileError: a file can't be written; all changes are rolled back.
+            UnitError: a systemd operation failed; all changes are rolled back.
         """
         host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=self.config.load_balancer_probe.enabled) as done:
@@ -177,18 +175,18 @@ class ConfigureLoadBalancerProbe:
                 placed = put_in_place(boot, host, undo)
                 if not host.is_image:
                     node = given_or_real(host, self.node, LinuxProbeNode)
-                    rules = node.listing(TABLE)
+                    rules = node.listing()
                     undo.push(partial(_put_back, node, rules, node.route()))
                     scope.check()
                     _load(node, plan.device)
-                    plan = attrs.evolve(plan, rules=None if node.listing(TABLE) == rules else "loaded")
+                    plan = attrs.evolve(plan, rules=None if node.listing() == rules else "loaded")
             done.changes = placed | Changes(routes=plan.changes.routes)
             done.add(take_away(boot, host, scope))
             return attrs.evolve(plan, changes=done.changes)
 
 
 def _load(node: ProbeNode, device: str) -> None:
-    """Do what the unit does at boot, and check that the route wins, because a rule may bypass table main."""
+    """Do the boot unit's work, and check that the route takes effect: a policy rule may bypass table main."""
     wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
     node.pin(wanted)
@@ -200,7 +198,7 @@ def _load(node: ProbeNode, device: str) -> None:
 
 
 def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
-    """Remove the rules and the route, and restore the given ones."""
+    """Remove the rules and the route, and restore the previous ones, if given."""
     node.load(ruleset.REMOVAL + (rules or ""))
     node.unpin()
     if was := _in_place(route):
@@ -212,11 +210,11 @@ def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = Non
 
 @attrs.frozen
 class RemoveLoadBalancerProbe:
-    """Remove everything that was ever installed for probes; no config is needed.
+    """A task that removes everything installed for probe rewriting; it needs no config.
 
     Args:
-        host: the host to work on; by default this host.
-        node: the host's IPv6 side; by default that of this kernel, through nft and ip.
+        host: the host to operate on; the local host by default.
+        node: the host's IPv6 configuration; a ``LinuxProbeNode`` by default.
     """
 
     name = "remove-load-balancer-probe"
@@ -231,9 +229,9 @@ class RemoveLoadBalancerProbe:
             The changes.
 
         Raises:
-            LoadBalancerProbeError: the kernel refuses; a later run continues from there.
-            FileError: a file can't be removed; a later run continues from there.
-            UnitError: systemd refuses; a later run continues from there.
+            LoadBalancerProbeError: a rule or route can't be removed; run the task again to resume.
+            FileError: a file can't be removed; run the task again to resume.
+            UnitError: a systemd operation failed; run the task again to resume.
         """
         host = (self.host or Host()).within(scope)
         with exclusive_run(host, scope, is_wanting=False) as done:
@@ -241,10 +239,10 @@ class RemoveLoadBalancerProbe:
 
 
 def _remove(plan: ProbeReport, host: Host, node: ProbeNode | None, scope: CancelScope, done: Done) -> ProbeReport:
-    """Carry out a removal; if the plan has no changes, return it, because it says why."""
+    """Execute a removal plan; an empty plan is returned as is, with its reason."""
     if not plan.changed:
         return plan
-    # Files and units are removed first, so that neither a start of the node nor a flush loads the rules again.
+    # Files and units are removed first, so that neither a consumer start nor a flush reloads the rules.
     done.add(take_away(_plan_boot(host, None), host, scope))
     if not host.is_image:
         _put_back(given_or_real(host, node, LinuxProbeNode))

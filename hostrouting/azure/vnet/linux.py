@@ -1,8 +1,7 @@
-"""A Linux node, accessed through ebtables(8), ip(8) and bridge(8), and netlink for the other end of a veth pair.
+"""Access to a Linux node through ebtables(8), ip(8), bridge(8) and netlink.
 
-ebtables has two variants with separate rules. One keeps them in nftables. The legacy variant keeps them in old tables,
-which the kernel can only replace as a whole. Only the first variant can delete several rules in one transaction, so
-only its rules are read and deleted here.
+ebtables has two backends, each with its own rules: nftables, and the legacy tables, which can only be replaced as a
+whole. Only the nftables backend can delete several rules in one transaction, so only its rules are handled here.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ class LinuxBridgeNode(Programs):
     """A ``BridgeNode`` for the calling thread's network namespace.
 
     Args:
-        sys: the path of sysfs, which shows what the kernel has loaded.
-        search_path: the folders of the programs.
+        sys: the sysfs mount point, used to detect kernel modules.
+        search_path: the search path for programs.
     """
 
     error = AzureVnetError
     sys: Path = Path("/sys")
 
     def look(self, bridge: str) -> NodeState:
-        """Return everything that a plan needs, except files."""
+        """Return the state needed for a plan, except for files."""
         notes, rules = [], tuple[str, ...]()
         has_bridge = bool(self.ask_ip("look for the bridge", f"ip -j link show dev {bridge}"))
         if not has_bridge:
@@ -52,21 +51,21 @@ class LinuxBridgeNode(Programs):
         try:
             rules = self._rules()
         except AzureVnetError as error:
-            # Without the bridge, no frame reaches any rule.
+            # Without the bridge, the rules have no effect.
             if has_bridge or error.is_not_permitted:
                 raise
             notes.append(f"rules weren't read: {error}")
         gateways = {hop.gateway for route in NetlinkBackend().routes() for hop in route.hops if hop.gateway}
         neighbours = self._neighbours(bridge)
         seen = self.ask_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")
-        # The interfaces are read last, as the port requires.
+        # The interfaces must be read last; see ``BridgeNode.look``.
         interfaces = read("list the interfaces", partial(_interfaces, seen))
         return NodeState(rules, interfaces, tuple(gateways), neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
-        """Return the rules of table nat in their saved form, which is needed to delete them."""
+        """Return the rules of table nat in ebtables-save format, which is needed to delete them."""
         lines = self.ask(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # This happens, with return code 0, if another program has added rules that ebtables doesn't understand.
+        # If another program has added rules that ebtables doesn't understand, it exits with 0 but omits the table.
         if "*nat" not in lines:
             raise AzureVnetError(
                 f"can't {_READ_RULES}: ebtables-nft-save printed no table nat ({' '.join(lines)[:80]})",
@@ -76,22 +75,22 @@ class LinuxBridgeNode(Programs):
         return tuple(line for line in lines if line.startswith("-A "))
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules of ebtables' nat table, given in their saved form, in one transaction.
+        """Delete rules, given in ebtables-save format, from ebtables' nat table in a single transaction.
 
-        If a rule is missing, none is deleted.
+        If any rule is missing, none are deleted.
         """
         attempt = f"delete {len(rules)} rules of ebtables' table nat"
         deletions = "".join(f"-D{rule.removeprefix('-A')}\n" for rule in rules)
         self.ask(attempt, "ebtables-nft-restore --noflush", text=f"*nat\n{deletions}COMMIT\n")
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
-        """Delete neighbours, and ignore those that don't exist."""
+        """Delete neighbours; missing ones are ignored."""
         for neighbour in neighbours:
             command = f"ip neighbour delete {neighbour.address} dev {neighbour.dev}"
             self.ask(f"delete the neighbour {neighbour}", command, "No such file", "Cannot find device")
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
-        """Return the permanent neighbours that no daemon has learned or manages."""
+        """Return permanent neighbours, except managed and externally learned ones."""
         command = f"ip -j neighbour show dev {bridge} nud permanent"
         return tuple(
             Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
@@ -101,9 +100,9 @@ class LinuxBridgeNode(Programs):
 
 
 def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[Interface, ...]:
-    """Return all interfaces, each with the MACs from which a bridge has seen frames behind it."""
+    """Return all interfaces, each with the MACs that a bridge has learned on it."""
     links = {message["index"]: message for message in request(talk, rtnl.RTM_GETLINK, rtnl.DUMP, {})}
-    # pyroute2 decodes names that are UTF-8 and leaves others unchanged.
+    # pyroute2 returns names as str if they are valid UTF-8, or else as bytes.
     names = {index: os.fsdecode(link.get_attr("IFLA_IFNAME")) for index, link in links.items()}
     macs = defaultdict[str, list[str]](list)
     for entry in seen:
@@ -120,17 +119,17 @@ def _mac(link: Any) -> str:
 
 
 def _far_mac(talk: Conversation, link: Any) -> str | None:
-    """Return the MAC of the far end of a veth pair, or None if it can't be read."""
+    """Return the MAC of a veth interface's peer, or None if it can't be read."""
     far_index, namespace = link.get_attr("IFLA_LINK"), link.get_attr("IFLA_LINK_NETNSID")
-    # A namespace that is about to end no longer has a number.
+    # A network namespace that is being destroyed no longer has an ID.
     if far_index is None or namespace == _NO_NAMESPACE:
         return None
-    # This is the older name of IFLA_TARGET_NETNSID. If a link lacks IFLA_LINK_NETNSID, the far end is in this
+    # IFLA_IF_NETNSID is the older name of IFLA_TARGET_NETNSID. Without IFLA_LINK_NETNSID, the peer is in this
     # namespace.
     where = () if namespace is None else (("IFLA_IF_NETNSID", namespace),)
     try:
         (far,) = request(talk, rtnl.RTM_GETLINK, rtnl.GET, {"index": far_index}, *where)
     except NetlinkError:
         return None
-    # The two ends of a pair refer to each other, but the parent of a VLAN doesn't refer to the VLAN.
+    # Veth peers refer to each other, but a VLAN's parent doesn't refer to the VLAN.
     return _mac(far) if far.get_attr("IFLA_LINK") == link["index"] else None

@@ -1,12 +1,12 @@
-"""Parse the output of ebtables-save into pods' rules, and azure-vnet's state into endpoints.
+"""Parse the output of ebtables-save and azure-vnet's state file.
 
-All functions are pure. A rule is for a pod if its whole line is one of these two, except for the address and the MAC.
-If it has another match, option, chain or target, it belongs to another program::
+All functions are pure. A pod rule matches one of these two lines exactly, except for the address and the MAC. Rules
+with any other match, option, chain or target belong to other programs::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 -j arpreply --arpreply-mac a2:06:00:20:0b:06
     -A PREROUTING -p IPv4 -i eth0 --ip-dst 10.1.0.32 -j dnat --to-dst a2:06:00:20:0b:06 --dnat-target ACCEPT
 
-The second one also exists for IPv6, with ``-p IPv6`` and ``--ip6-dst``.
+The second line has an IPv6 variant with ``-p IPv6`` and ``--ip6-dst``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 import attrs
 
 from hostrouting.azure.nodes import AzureVnetError
-from hostrouting.model.parsing import IpAddress
+from hostrouting.model.family import IpAddress
 
-# The MAC in azure-vnet's ARP answers in tunnel mode. It belongs to the fabric's virtual gateway and stands for every
-# pod.
+# The MAC in azure-vnet's ARP replies in tunnel mode. It belongs to the fabric's virtual gateway and is shared by all
+# pods.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
@@ -38,12 +38,12 @@ _SHAPES = (
 
 @attrs.frozen
 class PodRule:
-    """A rule that azure-vnet adds for one address of a pod.
+    """A rule added by azure-vnet for a pod address.
 
     Args:
         address: the pod's address.
-        mac: the MAC in the ARP answers, or the MAC to which frames are sent, as six pairs of lower-case digits.
-        uplink: the NIC through which frames arrive, or None if the rule answers ARP.
+        mac: the MAC in ARP replies, or the frames' new destination MAC, as six lower-case hex pairs.
+        uplink: the NIC that receives the frames, or None for an ARP rule.
     """
 
     address: IpAddress
@@ -52,7 +52,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Return whether the MAC stands for every pod, and so doesn't show which pod the rule is for."""
+        """Return whether the MAC is shared by all pods and therefore doesn't identify one."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
@@ -60,13 +60,13 @@ class PodRule:
 
 
 def parse_pod_rule(line: str) -> PodRule | None:
-    """Parse a line as a rule that azure-vnet adds for a pod.
+    """Parse a line of ebtables-save output as a pod rule.
 
     Args:
-        line: a line of the output of ebtables-save.
+        line: the line to parse.
 
     Returns:
-        The rule, or None if the line isn't exactly such a rule.
+        The rule, or None if the line isn't a pod rule.
     """
     match = next(filter(None, (shape.fullmatch(line) for shape in _SHAPES)), None)
     if match is None:
@@ -83,11 +83,11 @@ def parse_pod_rule(line: str) -> PodRule | None:
 
 @attrs.frozen
 class Endpoint:
-    """A pod in azure-vnet's state, which may or may not be alive.
+    """A pod in azure-vnet's state file; it may no longer exist.
 
     Args:
-        interface: the host's end of the pod's veth pair, or an empty string if it is unknown.
-        mac: the MAC of the pod's end as six pairs of lower-case digits, or None if it is unknown.
+        interface: the host end of the pod's veth pair, or an empty string if unknown.
+        mac: the MAC of the pod end, as six lower-case hex pairs, or None if unknown.
         addresses: the pod's addresses.
     """
 
@@ -97,17 +97,17 @@ class Endpoint:
 
 
 def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endpoint, ...]:
-    """Parse the content of azure-vnet's state file.
+    """Parse azure-vnet's state file.
 
     Args:
-        text: the file's content, which is empty if azure-vnet hasn't written anything yet.
-        source: the name of the file, for errors.
+        text: the file's content; empty if azure-vnet hasn't written it yet.
+        source: the file name for error messages.
 
     Returns:
-        All endpoints of all networks, in the order of the file.
+        The endpoints of all networks, in file order.
 
     Raises:
-        AzureVnetError: the text isn't JSON, or contains something that azure-vnet doesn't write.
+        AzureVnetError: the text isn't JSON, or has an unexpected structure.
     """
     try:
         document = json.loads(text) if text.strip() else {}
@@ -126,7 +126,7 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
 
 
 def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a nested object, which Go writes as ``null`` if it is missing."""
+    """Return a nested object, treating ``null`` (Go's nil) as empty."""
     return {} if parent.get(key) is None else parent[key]
 
 
@@ -135,7 +135,7 @@ def _values(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _endpoint(endpoint: dict[str, Any]) -> Endpoint:
-    """Parse an endpoint as Go writes it, with bytes in base64 and addresses as text."""
+    """Parse an endpoint in Go's JSON format, with bytes in base64 and addresses as strings."""
     interface, text = endpoint.get("HostIfName") or "", endpoint.get("MacAddress")
     mac = b64decode(text, validate=True) if text else None
     if not isinstance(interface, str):

@@ -1,13 +1,12 @@
-"""Decide which of a node's leftovers to remove, and why; everything that may belong to a live pod stays.
+"""Decide which leftovers to remove. Anything that may belong to a running pod is kept.
 
-All functions are pure. A pod's veth pair shows whether the pod is alive: by the MAC of the pod's end, by the MACs from
-which the bridge has seen frames behind the host's end, and by the existence of the host's end. An entry in azure-vnet's
-state proves nothing, because it stays forever if the CNI gets no DEL.
+All functions are pure. A pod's veth pair shows whether the pod is running, through the existence of its host end, the
+peer's MAC and the MACs learned by the bridge. An entry in azure-vnet's state proves nothing, because it is never
+removed if the CNI gets no DEL.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
@@ -16,13 +15,13 @@ import attrs
 from hostrouting.azure.config import StaleAzureVnet
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
 from hostrouting.azure.vnet.port import Neighbour, NodeState
+from hostrouting.model.family import IpAddress
 from hostrouting.model.jsonable import fields_in_json
-from hostrouting.model.parsing import IpAddress
 
-# The prefix of the names that azure-vnet gives the host's end of a pod's veth pair.
+# azure-vnet's name prefix for the host end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
-# The reason why something stays, and the interface that shows it, if there is one.
+# Why an item is kept, and the interface that proves it, if any.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"
@@ -33,13 +32,13 @@ _GONE_TOO = "the pod that had this address and MAC is gone"
 
 @attrs.frozen
 class Item:
-    """A rule or neighbour of a node, and the reason why it is removed or stays.
+    """A rule or neighbour, and why it is removed or kept.
 
     Args:
-        what: the rule in its saved form, or the neighbour.
-        address: the pod's address that it belongs to.
-        reason: the reason, as a clause.
-        interface: the interface that the reason mentions, if there is one.
+        what: the rule in ebtables-save format, or the neighbour.
+        address: the pod address in the rule or neighbour.
+        reason: the reason, as a clause without a full stop.
+        interface: the interface that the reason refers to, or None.
     """
 
     what: str | Neighbour
@@ -59,14 +58,14 @@ class Item:
 
 @attrs.frozen
 class AzureVnetReport:
-    """The rules and neighbours that are removed and that stay, with rules first, and each kind sorted by address.
+    """Removed and kept rules and neighbours: rules first, each sorted by address.
 
     Args:
-        removed: the items that nothing needs any more.
-        kept: the items that are on the bridge, or look like azure-vnet's, and stay.
-        notes: what couldn't be read, one sentence each.
-        other_rules: the number of rules in table nat that don't look like a pod's, and stay.
-        is_unsure: whether rules that couldn't be read may block a pod. Without the bridge, no frame reaches a rule.
+        removed: the stale items.
+        kept: all other pod rules and permanent neighbours on the bridge.
+        notes: messages about anything that couldn't be read.
+        other_rules: number of unrelated rules in table nat, which are always kept.
+        is_unsure: whether unreadable rules may block a pod; always False without the bridge.
     """
 
     removed: tuple[Item, ...] = ()
@@ -84,51 +83,43 @@ class AzureVnetReport:
 def plan_cleaning(config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> AzureVnetReport:
     """Find azure-vnet's leftovers for pods that it no longer serves.
 
-    The order of the input doesn't matter. Once the plan has been carried out, the next plan is empty.
+    The result doesn't depend on the input order. After the plan has been executed, the next plan is empty.
 
     Args:
-        config: the CIDRs to clean up, and the addresses to keep.
+        config: the settings, including the pod CIDRs and the addresses to keep.
         state: the node's state.
-        endpoints: the pods in azure-vnet's state, including dead ones.
+        endpoints: all pods in azure-vnet's state, including deleted ones.
 
     Returns:
-        The planned removals, and the items that stay.
+        The items to remove and to keep.
     """
-    return _Planner(config, state, tuple(endpoints)).plan()
+    return _Planner(config, state, endpoints).plan()
 
 
 class _Planner:
-    """A node's state, indexed for the decisions."""
+    """A planner that indexes the node's state."""
 
-    def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: tuple[Endpoint, ...]) -> None:
+    def __init__(self, config: StaleAzureVnet, state: NodeState, endpoints: Iterable[Endpoint]) -> None:
         self._config, self._state = config, state
         self._rules = [(line, rule) for line in state.rules if (rule := parse_pod_rule(line)) is not None]
-        # In the dictionary the last interface with a MAC wins, but the first one should be reported.
+        # In reverse order, because the last entry in a dict wins, but the first interface should be reported.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         self._names = {interface.name for interface in interfaces}
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
-        # A renamed pair still serves its pod while it is a port of the bridge.
+        # A renamed veth interface still serves its pod if it is a port of the bridge.
         pairs = [one for one in interfaces if one in veths or one.master == config.bridge]
         self._holders: dict[str | None, Why] = {
             mac: ("a running pod has this MAC", one.name) for one in pairs for mac in (*one.seen_macs, one.far_mac)
         }
         self._holders |= {one.mac: ("its MAC is that of an interface of this node", one.name) for one in interfaces}
         self._unreadable = [one.name for one in veths if one.far_mac is None]
-        # These are indexed by address, because there may be thousands of pods and rules.
-        self._alive_at: defaultdict[IpAddress, list[Endpoint]] = defaultdict(list)
-        self._dead_macs: defaultdict[IpAddress, set[str | None]] = defaultdict(set)
-        for endpoint in sorted(endpoints, key=lambda one: one.interface):
-            for address in endpoint.addresses:
-                if endpoint.interface in self._names:
-                    self._alive_at[address].append(endpoint)
-                elif endpoint.interface:  # a pod whose interface is unknown may still be alive
-                    self._dead_macs[address].add(endpoint.mac)
-        self._frames_to: defaultdict[IpAddress, set[str]] = defaultdict(set)
-        for _, rule in self._rules:
-            if rule.uplink is not None:
-                self._frames_to[rule.address].add(rule.mac)
-        # azure-vnet first creates the pair, then the ARP rules, then the rules for frames, and writes its state last.
-        begun, saved = set().union(*self._frames_to.values()), {endpoint.interface for endpoint in endpoints}
+        endpoints = sorted(endpoints, key=lambda one: one.interface)
+        self._alive = [one for one in endpoints if one.interface in self._names]
+        # A pod whose interface is unknown may still be alive.
+        self._dead = [one for one in endpoints if one.interface and one.interface not in self._names]
+        # azure-vnet creates the veth pair, then the ARP rules, then the DNAT rules, and finally writes its state file.
+        begun = {rule.mac for _, rule in self._rules if rule.uplink is not None}
+        saved = {endpoint.interface for endpoint in endpoints}
         added = [one for one in veths if one.name not in saved]
         self._half_done = [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
 
@@ -149,11 +140,12 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # A rule for the address's frames may belong to the pod that had the address before.
+        # An existing DNAT rule may belong to the address's previous pod.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
-        # All tunnel rules have the same MAC. The target of the frames to the rule's address shows which pod it is for.
-        return self._owner(rule.address, self._frames_to[rule.address] if rule.is_tunnel else {rule.mac})
+        # All tunnel rules have the same MAC. The address's DNAT rule identifies the pod.
+        frames = {one.mac for _, one in self._rules if one.uplink is not None and one.address == rule.address}
+        return self._owner(rule.address, frames if rule.is_tunnel else {rule.mac})
 
     def _why_neighbour_stays(self, neighbour: Neighbour, stale: set[tuple[IpAddress, str]]) -> Why | None:
         address, mac = neighbour.address, neighbour.mac
@@ -163,7 +155,7 @@ class _Planner:
             return ("it goes to the fabric, not to a pod",)
         if why := self._owner(address, {mac}):
             return why
-        is_gone = (address, mac) in stale or mac in self._dead_macs[address]
+        is_gone = (address, mac) in stale or mac in self._dead_macs(address)
         return None if is_gone else ("nothing shows that azure-vnet made it",)
 
     def _why_address_stays(self, address: IpAddress) -> Why | None:
@@ -174,24 +166,27 @@ class _Planner:
         return ("it is the gateway of a route",) if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
-        """Return why a pod or the node has, or may have, an address and one of some MACs.
+        """Return why an address with one of these MACs is, or may be, in use by a pod or the node.
 
-        If no MACs are given, they are unknown. Return None if nothing has them.
+        An empty set means that the MAC is unknown. Return None if the address isn't in use.
         """
         if held := sorted(macs & self._holders.keys()):
             return self._holders[held[0]]
-        for endpoint in self._alive_at[address]:
-            if not macs or endpoint.mac is None or endpoint.mac in macs:
+        for endpoint in self._alive:
+            if address in endpoint.addresses and (not macs or endpoint.mac is None or endpoint.mac in macs):
                 return "azure-vnet serves it, and its interface is there", endpoint.interface
-        is_known_dead = bool(macs) and macs <= self._dead_macs[address]
+        is_known_dead = bool(macs) and macs <= self._dead_macs(address)
         if is_known_dead or not self._unreadable:
             return None
         return "nothing shows what is behind an interface: this may belong to its pod", self._unreadable[-1]
 
+    def _dead_macs(self, address: IpAddress) -> set[str | None]:
+        return {endpoint.mac for endpoint in self._dead if address in endpoint.addresses}
+
 
 def _place(item: Item) -> tuple[bool, int, int, str]:
-    """Return a sort key that puts rules before neighbours and orders each kind by address.
+    """Return a sort key: rules before neighbours, each ordered by address.
 
-    It doesn't depend on the order of the input.
+    The key is independent of the input order.
     """
     return item.kind == "neighbour", item.address.version, int(item.address), str(item.what)

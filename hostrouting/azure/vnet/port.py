@@ -1,4 +1,4 @@
-"""The port of the clean-up after azure-vnet, which defines what it needs from a node's bridge."""
+"""The protocol for access to a node's bridge, and the state that it returns."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import Protocol
 
 import attrs
 
-from hostrouting.model.parsing import IpAddress
+from hostrouting.model.family import IpAddress
 
 
 @attrs.frozen
 class Interface:
-    """A network interface; MACs are given as six pairs of lower-case digits.
+    """A network interface. MACs are six lower-case hex pairs.
 
     Args:
         name: the interface's name.
-        mac: the interface's MAC, or an empty string if it has none.
-        master: the bridge of which it is a port, if any.
-        far_mac: the MAC of a veth pair's other end, in any namespace, or None if there is none or it can't be read.
-        seen_macs: the MACs from which the bridge has seen frames behind the interface; the bridge forgets a silent MAC
-            after a while.
+        mac: the interface's MAC, or an empty string.
+        master: the interface's master, such as a bridge, or None.
+        far_mac: the veth peer's MAC, in any namespace, or None if there is no peer or it can't be read.
+        seen_macs: the MACs that the bridge has learned on the interface; entries of silent MACs expire.
     """
 
     name: str
@@ -32,12 +31,12 @@ class Interface:
 
 @attrs.frozen
 class Neighbour:
-    """A permanent entry of the ARP or neighbour cache, ip-neighbour(8), that no daemon has learned or manages.
+    """A permanent ARP or NDP entry, see ip-neighbour(8), excluding managed and externally learned ones.
 
     Args:
         dev: the interface.
         address: the neighbour's IP address.
-        mac: the neighbour's MAC, as six pairs of lower-case digits.
+        mac: the neighbour's MAC, as six lower-case hex pairs.
     """
 
     dev: str
@@ -50,14 +49,14 @@ class Neighbour:
 
 @attrs.frozen
 class NodeState:
-    """A node's state at one moment.
+    """A snapshot of a node's state.
 
     Args:
-        rules: the lines with which ebtables-save adds rules (``-A ...``) to table nat, in order, including duplicates.
+        rules: the ``-A ...`` lines from ebtables-save for table nat, in order, including duplicates.
         interfaces: all interfaces.
         gateways: the gateways of all IPv4 routes.
         neighbours: the bridge's neighbours.
-        notes: what couldn't be read, one sentence each.
+        notes: messages about anything that couldn't be read.
     """
 
     rules: tuple[str, ...] = ()
@@ -68,23 +67,23 @@ class NodeState:
 
 
 class BridgeNode(Protocol):
-    """A node that azure-vnet may have used; every method that fails raises ``AzureVnetError`` or ``RouteError``."""
+    """A node's bridge. All methods raise ``AzureVnetError`` or ``RouteError`` on failure."""
 
     def look(self, bridge: str) -> NodeState:
-        """Return everything that a plan needs, except files.
+        """Return the state needed for a plan, except for files.
 
-        The interfaces are read last. azure-vnet creates a pod's veth pair before anything else, so if anything of a pod
-        is seen, its pair is seen too.
+        The interfaces must be read last. A pod's veth pair is created before anything else, so if a rule or neighbour
+        is in the result, its pod's interface is too.
 
         Args:
-            bridge: the bridge whose neighbours to read; if there is no such bridge, there are no neighbours.
+            bridge: the bridge to read neighbours from; a missing bridge has none.
         """
 
     def remove_rules(self, rules: Sequence[str]) -> None:
-        """Delete rules of ebtables' nat table, given in their saved form, in one transaction.
+        """Delete rules, given in ebtables-save format, from ebtables' nat table in a single transaction.
 
-        If a rule is missing, none is deleted.
+        If any rule is missing, none are deleted.
         """
 
     def remove_neighbours(self, neighbours: Sequence[Neighbour]) -> None:
-        """Delete neighbours, and ignore those that don't exist."""
+        """Delete neighbours; missing ones are ignored."""

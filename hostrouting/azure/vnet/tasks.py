@@ -1,7 +1,7 @@
-"""The task RemoveStaleAzureVnet, in the steps read -> plan (pure) -> remove.
+"""The task RemoveStaleAzureVnet. Its steps are: read -> plan (pure) -> remove.
 
-If a crash interrupts a run, the next run finishes its work. For this, neighbours are removed before the rules that show
-to which pods they belong.
+After a crash, the next run completes the removal. Neighbours are therefore removed before the rules that identify their
+pods.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
 from phases import CancelScope
 
-# The file in which azure-vnet lists the pods that it serves.
+# azure-vnet's state file, which lists the pods that it serves.
 STATE_FILE = "/var/run/azure-vnet.json"
-# Since v1.4.15, azure-vnet holds this lock with flock(2) as long as it runs.
+# Since v1.4.15, azure-vnet holds this flock(2) lock while it runs.
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
 
 
 def plan_stale(config: HostNetworking, host: Host, *, node: BridgeNode | None = None) -> AzureVnetReport:
-    """Plan for the host's current state, without changing anything or waiting.
+    """Plan the clean-up for the host's current state, without changing anything or blocking.
 
     Args:
-        config: the config of the clean-up.
-        host: the host, which must not be an image.
-        node: the host's bridge; by default that of this kernel.
+        config: the Azure config.
+        host: the host; images aren't supported.
+        node: the host's bridge; this host's by default.
 
     Returns:
-        The planned removals and the items that stay; empty if the config asks for no clean-up.
+        The items to remove and to keep; empty if the clean-up isn't configured.
 
     Raises:
-        AzureVnetError: the node can't be read, azure-vnet's state can't be understood, or there is no kernel.
+        AzureVnetError: the node can't be read, azure-vnet's state is malformed, or the host is an image.
         FileError: azure-vnet's state can't be read.
     """
     stale = config.stale_azure_vnet
@@ -63,9 +63,9 @@ class RemoveStaleAzureVnet:
     """Remove azure-vnet's leftovers for pods that it no longer serves, and nothing else.
 
     Args:
-        config: the config of the clean-up. Without ``staleAzureVnet`` nothing is done.
-        host: the host to work on; by default this host.
-        node: the host's bridge; by default that of this kernel, through ebtables and netlink.
+        config: the Azure config. Without ``staleAzureVnet``, the task is a no-op.
+        host: the host to operate on; the local host by default.
+        node: the host's bridge; a ``LinuxBridgeNode`` by default.
     """
 
     name = "remove-stale-azure-vnet"
@@ -75,15 +75,14 @@ class RemoveStaleAzureVnet:
     node: BridgeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> AzureVnetReport:
-        """Remove the neighbours and then the rules, and check that they are gone.
+        """Remove the neighbours and then the rules, and verify the removal.
 
         Returns:
-            The items that were removed and the items that stay, each with its reason.
+            The removed and kept items, each with a reason.
 
         Raises:
-            AzureVnetError: something can't be read or removed. Everything that was removed so far was stale, and a
-                later run continues from there.
-            FileError: hostrouting's own lock or azure-vnet's can't be taken, or azure-vnet's state can't be read.
+            AzureVnetError: the clean-up failed. Only stale items have been removed; run the task again to resume.
+            FileError: hostrouting's or azure-vnet's lock can't be acquired, or azure-vnet's state can't be read.
         """
         stale = self.config.stale_azure_vnet
         if stale is None:
@@ -91,16 +90,15 @@ class RemoveStaleAzureVnet:
         host = self.host or Host()
         node = _node(host, self.node)
         theirs = host.layout.of(LOCK_FILE)
-        # If the lock's folder is missing, no azure-vnet that uses this lock has run since boot, so the folder isn't
-        # created. If an older azure-vnet is setting up a pod, the pod's veth pair shows it.
+        # A missing lock directory means that no azure-vnet version with locking has run since boot, so no lock is
+        # needed. If an older version is setting up a pod, its veth pair already exists.
         kept_out = locked(theirs, scope, seconds=stale.lock_wait_seconds) if theirs.parent.is_dir() else nullcontext()
         with locked(host.layout.lock, scope), kept_out:
             plan = plan_stale(self.config, host, node=node)
             scope.check()
             neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
             rules = [item.what for item in plan.removed if isinstance(item.what, str)]
-            # The rules are removed last. If this process ends before that, they still show to which pods the neighbours
-            # belong.
+            # The rules are removed last: if the process dies before that, they still identify the neighbours' pods.
             node.remove_neighbours(neighbours)
             try:
                 if rules:

@@ -12,18 +12,24 @@ readonly MANIFEST=/etc/hostrouting/installed.json
 readonly LIST=/etc/hostrouting/gate.list
 readonly STAGES=/etc/hostrouting/stages
 readonly RUN_SECONDS=660
+readonly CONSUMER=@CONSUMER@
+# MODE SHA256 PATH of each file, in writing order. The drop-ins come last, because they close the gate.
+FILES=$(cat <<'FILES'
+@FILES@
+FILES
+)
 
 say() { printf '%s\n' "$@"; }
 complain() { printf '%s\n' "$@" >&2; }
 die() { complain "${0##*/}: $1" && exit "${2:-1}"; }
-# What is written before it is renamed; what a kill leaves of it every later run removes.
+# Prints the temporary path for a new file. If a run is killed, the next run removes it.
 new_of() { say "${1%/*}/.${1##*/}.hostrouting-new"; }
 is_there() { [ -e "$1" ] || [ -L "$1" ]; }
-# sd_booted(3); what runs in a chroot, with or without the /run of this machine, installs for a later boot.
+# As sd_booted(3), but false in a chroot, even with the /run of this machine. A chroot installs for a later boot.
 is_running() { [ -d /run/systemd/system ] && [ /proc/1/root -ef / ]; }
 reload() { ! is_running || systemctl daemon-reload; }
 
-# What a manifest names of its parts, and what ours does: the gate's own files aren't part of one.
+# The files of the installed parts, and those of ours. The gate's own files don't belong to any part.
 installed_files() { sed -n 's/^  "parts": //p' "$1" | grep -o '"/etc/[^"]*"' | tr -d '"' | sort -u; }
 rendered_files() {
   local path
@@ -38,7 +44,7 @@ units() {
   done <<<"$FILES"
 }
 folders_of() { sed -n 's/^  "folders": //p' "$1" | grep -o '/[^"]*' || true; }
-# Of FOLDERS and our own those that are empty; a chroot may have no /dev/null for what is said of others.
+# Removes the empty ones among FOLDERS and our own. Doesn't hide errors, because a chroot may lack /dev/null.
 take_folders() {
   local folder
   while read -r folder; do
@@ -46,7 +52,7 @@ take_folders() {
   done <<<"$(sort -r <<<"$FOLDERS"$'\n/etc/hostrouting')"
 }
 
-# Those of the consumer that systemd may start; of a template also one that doesn't exist, which shows what each would get.
+# Prints the consumer's units that systemd may start. For a template, adds a fictitious instance to show its settings.
 instances() {
   local name
   is_running || return 0
@@ -59,6 +65,7 @@ instances() {
 
 # Takes the lock of a whole run, and refuses what isn't ours to change.
 begin() {
+  [ $# -eq 0 ] || die "usage: ${0##*/}" 64
   [ "$EUID" -eq 0 ] || die "only root may do this" 77
   [ ! -d /run/systemd/system ] || [ ! -d /proc/1 ] || [ -e /proc/1/root ] ||
     die "can't see whether this is a chroot: root may not look at /proc/1/root" 77

@@ -48,7 +48,7 @@ list() {
   for ((left = ATTEMPTS; left; left--)); do
     LISTED=$(
       [ $# -eq 1 ] || exec > >("$2")
-      exec ip -4 -N -o -batch - <<<"$1" 2>"$ERRORS.listing"
+      exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$ERRORS.listing"
     )
     status=$?
     read -r -d '' error <"$ERRORS.listing"
@@ -77,7 +77,7 @@ take_lock() {
 nap() {
   local limit=1
   if [ -z "$MONITOR" ]; then
-    exec 8< <(exec ip -4 -o monitor link address route 2>/dev/null 9>&-)
+    exec 8< <(exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-)
     MONITOR=$!
     # It would live on in the control group of the machine.
     trap 'kill "$MONITOR" 2>/dev/null' EXIT
@@ -109,14 +109,6 @@ keep_trying() {
   done
 }
 
-# Whether this is in the host's network namespace; if not, sets WHY.
-is_on_host() {
-  [ ! /proc/self/ns/net -ef /proc/1/ns/net ] || return 0
-  WHY='this unit has a network namespace of its own; the host is not seen from there'
-  [ -e /proc/1/ns/net ] || WHY="can't tell whether this is the host's network namespace; run as root"
-  return 1
-}
-
 # Whether every start is let through unchecked; if so, sets WHY.
 is_glass_broken() {
   local words
@@ -146,12 +138,4 @@ has_trial() {
   [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]
 }
 
-# Whether a trial is over though it stands, and no process is about to confirm it: a new userspace has no timer for it.
-is_overdue() {
-  local text
-  { [ -e "$TRIAL" ] && text=$(<"$TRIAL"); } 2>/dev/null || return
-  look_at_time
-  [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
-}
-
-ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS
+FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS

@@ -24,12 +24,12 @@ readonly PASS_SECONDS=1
 readonly KEPT_SECONDS=60
 # systemd gives up for good after 5 starts in 10 s: a gate that looks this long is tried for ever.
 readonly HOLD_SECONDS=3
-# So often a hold says what is new at once, and then once a minute.
+# A hold prints this many messages at once.
 readonly TELLS_MAX=20
 # A look, with a second to end what hangs and one to say so: 20.
 readonly ALL_SECONDS=18
 
-# tell NAME WORDS: says nothing twice in a row; what changes again and again, as routes that flap do, only now and then.
+# tell NAME WORDS: prints a message unless it repeats the last one of NAME. Routes that flap get a message a minute.
 tell() {
   [ "${TOLD[$1]-}" != "$2" ] || return 0
   TOLD[$1]=$2
@@ -82,6 +82,14 @@ has_passed() {
   read_list
   [ -n "$when" ] && [ "$steps" = "$STEPS"$'\n' ] && [ $((NOW - when)) -le $(($1 * 100)) ]
 } 2>/dev/null
+
+# Whether this is in the host's network namespace; if not, sets WHY.
+is_on_host() {
+  [ ! /proc/self/ns/net -ef /proc/1/ns/net ] || return 0
+  WHY='this unit has a network namespace of its own; the host is not seen from there'
+  [ -e /proc/1/ns/net ] || WHY="can't tell whether this is the host's network namespace; run as root"
+  return 1
+}
 
 leave_open() {
   IS_OPEN=yes
@@ -195,8 +203,9 @@ look() {
   done
 }
 
-TELLS=0 TOLD_AT=0 IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK='' HELD_BY=''
+IS_OPEN='' STEPS='' SEEN='' SCRIPT='' HOW='' ELSEWHERE='' TIMEOUT='' FAILED='' TOOK='' HELD_BY=''
 declare -A TOLD=()
+TELLS=0 TOLD_AT=0
 # systemd takes a process of most services that ends by one of these for one that succeeds. SIGINT is lost to a bash that
 # waits for what $(...) runs, so it is to all of it.
 trap 'exit 255' HUP PIPE TERM

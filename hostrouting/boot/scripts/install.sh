@@ -10,13 +10,6 @@
 
 @BUNDLE@
 
-readonly CONSUMER=@CONSUMER@
-# MODE SHA256 PATH of each file, in the order in which they are written: the drop-ins, which shut the gate, are the last.
-FILES=$(cat <<'FILES'
-@FILES@
-FILES
-)
-
 # keep PATH: what is there now comes back if this fails.
 keep() {
   [[ " ${CHANGED[*]} " != *" $1 "* ]] || return 0
@@ -114,8 +107,7 @@ finish() {
 
 HERE=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 CHANGED=() FOLDERS='' IS_DONE=''
-[ $# -eq 0 ] || die "usage: ${0##*/}" 64
-begin
+begin "$@"
 for link in "$UNITS"/*.service.{requires,wants}/{static-routes,check-route-overlap}.service; do
   ! is_there "$link" || die "$link is the Go package's: systemctl disable its units first, or run hostrouting apply"
 done

@@ -5,13 +5,8 @@
 
 @BUNDLE@
 
-readonly CONSUMER=@CONSUMER@
 # As long as a gate takes at most would be 20 s; one that begins now admits at once.
 readonly START_SECONDS=15
-FILES=$(cat <<'FILES'
-@FILES@
-FILES
-)
 
 # take FILE...: removes what is there of these, and says it.
 take() {
@@ -49,24 +44,26 @@ wait_for_starts() {
   done
 }
 
-# Ours in table main are known by their protocol.
+# Removes our routes from table main. Their protocol identifies them, and the kernel compares it for each hop.
 take_routes() {
-  local routes route
+  local family routes route
   exec 9>>"$RUN_DIR/lock"
   flock -w 60 9 || die "another run has held $RUN_DIR/lock for 60 s"
-  routes=$(ip -4 -N -o route show table main proto 217)
-  while read -r route; do
-    [[ $route == [0-9]* ]] || continue
-    ip -4 route flush table main proto 217 exact "${route%% *}"
-    say "removed $route"
-    IS_CHANGED=yes
-  done <<<"$routes"
+  for family in 4 6; do
+    routes=$(ip "-$family" -N -o route show table main proto 217)
+    while read -r route; do
+      [[ ${route%% *} == *[.:]* ]] || continue
+      # For IPv6, ip complains if another program's hop stays in our route.
+      ip "-$family" route flush table main proto 217 exact "${route%% *}" 2>/dev/null || [ "$family" = 6 ]
+      say "removed $route"
+      IS_CHANGED=yes
+    done <<<"$routes"
+  done
   exec 9>&-
 }
 
 IS_CHANGED=''
-[ $# -eq 0 ] || die "usage: ${0##*/}" 64
-begin
+begin "$@"
 FOLDERS=''
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
 take "$LIST"

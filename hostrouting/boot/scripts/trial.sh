@@ -10,53 +10,76 @@
 @COMMON@
 
 readonly UNTIL=@UNTIL@
+readonly FAMILIES=@FAMILIES@
 readonly RUN_LOCK=$RUN_DIR/run.lock
 readonly PYTHON=@PYTHON@
 
 # Prints "done", what it changes, and what ip refuses. A signal to all processes of a unit ends it as little as ip.
 think() {
   trap '' HUP INT TERM
-  exec awk -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED"
+  exec awk -v family="$FAMILY" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED"
 } 3<<'AWK' 4<<'ROUTES'
 @ROUTES_AWK@
 
-section == "saved" {
+@HOPS_AWK@
+
+section == "saved" && !index($1, ":") == (family == 4) {
   parse($0)
   saved[++saves] = key()
-  before[key()] = command(to, class)
+  saved_to[saves] = to
+  before[key()] = class
 }
 
 section == "kernel" {
   parse($0)
-  if (proto_of[class] == 217 && to != "0.0.0.0/0") {
+  if (proto_of[class] == 217 && to != ANYWHERE) {
     there[++theres] = key()
-    now[key()] = command(to, class)
+    there_to[theres] = to
+    now[key()] = class
   }
 }
 
 function key() {
-  return to " " metric_of[class] (is_for_tos[class] ? class : "")
+  return to " " metric_of[class] (is_for_tos[class] || class ~ / from / ? class : "")
 }
 
-# One that differs goes and comes at once: replace would take what another program has put in its place.
+function change(step, words, words_back) {
+  commands[++changes] = "route " words
+}
+
+# In IPv4, a route that differs is deleted and added: replace would overwrite another program's route that took its place.
+function put_back(some, present,    h) {
+  if (family == 4 && command(looked_at, present) != command(looked_at, some)) {
+    if (present != "")
+      change(0, "del " command(looked_at, present))
+    change(0, "add " command(looked_at, some))
+  }
+  else if (family == 6 && present != "")
+    exchange(present, some)
+  else if (family == 6)
+    for (h = 1; h <= hops_of(some); h++)
+      change(0, single(looked_at, h))
+}
+
 END {
-  for (i = 1; i <= saves; i++)
-    if (!(saved[i] in now))
-      commands[++changes] = "route add " before[saved[i]]
-    else if (now[saved[i]] != before[saved[i]]) {
-      commands[++changes] = "route del " now[saved[i]]
-      commands[++changes] = "route add " before[saved[i]]
-    }
+  for (i = 1; i <= saves; i++) {
+    looked_at = saved_to[i]
+    put_back(before[saved[i]], saved[i] in now ? now[saved[i]] : "")
+  }
   for (i = 1; i <= theres; i++)
-    if (!(there[i] in before))
-      commands[++changes] = "route del " now[there[i]]
+    if (!(there[i] in before) && family == 4)
+      change(0, "del " command(there_to[i], now[there[i]]))
+    else if (!(there[i] in before))
+      for (h = hops_of(now[there[i]]); h >= 1; h--)
+        remove_hop(0, there_to[i], h)
   if (changes)
     run(commands, changes, "-force")
   if (changes && !has_run)
     exit 1
   print "done"
   for (i = 1; i <= changes; i++)
-    print "ip " commands[i] (i in failed ? ": failed: " failed[i] : "")
+    # A hop that is gone, or is another program's, needs no deletion, and one that is there no addition.
+    print "ip " commands[i] (i in failed && !(family == 6 && failed[i] ~ /: (No such process|File exists)$/) ? ": failed: " failed[i] : "")
 }
 AWK
 ==saved
@@ -66,19 +89,25 @@ ROUTES
 
 # Fails and sets MESSAGE where it has to be tried again.
 attempt() {
+  local answer
   take_lock || return
   [[ $(<"$TRIAL") == *"\"$UNTIL\""* ]] 2>/dev/null || return 0
-  list 'route show table main' || return
-  MESSAGE='awk ended without an answer'
-  DONE=$(think) && [[ $DONE == done* ]] || return
+  DONE=''
+  for FAMILY in $FAMILIES; do
+    list 'route show table main' || return
+    MESSAGE='awk ended without an answer'
+    answer=$(think) && [[ $answer == done* ]] || return
+    DONE+=${DONE:+${answer#done}} DONE=${DONE:-$answer}
+  done
   rm -f "$TRIAL"
   say "the trial of routes until $UNTIL has ended; they are as before" "${DONE#done}"
 }
 
 # Who confirms a trial holds the other lock all the while. If that is free, it was killed: what it began is a trial again.
 take_back_confirm() {
+  [ -e "$CONFIRMED" ] || return 0
   MESSAGE="hostrouting confirm, which holds $RUN_LOCK, hasn't ended within $LOCK_LIMIT s"
-  [ ! -e "$CONFIRMED" ] || { exec 8>>"$RUN_LOCK" && flock -w "$LOCK_LIMIT" 8; } || return
+  { exec 8>>"$RUN_LOCK" && flock ${IS_GATE:+-w "$LOCK_LIMIT"} 8; } || return
   [ ! -e "$CONFIRMED" ] || mv -f "$CONFIRMED" "$TRIAL"
   exec 8>&-
 }
@@ -101,11 +130,9 @@ case $#:${1-} in
 esac
 end_trial
 if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
-  # Who confirms it holds this other lock. If that one was killed, what was begun is done; or else undone.
-  exec 8>>"$RUN_LOCK" && flock 8
-  [ -e "$CONFIRMED" ] || exit 0
-  mv -f "$CONFIRMED" "$TRIAL"
-  exec 8>&-
+  # If the confirming process was killed, finish what it began. If that fails, end the trial.
+  take_back_confirm
+  [ -e "$TRIAL" ] || exit 0
   "$PYTHON" -I -m hostrouting confirm
   end_trial
 fi

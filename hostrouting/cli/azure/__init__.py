@@ -1,1 +1,1 @@
-"""The Azure plug-in's own commands, and its part in other commands."""
+"""The Azure plug-in's commands and its hooks in other commands."""

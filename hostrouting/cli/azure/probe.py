@@ -23,13 +23,13 @@ from hostrouting.model.text import clean
 
 
 def apply(options: argparse.Namespace, host: Host) -> int:
-    """Rewrite the probes, now and at every boot.
+    """Rewrite the health probes, now and at every boot.
 
     The command loads the rules in one nftables transaction. It also adds a route to the rewritten address, so that the
-    host's own answers find their way back even if the default route changes. It installs a unit that loads the rules
-    before the node starts at every boot. If nftables.service or nftables-flush.service flushes the ruleset, the rules
-    are restored at once. A second run loads the same rules again, which loses no probe. If the command fails, it undoes
-    its changes.
+    host's own replies still reach the balancer if the default route changes. It installs a unit that loads the rules at
+    every boot before the node starts. If nftables.service or nftables-flush.service flushes the ruleset, the rules are
+    restored immediately. Running the command again reloads the same rules without losing a probe. If the command fails,
+    it rolls back its changes.
 
       hostrouting lb-probe apply /etc/aks-flex-node/config.json
       hostrouting lb-probe apply --root /mnt/image config.json      takes effect at the image's first boot
@@ -42,10 +42,10 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 
 
 def plan(options: argparse.Namespace, host: Host) -> int:
-    """Show what apply would change, and change nothing.
+    """Show what apply would change, without changing anything.
 
-    The command shows the rules and the route, files as diffs, and units. It exits with 2 if there is anything to
-    change, and with 0 if not.
+    The command shows changes to the rules, the route, files (as diffs) and units. It exits with 2 if anything would
+    change, and with 0 otherwise.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
@@ -54,10 +54,10 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
-    """Remove everything that was installed for probes.
+    """Remove everything that lb-probe apply installed.
 
-    The command removes rules, route, files and units, and needs no config. hostrouting remove does the same, and
-    removes everything else too.
+    The command removes the rules, the route, the files and the units. It needs no config. hostrouting remove includes
+    this and removes everything else too.
     """
     result = run_task(RemoveLoadBalancerProbe(host=host))
     say_as_asked(options, result.to_json, lambda: report_text(result))
@@ -71,7 +71,7 @@ _TABLE = f"nftables table ip6 {TABLE}"
 
 
 def plan_text(plan: ProbeReport) -> str:
-    """Return the planned changes of rules, route, files and units, one line each; files are shown as diffs."""
+    """Return the planned changes to the rules, the route, files (as diffs) and units."""
     lines = _about(plan)
     if plan.rules is not None:
         lines.append(good(f"+ {_TABLE}") if plan.rules == "loaded" else bad(f"- {_TABLE}"))
@@ -80,7 +80,7 @@ def plan_text(plan: ProbeReport) -> str:
 
 
 def report_text(report: ProbeReport) -> str:
-    """Return the changes made for the probes, one line each, or a single line if nothing changed."""
+    """Return one line per change, or a single line if nothing changed."""
     lines = _about(report)
     if report.rules is not None:
         lines.append(good(f"{_TABLE}: {report.rules}"))

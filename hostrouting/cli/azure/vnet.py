@@ -1,4 +1,4 @@
-"""Run ``hostrouting azure-vnet`` and print each object with the reason for its fate."""
+"""Run ``hostrouting azure-vnet`` and print why each object is removed or kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostrouting.model.text import clean
 
 
 def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
-    """Read the config; a config without CIDRs is an error, because the command only touches objects inside of them."""
+    """Read the config. CIDRs are mandatory, because the command only touches objects inside them."""
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     if config.stale_azure_vnet is None:
         raise ConfigError(
@@ -29,10 +29,10 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
 
 
 def plan(options: argparse.Namespace, host: Host) -> int:
-    """List what would be removed, and why; change nothing.
+    """List what would be removed and why, without changing anything.
 
-    The command lists each rule and neighbour that it would remove, and each similar object that would stay, with the
-    reason. It takes no lock. It exits with 2 if there is anything to remove, and with 0 if not.
+    The command lists each rule and neighbour that it would remove, and each similar object that it would keep, with the
+    reason. It takes no lock. It exits with 2 if anything would be removed, and with 0 otherwise.
     """
     plan = plan_stale(_load(options, host), host)
     say_as_asked(options, plan.to_json, lambda: report_text(plan, "would go"))
@@ -40,11 +40,11 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 
 
 def remove(options: argparse.Namespace, host: Host) -> int:
-    """Remove what azure-vnet has left, and nothing else.
+    """Remove azure-vnet's leftovers, and nothing else.
 
-    The command takes azure-vnet's own lock. It removes the stale neighbours first, and then all stale rules in one
-    transaction. A second run finds nothing to remove. If another program changes the rules at the same time, the
-    command removes no rules and says so. Run it again then.
+    The command holds azure-vnet's own lock. It removes the stale neighbours first and then all stale rules in one
+    transaction. A second run is a no-op. If another program changes the rules at the same time, the command removes no
+    rules and reports this. In that case, run it again.
 
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json
@@ -58,11 +58,11 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
 
 def report_text(about: AzureVnetReport, goes: str = "removed") -> str:
-    """Return the removals and what stays, grouped by reason, or a single line if there is neither.
+    """Return the removed and kept objects, grouped by reason, or a single line if there are none.
 
     Args:
         about: the plan or report of the clean-up.
-        goes: what to call a removal, such as "would go" in a plan.
+        goes: the label for removals, such as "would go" in a plan.
     """
     going = about.removed
     lines = [*_lines(goes, "-", bad, going), *_lines("stays", "=", dim, about.kept)]
@@ -91,7 +91,7 @@ def _lines(word: str, mark: str, paint: Callable[[str], str], items: Sequence[It
 
 
 def _rest(item: Item) -> str:
-    """Return what to print about an item after its address."""
+    """Return the details to print after an item's address."""
     behind = "" if item.interface is None else f"  ({item.interface})"
     if isinstance(item.what, Neighbour):
         return f"dev {item.what.dev} {item.what.mac} PERMANENT{behind}"

@@ -1,4 +1,4 @@
-"""Model links, their addresses and the resulting routes, as in net/ipv4/devinet.c and fib_frontend.c."""
+"""Links, their addresses and the resulting routes, modelled on net/ipv4/devinet.c and fib_frontend.c."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hostrouting.kernel._memory.semantics import (
 )
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import Address
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 
@@ -35,7 +36,7 @@ def add_device(net: Net, dev: Device) -> None:
     if dev.name in net.devices:
         raise NetlinkError(errnos.EEXIST, f"there is an interface named {dev.name!r}")
     net.devices[dev.name] = dev
-    net.tell()
+    net.changes += 1
 
 
 def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
@@ -43,13 +44,13 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
     if dev.is_up == is_up:
         return
     dev.is_up = is_up
-    net.tell()
+    net.changes += 1
     if not is_up:
         fib_sync_down_dev(net, dev)
         nexthop_flush_dev(net, dev)
         return
     if dev.name == LOOPBACK:
-        # inetdev_event gives lo its address unless it already has it.
+        # inetdev_event assigns 127.0.0.1/8 to lo unless it already has that address.
         with contextlib.suppress(NetlinkError):
             inet_insert_ifa(net, dev, Address(LOOPBACK, IPv4Address("127.0.0.1"), 8, scope=Scope.HOST))
     for ifa in dev.addresses:
@@ -58,11 +59,11 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
 
 
 def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
-    """Plug or unplug the cable, which a device that is down doesn't notice (linkwatch_do_dev)."""
+    """Plug or unplug the cable. This has no effect on routes while the device is down (linkwatch_do_dev)."""
     if dev.is_plugged == is_plugged:
         return
     dev.is_plugged = is_plugged
-    net.tell()
+    net.changes += 1
     if is_plugged:
         fib_sync_up(net, dev, revive=False)
     elif dev.is_up:
@@ -71,7 +72,7 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
 
 
 def delete_device(net: Net, dev: Device) -> None:
-    """Unregister a device, which goes down and loses its addresses one by one and then its remaining routes.
+    """Unregister a device: set it down, delete its addresses one by one, then delete its remaining routes.
 
     Raises:
         NetlinkError: EOPNOTSUPP for the loopback.
@@ -86,14 +87,14 @@ def delete_device(net: Net, dev: Device) -> None:
     for other in net.devices.values():
         if other.master == dev.name:
             other.master = None
-    net.tell()
+    net.changes += 1
 
 
 # --- addresses ---------------------------------------------------------------------------------------------------
 
 
 def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
-    """Give a device an address, which is secondary if the device has another address in the same subnet.
+    """Add an address to a device. It is secondary if the device already has an address in that subnet.
 
     The address 0.0.0.0 is silently ignored.
 
@@ -113,14 +114,15 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
                 raise NetlinkError(errnos.EINVAL, "ipv4: Invalid scope value")
             ifa = attrs.evolve(ifa, is_secondary=True)
     dev.addresses.insert(len(dev.addresses) if ifa.is_secondary else position, ifa)
-    net.tell()
+    net.changes += 1
     _fib_addr_added(net, dev, ifa)
 
 
-def inet_del_ifa(net: Net, dev: Device, local: IPv4Address, length: int) -> None:
-    """Remove the first matching address of a device.
+def inet_del_ifa(net: Net, dev: Device, local: IpAddress, length: int) -> None:
+    """Remove the first matching address from a device.
 
-    If it is primary, its secondary addresses are removed too, or the first of them replaces it.
+    If it is primary, its secondary addresses are removed too, unless promote_secondaries is set. The first secondary
+    address then becomes primary.
 
     Raises:
         NetlinkError: EADDRNOTAVAIL.
@@ -133,7 +135,7 @@ def inet_del_ifa(net: Net, dev: Device, local: IPv4Address, length: int) -> None
 
 
 def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_secondaries: bool) -> None:
-    net.tell()
+    net.changes += 1
     promoted: Address | None = None
     siblings: list[Address] = []
     if not ifa.is_secondary and not keeps_secondaries:
@@ -141,7 +143,7 @@ def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_
         siblings = [other for other in after if other.is_secondary and other.network == ifa.network]
         if promotes and siblings:
             promoted = siblings[0]
-            # This happens while all addresses still exist. Their routes are added again with the new source.
+            # All addresses still exist at this point. The routes are re-added below with the new source address.
             for other in siblings:
                 _fib_del_ifaddr(net, dev, other, ifa)
         else:
@@ -161,8 +163,8 @@ def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_
 
 
 def _promote(dev: Device, promoted: Address, primary: Address, scope: int, position: int) -> None:
-    """Move a promoted address after the last primary one that follows the removed address."""
-    # If only the removed address came before the promoted one, that one stays where it is (prev_prom is NULL).
+    """Move a promoted address behind the last primary address that follows the removed one."""
+    # If the promoted address directly followed the removed one, it stays in place (prev_prom is NULL).
     stays = dev.addresses[position] == promoted
     dev.addresses.remove(promoted)
     for there, other in enumerate(dev.addresses[position:], start=position + 1):
@@ -175,14 +177,14 @@ def _promote(dev: Device, promoted: Address, primary: Address, scope: int, posit
 
 
 def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
-    """Return the local route of an address and, if it has them, the connected and broadcast routes."""
+    """Return an address's local route, plus its connected and broadcast routes, if any."""
     of_subnet = (other for other in dev.addresses if other.network == ifa.network)
     primary = next(of_subnet, None) if ifa.is_secondary else ifa
     if primary is None:
         return {}
     routes = {"local": _own_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
     first = ifa.network.network_address
-    # ipv4_is_zeronet now means only 0.0.0.0, and no longer 0/8.
+    # In current kernels, ipv4_is_zeronet matches only 0.0.0.0, not all of 0/8.
     if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):
         return routes
     if ifa.has_prefix_route:
@@ -194,7 +196,7 @@ def _routes_of(dev: Device, ifa: Address) -> dict[str, Route]:
     return routes
 
 
-def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IPv4Network, metric: int = 0) -> Route:
+def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IpNetwork, metric: int = 0) -> Route:
     """Return a route that the kernel creates for an address (fib_magic)."""
     return Route(
         destination=destination,
@@ -209,7 +211,7 @@ def _own_route(dev: Device, primary: Address, kind: RouteType, destination: IPv4
 
 
 def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
-    """Add the routes of an address, or only the local one if the device is down, and ignore refusals."""
+    """Add an address's routes, or only the local one if the device is down, ignoring errors."""
     for what, route in _routes_of(dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(NetlinkError):
@@ -217,13 +219,13 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
 
 
 def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | None = None) -> None:
-    """Delete the routes of an address that no other address needs.
+    """Delete an address's routes, except those that other addresses need.
 
     Args:
         net: the namespace.
         dev: the device.
         ifa: the address.
-        promoting: the primary address that is about to be removed while ``ifa`` stays (iprim).
+        promoting: the primary address that is being removed while ``ifa`` is kept (iprim).
     """
     others = [other for other in dev.addresses if other != ifa]
     if promoting is not None:
@@ -236,21 +238,20 @@ def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | No
     if "local" not in gone or ifa in dev.addresses:
         return
     if inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
-        # Routes in table main that have it as their source are removed, but those in other tables stay
-        # (fib_sync_down_addr).
+        # Routes in table main with this source address are removed, but not those in other tables (fib_sync_down_addr).
         net.change_entries(lambda route: None if route.source == ifa.local and route.table == Table.MAIN else route)
 
 
 def _fib_addr_added(net: Net, dev: Device, ifa: Address) -> None:
-    """Add the routes that result from a new address (fib_inetaddr_event, NETDEV_UP)."""
+    """Add the routes for a new address (fib_inetaddr_event, NETDEV_UP)."""
     _fib_add_ifaddr(net, dev, ifa)
     fib_sync_up(net, dev, revive=True)
 
 
 def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
-    """Remove the routes of a deleted address (fib_inetaddr_event, NETDEV_DOWN).
+    """Delete the routes for a deleted address (fib_inetaddr_event, NETDEV_DOWN).
 
-    If it was the last address, the routes of the device are lost too.
+    Deleting the last address also removes the device's other routes.
     """
     _fib_del_ifaddr(net, dev, ifa)
     if not dev.addresses:

@@ -1,11 +1,10 @@
-"""Model struct net and its devices, and insert, delete and dump entries as net/ipv4/fib_trie.c does."""
+"""Network namespaces (struct net) with their devices, and the FIB operations of net/ipv4/fib_trie.c."""
 
 from __future__ import annotations
 
 import errno as errnos
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from ipaddress import IPv4Address
 from itertools import chain, count
 
 import attrs
@@ -14,13 +13,14 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.model.family import IpAddress
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Route, Scope
 from hostrouting.model.rules import Rule
 
 
 class How(Enum):
-    """The ways to insert an entry whose key may be taken (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
+    """Modes for inserting an entry whose key may already exist (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -31,7 +31,7 @@ class How(Enum):
 class Device:
     """An interface (struct net_device with its in_device).
 
-    ``is_plugged`` says whether the far end of its cable is up.
+    ``is_plugged`` is true if the far end of the cable is up.
     """
 
     index: int
@@ -45,16 +45,16 @@ class Device:
 
     @property
     def has_carrier(self) -> bool:
-        """Return whether IFF_LOWER_UP is set, which requires that the device is up (veth_close)."""
+        """Return whether IFF_LOWER_UP is set. A device that is down never has a carrier (veth_close)."""
         return self.is_up and self.is_plugged
 
     def show(self) -> Link:
-        """Return the link as a dump shows it."""
+        """Convert the device to a link, as shown in dumps."""
         return Link(self.index, self.name, self.is_up, self.has_carrier, self.kind, self.hardware, self.master)
 
 
 class Net(Fib):
-    """A network namespace, in which ``changes`` counts the events that listeners would get.
+    """A network namespace in memory. ``changes`` is the number of changes so far.
 
     Args:
         promotes_secondaries: the sysctl net.ipv4.conf.all.promote_secondaries.
@@ -68,17 +68,7 @@ class Net(Fib):
         self.ignores_linkdown = ignores_linkdown
         self.devices: dict[str, Device] = {}
         self.changes = 0
-        self.listeners: list[Callable[[Route | None], None]] = []
         self.indexes = count(1)  # for devices; an index is never reused
-
-    def tell(self, entry: Route | None = None) -> None:
-        """Notify listeners that an entry has changed.
-
-        If the entry is None, a link, an address or a rule has changed.
-        """
-        self.changes += 1
-        for listen in tuple(self.listeners):
-            listen(entry)
 
     def device(self, name: str) -> Device:
         """Return a device by name.
@@ -91,32 +81,32 @@ class Net(Fib):
         return self.devices[name]
 
     def addresses(self) -> tuple[Address, ...]:
-        """Return the addresses, ordered by the index of their device."""
+        """Return all addresses, ordered by device index."""
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
     def sources(self) -> Sources:
-        """Return the current sources, which depend on the current addresses."""
+        """Return the source addresses derived from the current addresses."""
         return Sources(self.addresses())
 
-    def _rules_around(self, _: IPv4Address) -> Sequence[int]:
-        """Return all positions, because the rules may change."""
+    def _rules_around(self, _: IpAddress) -> Sequence[int]:
+        """Return all positions: the rules may change, so they aren't indexed."""
         return range(len(self.rules))
 
     def there(self, route: Route) -> list[Route]:
-        """Return the list of entries for a route's destination, which can be changed in place.
+        """Return the mutable list of entries for a route's destination.
 
-        If the table doesn't exist, the list is empty.
+        If the table doesn't exist, return a detached empty list.
         """
         networks = self.tables.get(route.table, {}).setdefault(route.destination.prefixlen, {})
         return networks.setdefault(int(route.destination.network_address), [])
 
     def change_entries(self, changed: Callable[[Route], Route | None]) -> None:
-        """Replace each entry with its changed value, or delete it if that is None (fib_flush)."""
+        """Replace each entry with the result of ``changed``, or delete it if the result is None (fib_flush)."""
         for routes in self.lists():
             routes[:] = [now for route in routes if (now := changed(route)) is not None]
 
     def lists(self) -> Iterator[list[Route]]:
-        """Return the lists of entries in all tables, one for each destination."""
+        """Return the entry lists of all tables, one per destination."""
         networks = chain.from_iterable(lengths.values() for lengths in self.tables.values())
         return chain.from_iterable(each.values() for each in networks)
 
@@ -125,18 +115,18 @@ class Net(Fib):
 
 
 def info_of(route: Route) -> tuple[object, ...]:
-    """Return the attributes that routes to different destinations may share (struct fib_info, fib_find_info)."""
+    """Return the attributes that routes to different destinations can share (struct fib_info, fib_find_info)."""
     paths = tuple(hop.path for hop in route.hops)
     return (route.type, route.table, route.protocol, route.scope, route.metric, route.source, route.mtu, paths)
 
 
 def fib_table_insert(net: Net, route: Route, how: How) -> None:
-    """Insert a route into its table, ordered by descending tos and ascending metric, after equal routes.
+    """Insert a route into its table, sorted by descending tos and ascending metric, after existing equal routes.
 
     Args:
         net: the namespace.
-        route: the route as dumps will show it.
-        how: what to do if the key is taken.
+        route: the normalized route, as shown in dumps.
+        how: what to do if the key already exists.
 
     Raises:
         NetlinkError: EEXIST.
@@ -149,18 +139,18 @@ def fib_table_insert(net: Net, route: Route, how: How) -> None:
     if same and how is How.REPLACE and not position:
         if position is None:
             there[first] = route
-            net.tell(route)
+            net.changes += 1
         return
     if position is not None or (same and how is not How.APPEND):
         raise NetlinkError(errnos.EEXIST)
     there.insert(first + len(same), route)
-    net.tell(route)
+    net.changes += 1
 
 
 def fib_table_delete(net: Net, cfg: Route) -> None:
     """Delete the first route that matches.
 
-    Metric 0, scope NOWHERE, and a missing source or missing hops match any value.
+    A metric of 0, scope NOWHERE, no source and no hops act as wildcards.
 
     Raises:
         NetlinkError: ESRCH.
@@ -175,7 +165,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
             and _fib_nh_match(cfg, route)
         ):
             there.remove(route)
-            net.tell(route)
+            net.changes += 1
             return
     raise NetlinkError(errnos.ESRCH)
 
@@ -183,7 +173,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
 def _fib_nh_match(cfg: Route, route: Route) -> bool:
     """Return whether the first hop matches.
 
-    The kernel compares only that hop if RTA_OIF or RTA_GATEWAY names a hop.
+    With RTA_OIF or RTA_GATEWAY, the kernel compares only the first hop.
     """
     if not cfg.hops or not route.hops:
         return not cfg.hops
@@ -192,10 +182,10 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
 
 
 def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
-    """Return the entries of a table, or of all tables, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
+    """Return the entries in one or all tables, in the kernel's order (inet_dump_fib, fn_trie_dump_leaf).
 
-    Tables are ordered by the low byte of their numbers. If these are equal, the newest table comes first
-    (fib_table_hash). Entries are ordered by address, with the longest prefix first.
+    Tables are ordered by the low byte of their number, with the newest first on ties (fib_table_hash). Within a table,
+    entries are ordered by address, and then longest prefix first.
     """
     newest_first = reversed([table for table in net.tables if number in (None, table)])
     return tuple(

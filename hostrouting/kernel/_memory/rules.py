@@ -1,4 +1,4 @@
-"""Add and delete policy rules as net/core/fib_rules.c and net/ipv4/fib_rules.c do."""
+"""Add and delete policy rules like net/core/fib_rules.c and net/ipv4/fib_rules.c."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAST_UID = 0xFFFFFFFE
 # IPTOS_TOS_MASK: "IPv4 currently doesn't handle high order DSCP bits correctly".
 _HIGH_DSCP = 0xFF & ~0x1E
 
-# A selector that has the same value as in this rule matches anything.
+# This rule has the default value for each selector, which matches any packet.
 _ANYTHING = Rule(0, protocol=0)
 _IPV4_SELECTORS = ("tos", "source", "destination")
 _SELECTORS = (
@@ -27,7 +27,7 @@ _SELECTORS = (
 
 
 def fib_newrule(net: Net, rule: Rule) -> None:
-    """Add a rule after those with the same preference.
+    """Add a rule after existing rules with the same preference.
 
     Raises:
         NetlinkError: EINVAL, EEXIST.
@@ -39,13 +39,13 @@ def fib_newrule(net: Net, rule: Rule) -> None:
         raise NetlinkError(errnos.EINVAL, "Invalid tos")
     net.is_merged = False
     net.rules.insert(sum(each.preference <= rule.preference for each in net.rules), rule)
-    net.tell()
+    net.changes += 1
 
 
 def fib_delrule(net: Net, rule: Rule) -> None:
     """Delete the first rule that matches.
 
-    A selector that the given rule lacks matches any value.
+    Selectors missing from ``rule`` act as wildcards.
 
     Raises:
         NetlinkError: EINVAL, ENOENT.
@@ -56,11 +56,11 @@ def fib_delrule(net: Net, rule: Rule) -> None:
         raise NetlinkError(errnos.ENOENT)
     net.is_merged = False
     net.rules.remove(found)
-    net.tell()
+    net.changes += 1
 
 
 def _fib_nl2rule(rule: Rule) -> Rule:
-    """Return a rule as dumps will show it, without selectors that select nothing.
+    """Validate a rule and return it as shown in dumps, without no-op selectors.
 
     Raises:
         NetlinkError: EINVAL.
@@ -85,7 +85,7 @@ def _fib_nl2rule(rule: Rule) -> Rule:
 
 
 def _rule_exists(there: Rule, rule: Rule) -> bool:
-    """Return whether a rule exists, ignoring ``invert`` and the target of a goto, which the kernel doesn't compare."""
+    """Return whether a rule exists. Like the kernel, ignore ``invert`` and goto targets."""
     uncompared = {name: getattr(there, name) for name in (*_IPV4_SELECTORS, "is_inverted", "goto")}
     return attrs.evolve(rule, **uncompared) == there and _selects_no_other(rule, there, _IPV4_SELECTORS)
 

@@ -1,4 +1,4 @@
-"""Check new routes, and update routes when links or addresses change, as net/ipv4/fib_semantics.c does."""
+"""Validate new routes, and update routes when links or addresses change, like net/ipv4/fib_semantics.c."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hostrouting.kernel._memory.net import Device, How, Net, fib_table_insert, i
 from hostrouting.kernel.fib import BROADCAST
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import LOOPBACK, Flow
+from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
-# The lowest scope that a type may have (fib_props).
+# The minimum scope for each route type (fib_props).
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}
 _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 
@@ -29,17 +30,17 @@ def fib_new_route(net: Net, cfg: Route, how: How) -> None:
     """Add a route (inet_rtm_newroute).
 
     Raises:
-        NetlinkError: the errors of fib_create_info and fib_table_insert.
+        NetlinkError: any errno from fib_create_info or fib_table_insert.
     """
     net.tables.setdefault(cfg.table, {})  # tables are never removed
     fib_table_insert(net, _fib_create_info(net, cfg), how)
 
 
 def _fib_create_info(net: Net, cfg: Route) -> Route:
-    """Return a route as dumps will show it.
+    """Validate a route and return it as shown in dumps.
 
     Raises:
-        NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH or the errno of a discarding type.
+        NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH, or EACCES for a prohibited gateway.
     """
     if _LEAST_SCOPE.get(cfg.type, Scope.UNIVERSE) > cfg.scope:
         raise NetlinkError(errnos.EINVAL, "Invalid scope")
@@ -57,8 +58,8 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
             raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
     mtu = min(cfg.mtu, _LARGEST_MTU) if cfg.mtu else None
     route = attrs.evolve(cfg, hops=hops, source=source, mtu=mtu)
-    # Routes with the same attributes share the state of their hops. It differs from the state of new hops only if some
-    # hops are dead and others aren't, or if hops don't track the carrier.
+    # Routes with the same attributes share one fib_info, including the hop state. The shared state differs from that of
+    # new hops only if some but not all hops are dead, or if hops don't track the carrier.
     if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
         sharing = (each.hops for there in net.lists() for each in there if info_of(each) == info_of(route))
         route = attrs.evolve(route, hops=next(sharing, hops))
@@ -80,7 +81,7 @@ def _create_hops(net: Net, cfg: Route) -> tuple[NextHop, ...]:
     return (NextHop(net.device(wanted[0].dev).name, None, wanted[0].onlink),)
 
 
-def _gateway_of(hop: NextHop) -> IPv4Address | IPv6Address | None:
+def _gateway_of(hop: NextHop) -> IpAddress | IPv6Address | None:
     # RTA_GATEWAY 0.0.0.0 means no gateway, but RTA_VIA inet6 :: is a gateway.
     return None if hop.gateway == _ANY else hop.gateway
 
@@ -88,10 +89,10 @@ def _gateway_of(hop: NextHop) -> IPv4Address | IPv6Address | None:
 def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
     dev = None if hop.dev is None else net.device(hop.dev)
     gateway = _gateway_of(hop)
-    # A weight is an attribute of RTA_MULTIPATH, so a single hop doesn't show a weight.
+    # Weights exist only in RTA_MULTIPATH, so a single hop has none.
     weight = hop.weight if len(cfg.hops) > 1 else 1
     if isinstance(gateway, IPv6Address):
-        # RTA_VIA has no room for a zone. The check of an IPv6 gateway doesn't copy the state of the carrier.
+        # RTA_VIA can't carry a zone ID. For IPv6 gateways, the kernel doesn't set RTNH_F_LINKDOWN here.
         via = IPv6Address(gateway.packed)
         return NextHop(_fib_check_nh_v6_gw(dev, via, hop).name, via, hop.onlink, weight)
     if gateway is None:
@@ -113,7 +114,7 @@ def _up(dev: Device | None) -> Device:
     return dev
 
 
-def _fib_check_onlink(net: Net, dev: Device | None, gateway: IPv4Address, scope: int) -> Device:
+def _fib_check_onlink(net: Net, dev: Device | None, gateway: IpAddress, scope: int) -> Device:
     if scope >= Scope.LINK:
         raise NetlinkError(errnos.EINVAL, "Nexthop has invalid scope")
     dev = _up(dev)
@@ -123,16 +124,16 @@ def _fib_check_onlink(net: Net, dev: Device | None, gateway: IPv4Address, scope:
 
 
 def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) -> Device:
-    """Return the device of an IPv6 gateway, as fib6_nh_init and ip6_validate_gw in net/ipv6/route.c do.
+    """Return the device for an IPv6 gateway, like fib6_nh_init and ip6_validate_gw in net/ipv6/route.c.
 
-    The only IPv6 addresses are link-local ones.
+    Only link-local IPv6 addresses are modelled.
     """
     if hop.onlink:
         dev = _up(dev)
     if gateway.is_multicast or gateway.is_loopback or gateway.is_unspecified:
         raise NetlinkError(errnos.EINVAL, "Invalid gateway address")
     if not gateway.is_link_local and not hop.onlink:
-        # No IPv6 route could lead to this gateway.
+        # No IPv6 route can reach this gateway.
         raise NetlinkError(errnos.EHOSTUNREACH)
     if dev is None:
         raise NetlinkError(errnos.EINVAL, "Egress device not specified")
@@ -142,7 +143,7 @@ def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) 
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
-    """Return the device of the route to a gateway, from the given table or else from the rules."""
+    """Return the output device for a gateway, trying the given table first and then the rules."""
     route = net.find(table, flow) if table != Table.MAIN else None
     if route is None or not route.hops:
         decision = net.decide_flow(flow)
@@ -152,12 +153,12 @@ def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
     if route.type not in (RouteType.UNICAST, RouteType.LOCAL):
         raise NetlinkError(errnos.EINVAL, _INVALID_GATEWAY)
     hop = net.hop(route, flow) or route.hops[0]
-    # The gateway may be the address of a device that is down.
+    # The gateway may be a local address on a device that is down.
     return _up(net.device(hop.dev or ""))
 
 
-def inet_addr_type(net: Net, address: IPv4Address, table: int) -> RouteType:
-    """Return the type of an address according to a table (inet_addr_type_table)."""
+def inet_addr_type(net: Net, address: IpAddress, table: int) -> RouteType:
+    """Return an address's type according to a table (inet_addr_type_table)."""
     if address in (_ANY, BROADCAST):
         return RouteType.BROADCAST
     if address.is_multicast:
@@ -166,7 +167,7 @@ def inet_addr_type(net: Net, address: IPv4Address, table: int) -> RouteType:
     return RouteType.UNICAST if found is None or found.type in _WITHOUT_HOPS else found.type
 
 
-def _fib_valid_prefsrc(net: Net, cfg: Route, source: IPv4Address) -> bool:
+def _fib_valid_prefsrc(net: Net, cfg: Route, source: IpAddress) -> bool:
     if cfg.type is RouteType.LOCAL and source == cfg.destination.network_address:
         return True
     tables = {Table.LOCAL if cfg.table == Table.MAIN else cfg.table, Table.LOCAL}
@@ -174,13 +175,13 @@ def _fib_valid_prefsrc(net: Net, cfg: Route, source: IPv4Address) -> bool:
 
 
 def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: bool = False) -> None:
-    """Remove or mark the entries that a device loses.
+    """Update a device's entries after it goes down or loses its carrier or its last address.
 
     Args:
         net: the namespace.
         dev: the device.
-        is_dead: whether the device went down, rather than lost its carrier.
-        force: whether to include routes of host scope, because the last address of the device is gone.
+        is_dead: True if the device went down, False if it only lost its carrier.
+        force: whether to include routes with host scope, because the device's last address is gone.
     """
 
     def lost(hop: NextHop) -> NextHop:
@@ -196,12 +197,13 @@ def fib_sync_down_dev(net: Net, dev: Device, *, is_dead: bool = True, force: boo
 
 
 def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
-    """Mark the hops of a device as usable again.
+    """Mark a device's hops as usable again.
 
     Args:
         net: the namespace.
         dev: the device.
-        revive: whether the device came up or got an address, so that dead hops become alive, rather than got a carrier.
+        revive: True if the device came up or got an address, which revives dead hops. False if it only regained its
+            carrier.
     """
 
     def back(hop: NextHop) -> NextHop:
@@ -213,7 +215,7 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
 
 
 def nexthop_flush_dev(net: Net, dev: Device) -> None:
-    """Remove the nexthop objects of a device that went down or lost its carrier, and routes that have no other hop."""
+    """Remove a device's nexthop objects after it goes down or loses its carrier, and any routes left without hops."""
 
     def changed(route: Route) -> Route | None:
         if route.nexthop_id is None or not route.hops:
@@ -227,7 +229,7 @@ def nexthop_flush_dev(net: Net, dev: Device) -> None:
 
 
 def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
-    """Return a route with changed hops through a device, except hops of a nexthop object, which keeps its own state."""
+    """Apply a function to a route's hops through a device. Nexthop objects keep their own state."""
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
     return attrs.evolve(route, hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops))

@@ -1,1 +1,1 @@
-"""Implement rtnetlink(7), with sockets for queries and for events, and with a file for each family of messages."""
+"""An rtnetlink(7) implementation: sockets for queries and notifications, and a module per message family."""

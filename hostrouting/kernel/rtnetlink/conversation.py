@@ -1,13 +1,13 @@
-"""Provide the sockets of rtnetlink(7): one for dumps, lookups and batches of changes, and one to listen.
+"""rtnetlink(7) sockets: one for dumps, lookups and batched changes, and one for notifications.
 
-The kernel processes a message within send(2), so all answers to a batch are queued when send returns. Even a short
-answer takes up to 2 KiB of the receive buffer. The kernel drops an answer that doesn't fit and reports ENOBUFS once. A
-batch is therefore never larger than the buffer allows. If an answer is lost anyway, a read is repeated, and the result
-of a change is unknown.
+The kernel processes a message within send(2), so all replies to a batch are queued when send returns. Even a short
+reply uses up to 2 KiB of the receive buffer. The kernel drops replies that don't fit and reports ENOBUFS once. The
+batch size is therefore limited by the buffer size. If a reply is lost anyway, a read is retried, but the result of a
+change is unknown.
 
-A socket for queries doesn't join a group. If other messages arrive, they have another sequence number or port and are
-ignored. A socket for events reads only the destination of each event. An event is just a reason to read the state,
-because the kernel removes some routes without an event (for example those of a link that goes down, fib_disable_ip).
+Query sockets don't join multicast groups. Unrelated messages have a different sequence number or port and are ignored.
+Notification sockets read only the destination from each event. An event merely triggers a read, because the kernel
+removes some routes without an event (for example when a link goes down, fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import errno as errnos
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from hostrouting.kernel.port import matters
@@ -25,15 +26,14 @@ from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER, HEADER_BYTES, Run, attributes, runs
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.prefixes import PrefixSet
 
 T = TypeVar("T")
 
-_EVERYWHERE = PrefixSet([(0, 0)])
-
 _LOST = "an answer from the kernel was lost"
 
-# The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump), if earlier reads had a buffer of that size.
+# The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump) if previous reads used a buffer that large.
 _DATAGRAM_BYTES = 0x10000
 _MESSAGE_BYTES = 0x4000  # twice the size that the kernel uses (NLMSG_GOODSIZE)
 _BATCH_BYTES = 0x8000
@@ -47,31 +47,39 @@ _NLMSGERR_ATTR_MSG = 1
 
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
-# linux/rtnetlink.h: RTMGRP_*. The default groups of libraries also include IPv6, neighbours and traffic control.
-_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV4_NETCONF = 0x1, 0x10, 0x40, 0x80, 0x800000
+# linux/rtnetlink.h: RTMGRP_*. The default groups in netlink libraries also include the other family, neighbours and
+# traffic control.
+_LINK = 0x1
+_IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV4_NETCONF = 0x10, 0x40, 0x80, 0x800000
+_IPV6_IFADDR, _IPV6_ROUTE, _IPV6_RULE, _IPV6_NETCONF = 0x100, 0x400, 0x40000, 0x1000000
+_GROUPS = {
+    32: _LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE | _IPV4_NETCONF,
+    128: _LINK | _IPV6_IFADDR | _IPV6_ROUTE | _IPV6_RULE | _IPV6_NETCONF,
+}
 
 # asm-generic/socket.h
 _SO_RCVBUFFORCE = 33
-# This is enough for a read that takes seconds during hundreds of changes per second.
+# This is enough for a read that takes several seconds at hundreds of changes per second.
 _HEARD_BYTES = 4 << 20
 # The destination is near the start of an event.
 _EVENT_BYTES = 0x80
 
-# If routes change all the time, two of three dumps are interrupted. This many in a row happen once in a million cases.
+# If routes change constantly, two out of three dumps are interrupted. The odds of this many in a row are about one in a
+# million.
 _ATTEMPTS = 32
 
-# A request that changes nothing and isn't a dump. It is for interface index 1, which may not exist.
+# A read-only request that isn't a dump. It is for interface index 1, which may not exist.
 _GET_LINK = HEADER.pack(HEADER_BYTES + 16, rtnl.RTM_GETLINK, rtnl.GET, 1, 0) + struct.pack("=BxHiII", 0, 0, 1, 0, 0)
 
-# A limit, so that an endless flood of events can't keep the caller from reading. The next wait then returns at once.
+# A limit, so that an endless stream of events can't block the caller. The next wait then returns immediately.
 _DRAINED_AT_ONCE = 100_000
 
 
 class Socket(socket.socket):
-    """A socket in the network namespace of this thread.
+    """A netlink socket in the calling thread's network namespace.
 
     Args:
-        groups: the RTMGRP_* groups to listen to, in addition to nexthop objects, or 0 for a socket for queries.
+        groups: the RTMGRP_* groups to join, in addition to RTNLGRP_NEXTHOP, or 0 for a query socket.
 
     Raises:
         OSError: the socket can't be opened.
@@ -80,7 +88,7 @@ class Socket(socket.socket):
     def __init__(self, groups: int = 0) -> None:
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self.setblocking(not groups)
-        # Ask for error messages, for refusals without the whole request, and for dumps that the kernel filters.
+        # Enable extended ACKs, errors without a copy of the request, and dump filtering in the kernel.
         for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
             self.setsockopt(rtnl.SOL_NETLINK, option, 1)
         self.bind((0, groups))
@@ -91,7 +99,7 @@ class Socket(socket.socket):
 
 
 class Conversation(Socket):
-    """A socket for queries, which the caller closes.
+    """A query socket. The caller must close it.
 
     Raises:
         OSError: the socket can't be opened.
@@ -107,16 +115,16 @@ class Conversation(Socket):
     # --- lists -------------------------------------------------------------------------------------------------
 
     def dump(self, kind: int, body: bytes) -> Iterator[Run]:
-        """Request a list and yield it as it arrives, reading a datagram after the previous one has been processed.
+        """Request a dump, and yield it one datagram at a time as it arrives.
 
         Args:
-            kind: the kind of the request, RTM_GET*.
-            body: the body and the attributes that filter the list.
+            kind: the message type, RTM_GET*.
+            body: the message body, including attributes that filter the dump.
 
         Raises:
-            DumpInterrupted: the list changed while it was read (NLM_F_DUMP_INTR), or a part was lost. The dump may
-                still be running, so this conversation can't be used any more.
-            NetlinkError: the kernel refused.
+            DumpInterrupted: the data changed during the dump (NLM_F_DUMP_INTR), or part of it was lost. The dump may
+                still be in progress, so this conversation can't be reused.
+            NetlinkError: the kernel returned an error.
         """
         sequence = self._reserve(1)
         self._send(HEADER.pack(HEADER_BYTES + len(body), kind, rtnl.DUMP, sequence, 0) + body)
@@ -129,7 +137,7 @@ class Conversation(Socket):
                 if run.kind == rtnl.NLMSG_ERROR:
                     raise _refusal(run.messages)
                 if run.kind == rtnl.NLMSG_DONE:
-                    # The end of a dump may be the only message that says why the dump is empty.
+                    # NLMSG_DONE may be the only message that says why a dump is empty.
                     (errno,) = _INT.unpack_from(run.messages, HEADER_BYTES)
                     if errno:
                         raise NetlinkError(-errno)
@@ -138,91 +146,86 @@ class Conversation(Socket):
 
     def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
         """Yield the messages from ``dump`` one by one."""
-        for run in self.dump(kind, body):
-            for start in range(0, len(run.messages), (run.length + 3) & ~3):
-                yield run.messages[start : start + run.length]
+        return chain.from_iterable(map(rtnl.split, self.dump(kind, body)))
 
     # --- queries -----------------------------------------------------------------------------------------------
 
     def ask(
         self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
     ) -> Iterator[tuple[Sequence[T], list[bytes | NetlinkError]]]:
-        """Send a query about each subject, and yield the subjects in parts with their answers.
+        """Send a query for each subject, and yield batches of subjects with their replies.
 
         Args:
-            subjects: the subjects, of which there may be any number.
-            pack: a function that makes a request from a subject and a sequence number.
+            subjects: any number of subjects.
+            pack: a function that builds a request from a subject and a sequence number.
 
         Returns:
-            For each subject, the single message of the answer or the refusal.
+            For each subject, the reply message or the error.
 
         Raises:
-            DumpInterrupted: an answer was lost.
-            NetlinkError: nothing can be sent.
+            DumpInterrupted: a reply was lost.
+            NetlinkError: the request can't be sent.
         """
         for start in range(0, len(subjects), self._batch):
             part = subjects[start : start + self._batch]
-            yield part, self._answers(part, pack)
-
-    def _answers(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[bytes | NetlinkError]:
-        first = self._reserve(len(subjects))
-        asked = range(first, first + len(subjects))
-        self._send(b"".join(map(pack, subjects, asked)))
-        answers: dict[int, bytes | NetlinkError] = {}
-        while len(answers) < len(asked):
-            # An answer is a single message.
-            datagram = self._receive(_MESSAGE_BYTES)
-            _, answer, _, sequence, port = HEADER.unpack_from(datagram)
-            if sequence in asked and port == self._port:
-                answers[sequence] = _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
-        return [answers[sequence] for sequence in asked]
+            first = self._reserve(len(part))
+            asked = range(first, first + len(part))
+            self._send(b"".join(map(pack, part, asked)))
+            answers: dict[int, bytes | NetlinkError] = {}
+            while len(answers) < len(asked):
+                # Each reply is a single message.
+                datagram = self._receive(_MESSAGE_BYTES)
+                _, answer, _, sequence, port = HEADER.unpack_from(datagram)
+                if sequence in asked and port == self._port:
+                    answers[sequence] = _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
+            yield part, [answers[sequence] for sequence in asked]
 
     # --- changes -----------------------------------------------------------------------------------------------
 
     def change(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> list[tuple[T, NetlinkError]]:
-        """Request a change for each subject in order, and continue after a refusal.
+        """Request a change for each subject in order, and continue after errors.
 
-        The kernel answers only refused requests.
+        The kernel replies only to failed requests.
 
         Args:
-            subjects: the subjects, of which there may be any number.
-            pack: a function that makes a request from a subject and a sequence number. It may refuse the subject
-                itself.
+            subjects: any number of subjects.
+            pack: a function that builds a request from a subject and a sequence number. It may raise ``NetlinkError``
+                to reject the subject.
 
         Returns:
-            The refused subjects in order, each with its refusal. If that is ENOBUFS, the result of the change is
-            unknown.
+            The rejected subjects in order, each with its error. ENOBUFS means that the result of the change is unknown.
         """
         refusals: dict[int, NetlinkError] = {}
-        first = self._reserve(len(subjects))
-        for start in range(0, len(subjects), self._batch):
-            messages: dict[int, bytes] = {}
-            for sequence, subject in enumerate(subjects[start : start + self._batch], first + start):
-                try:
-                    messages[sequence] = pack(subject, sequence)
-                except NetlinkError as error:
-                    refusals[sequence] = error
-            if messages:
-                self._commit(messages, refusals)
+        batch: dict[int, bytes] = {}
+        first, size = self._reserve(len(subjects)), 0
+        for sequence, subject in enumerate(subjects, first):
+            try:
+                message = pack(subject, sequence)
+            except NetlinkError as error:
+                refusals[sequence] = error
+                continue
+            if len(batch) == self._batch or size + len(message) > _BATCH_BYTES:
+                self._commit(batch, refusals)
+                batch, size = {}, 0
+            batch[sequence] = message
+            size += len(message)
+        self._commit(batch, refusals)
         return [(subjects[sequence - first], refusals[sequence]) for sequence in sorted(refusals)]
 
     def _commit(self, messages: dict[int, bytes], refusals: dict[int, NetlinkError]) -> None:
-        """Send requests in batches that fit into the socket, and record the refusals."""
-        request_bytes = b"".join(messages.values())
-        if len(request_bytes) > _BATCH_BYTES and len(messages) > 1:
-            parts, half = list(messages.items()), len(messages) // 2
-            self._commit(dict(parts[:half]), refusals)
-            self._commit(dict(parts[half:]), refusals)
+        """Send a batch of requests, and collect the errors."""
+        if not messages:
             return
         try:
-            self._send(request_bytes)
+            self._send(b"".join(messages.values()))
         except NetlinkError as error:
             refusals.update(dict.fromkeys(messages, error))
             return
         is_lost = False
         for _ in range(_QUEUED_MAX):
             try:
-                # Read until nothing is queued, even after an error. A socket that lost an answer drops more until then.
+                # Read until the queue is empty, even after an error. Until then, a socket that lost a reply drops
+                # further ones.
                 for run in runs(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
                     if run.sequence in messages and run.port == self._port and run.kind == rtnl.NLMSG_ERROR:
                         refusals[run.sequence] = _refusal(run.messages)
@@ -236,7 +239,7 @@ class Conversation(Socket):
     # --- the socket --------------------------------------------------------------------------------------------
 
     def _reserve(self, count: int) -> int:
-        """Return the first of ``count`` sequence numbers that this socket hasn't used."""
+        """Reserve ``count`` unused sequence numbers, and return the first."""
         first = self._sequence
         self._sequence += count
         return first
@@ -258,15 +261,15 @@ class Conversation(Socket):
 
 
 def read(attempt: str, ask: Callable[[Conversation], T], connect: Callable[[], Conversation] = Conversation) -> T:
-    """Repeat a read until the answer is reliable, each time with a new socket, because a dump may still be running.
+    """Retry a read until the result is consistent, with a new socket each time: a dump may still be in progress.
 
     Args:
-        attempt: a description of the attempt, like "list the interfaces".
-        ask: a function that reads. It is called again if the data changed while it was read.
+        attempt: a description for error messages, like "list the interfaces".
+        ask: a function that reads. It is called again if the data changed during the read.
         connect: a function that opens a conversation.
 
     Raises:
-        RouteError: no socket can be opened, the kernel refuses, or its state changes during each read.
+        RouteError: no socket can be opened, the kernel returns an error, or its state changes during every read.
     """
     reason = ""
     for _ in range(_ATTEMPTS):
@@ -282,27 +285,36 @@ _UNKNOWN = NetlinkError(errnos.ENOBUFS, f"{_LOST}; whether the change was made i
 
 
 def _refusal(message: bytes) -> NetlinkError:
-    """Return the refusal in an NLMSG_ERROR message, which must not be an acknowledgement."""
+    """Return the error in an NLMSG_ERROR message that isn't an acknowledgement."""
     (errno,) = _INT.unpack_from(message, HEADER_BYTES)
     text = attributes(message, _ERROR_BYTES).get(_NLMSGERR_ATTR_MSG, b"")
     return NetlinkError(-errno, text.partition(b"\0")[0].decode(errors="replace"))
 
 
+def everywhere(family: Family) -> PrefixSet:
+    """Return a set that contains all addresses of a family."""
+    return PrefixSet([(0, 0)], family.bits)
+
+
 class Listener(Socket):
     """A socket that listens for changes to everything that ``RouteBackend`` reads.
 
-    When a link goes down or loses its last address, its routes disappear without an event. A dump of IPv4 routes never
-    reports that they changed during the dump (NLM_F_DUMP_INTR). Rules matter because they decide which tables count.
+    When a link goes down or loses its last address, its routes disappear without an event. Dumps of IPv4 routes never
+    set NLM_F_DUMP_INTR when routes change. Rules are included because they determine which tables are used.
 
     Args:
-        inside: the prefixes in which entries matter.
+        inside: the prefixes in which entries matter, all of the family whose changes are reported.
+        others: other families, all changes of which are reported and matter.
 
     Raises:
         OSError: the socket can't be opened.
     """
 
-    def __init__(self, inside: PrefixSet = _EVERYWHERE) -> None:
-        super().__init__(_LINK | _IPV4_IFADDR | _IPV4_ROUTE | _IPV4_RULE | _IPV4_NETCONF)
+    def __init__(self, inside: PrefixSet, *others: Family) -> None:
+        groups = _GROUPS[inside.bits]
+        for other in others:
+            groups |= _GROUPS[other.bits]
+        super().__init__(groups)
         with contextlib.suppress(PermissionError):
             self.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _HEARD_BYTES)
         self._port = self.getsockname()[0]
@@ -310,15 +322,16 @@ class Listener(Socket):
         self._has_seen = False
 
     def __del__(self) -> None:
-        # A waiting listener ends together with its thread or its backend. This isn't a leak that needs a warning.
+        # A listener is closed when its thread ends or its backend is deleted. This isn't a leak, so no ResourceWarning
+        # is needed.
         with contextlib.suppress(AttributeError):  # the socket couldn't be opened
             self.close()
 
     def drain(self) -> bool:
-        """Discard everything that has arrived.
+        """Discard all pending events.
 
         Returns:
-            Whether anything that has arrived matters.
+            Whether any of the discarded events was relevant.
 
         Raises:
             OSError: the socket failed.
@@ -330,18 +343,17 @@ class Listener(Socket):
             except BlockingIOError:
                 return has_some
             except OSError as error:
-                # Events were lost, and nothing is known about them. The socket still works.
+                # Events were lost, and they may have been relevant. The socket still works.
                 if error.errno != errnos.ENOBUFS:
                     raise
                 has_some = True
         return True
 
     def saw_a_change(self) -> bool:
-        """Return whether anything that matters has changed since this socket was opened.
+        """Return whether anything relevant has changed since this socket was opened.
 
-        The kernel reports a change right after making it, before it releases its lock (rtnl_mutex). Lookups don't take
-        this lock, but the request here does. When the request returns, every change that a lookup may have seen has
-        therefore been reported.
+        The kernel reports a change before it releases its lock (rtnl_mutex). Lookups don't take this lock, but the
+        request sent here does. Once that returns, every change that a lookup may have seen has been reported.
         """
         if not self._has_seen:
             self.send(_GET_LINK)
@@ -355,17 +367,3 @@ class Listener(Socket):
         _, length, _, _, table, *_ = wire.BODY.unpack_from(message, HEADER_BYTES)
         first = attributes(message, HEADER_BYTES + wire.BODY.size).get(wire.RTA_DST, b"")
         return matters(table, (int.from_bytes(first, "big"), length), self._inside)
-
-
-@contextlib.contextmanager
-def retry_if_changed(attempts: Iterator[int]) -> Iterator[None]:
-    """Cause the read in the block to be repeated if anything changes during it, while there are attempts left.
-
-    Raises:
-        DumpInterrupted: something has changed.
-        OSError: the socket can't listen.
-    """
-    with Listener() as listener:
-        yield
-        if listener.saw_a_change() and next(attempts, None) is not None:
-            raise rtnl.DumpInterrupted

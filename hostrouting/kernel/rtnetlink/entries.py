@@ -1,17 +1,17 @@
-"""Read entries of the FIB from the bytes that wire.py describes, hundreds at a time if they are alike.
+"""Decode FIB entries (see wire.py for the format), hundreds at a time if they are alike.
 
-Most entries of a large table differ only in their destinations. If those bytes are replaced with zeros, all messages of
-a datagram are the same, which one comparison shows. The message is then decoded once, and the routes share the result.
-Entries that look different are read one by one. Both ways use ``_decode``, so they give the same result.
+Most entries in a large table differ only in their destinations. With these zeroed, all messages in a datagram are
+usually identical, and a single comparison can verify that. In that case, one message is decoded, and all routes share
+the result. Other entries are decoded one by one. Both code paths use ``_decode``, so the results are the same.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv6Network, ip_address, ip_network
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -19,68 +19,84 @@ from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
+from hostrouting.model.family import Family
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
-from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Route, RouteType
+from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Preference, Route, Route6, RouteType
 
-# The position of the destination in an entry: the prefix length, the header of wire.RTA_DST, and the address.
-_LENGTH_AT, _DST_HEADER, _ADDRESS = 17, slice(36, 40), slice(40, 44)
-_OWN_COLUMNS = (_LENGTH_AT, *range(_ADDRESS.start, _ADDRESS.stop))
-_HAS_DST = struct.pack("=HH", 8, wire.RTA_DST)
-
-_ANY = bytes(4)
+# Offsets of the destination within an entry: the prefix length, the RTA_DST header and the address.
+_LENGTH_AT, _DST_HEADER, _ADDRESS_AT = 17, slice(36, 40), 40
+_EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo
 
 _KEPT_MAX = 4096  # in case each entry differs
 
 
 class Attributes(NamedTuple):
-    """The common part of entries, given as an entry whose destination doesn't count."""
+    """Attributes shared by entries, as a template entry with a placeholder destination."""
 
     entry: Route
     is_wanted: bool
 
 
-# The common part of entries, given as an entry whose destination doesn't count, and all of their destinations.
+# A template entry with a placeholder destination, and the destinations of all entries with its attributes.
 Group = tuple[Route, Sequence[Prefix]]
 
 
 @attrs.define(eq=False, repr=False)
 class RouteReader:
-    """A reader of entries, which doesn't create values for unwanted entries and so saves memory.
+    """A decoder for entries. To save memory, it doesn't create objects for unwanted entries.
 
     Args:
-        names: the names of the interfaces.
-        nexthops: a function that returns all nexthop objects. It is called for an entry that is shown without its hops.
-        is_wanted: a function that returns whether all entries with the attributes of a given entry are wanted. The
-            destination of that entry is 0.0.0.0/0 and doesn't count.
-        inside: the prefixes in which all entries are wanted, whatever their attributes.
+        family: the address family.
+        names: interface names by index.
+        nexthops: a function that returns all nexthop objects. It is called if the kernel omitted an entry's hops.
+        without_carrier: a function that returns the interfaces that are up but have no carrier.
+        arrange: a function that returns the next hops of an IPv6 entry as a tuple, usually sorted.
+        is_wanted: a function that returns whether entries with a template's attributes are wanted. The template's
+            destination is a placeholder.
+        inside: prefixes in which all entries are wanted, regardless of their attributes.
     """
 
+    _family: Family
     _names: rtnl.Names
     _nexthops: Callable[[], Mapping[int, NexthopObject]]
+    _without_carrier: Callable[[], Container[str]]
+    _arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]]
     _is_wanted: Callable[[Route], bool]
     _inside: PrefixSet
     _known: dict[bytes, Attributes] = attrs.field(factory=dict, init=False)
+    _any: bytes = attrs.field(init=False)
+    _address: slice = attrs.field(init=False)
+    _has_dst: bytes = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._any = bytes(self._family.bits // 8)
+        self._address = slice(_ADDRESS_AT, _ADDRESS_AT + len(self._any))
+        self._has_dst = struct.pack("=HH", 4 + len(self._any), wire.RTA_DST)
 
     def entry(self, message: bytes) -> Route:
-        """Read an entry, whether it is wanted or not.
+        """Decode an entry, whether or not it is wanted.
 
         Raises:
-            DumpInterrupted: the interface of the entry is gone.
+            DumpInterrupted: the entry's interface is gone.
         """
         common, prefix = self._single(message)
-        return attrs.evolve(common.entry, destination=IPv4Network(prefix))
+        return attrs.evolve(common.entry, destination=self._family.network(prefix))
+
+    def address(self, message: bytes) -> int | None:
+        """Return the first address of an entry's destination, or None for a default route."""
+        return int.from_bytes(message[self._address], "big") if message[_DST_HEADER] == self._has_dst else None
 
     def groups(self, run: Run) -> list[Group]:
-        """Read the wanted entries from a part of a dump, in order.
+        """Decode the wanted entries in a run of messages, in order.
 
         Raises:
-            DumpInterrupted: the interface of an entry is gone.
+            DumpInterrupted: an entry's interface is gone.
         """
         block, length, step = run.messages, run.length, (run.length + 3) & ~3
-        if step == length < len(block) and block[_DST_HEADER] == _HAS_DST:
+        if step == length < len(block) and block[_DST_HEADER] == self._has_dst:
             blanked = bytearray(block)
             zeros = bytes(len(block) // length)
-            for column in _OWN_COLUMNS:
+            for column in (_LENGTH_AT, *range(self._address.start, self._address.stop)):
                 blanked[column::length] = zeros
             first = bytes(blanked[:length])
             if blanked == first * len(zeros):
@@ -89,21 +105,26 @@ class RouteReader:
         return [group for common, prefix in singles for group in self._chosen(common, [prefix])]
 
     def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
-        """Return the wanted entries of a block in which only the destinations differ."""
-        layout = _prefixes(length)
+        """Return the wanted entries from a block of messages that differ only in their destinations."""
+        layout = _layout(self._family, length)
+        if self._family is Family.IPV6:
+            if not common.is_wanted and self._inside.is_empty:
+                return []
+            return self._chosen(common, [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)])
         if not common.is_wanted:
-            # The kernel walks a table in address order (leaf_walk_rcu), and resumes at an address.
+            # The kernel dumps an IPv4 table in address order (leaf_walk_rcu) and resumes at an address.
             (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
             if not self._inside.overlaps(first, last):
                 return []
         return self._chosen(common, [(first, bits) for bits, first in layout.iter_unpack(block)])
 
     def _single(self, message: bytes) -> tuple[Attributes, Prefix]:
-        if message[_DST_HEADER] == _HAS_DST:
-            common = self._attributes(message[HEADER_BYTES : _ADDRESS.start] + _ANY + message[_ADDRESS.stop :])
-            return common, (int.from_bytes(message[_ADDRESS], "big"), message[_LENGTH_AT])
-        common = self._attributes(message[HEADER_BYTES:])
-        return common, numbers(common.entry.destination)
+        if (first := self.address(message)) is None:
+            common = self._attributes(message[HEADER_BYTES:])
+            return common, numbers(common.entry.destination)
+        address = self._address
+        common = self._attributes(message[HEADER_BYTES : address.start] + self._any + message[address.stop :])
+        return common, (first, message[_LENGTH_AT])
 
     def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
         if not common.is_wanted:
@@ -111,101 +132,98 @@ class RouteReader:
         return [(common.entry, prefixes)] if prefixes else []
 
     def _attributes(self, body: bytes) -> Attributes:
-        """Read the body of an entry, which may have a blank destination."""
+        """Decode the body of an entry, whose destination may be zeroed."""
         common = self._known.get(body)
         if common is not None:
             return common
-        route = with_shares(with_hops(_decode(body, self._names), self._nexthops), rtnl.lacks_carrier)
+        route = with_shares(with_hops(self._decode(body), self._nexthops), lambda dev: dev in self._without_carrier())
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
         common = self._known[body] = Attributes(route, self._is_wanted(route))
         return common
 
+    def _decode(self, body: bytes) -> Route:
+        """Decode an entry from a dump or from a lookup with RTM_F_FIB_MATCH.
+
+        The kernel sends cached exceptions only on request (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
+        """
+        _, length, source_length, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
+        found = attributes(body, wire.BODY.size)
+        metrics = attributes(found.get(wire.RTA_METRICS, b""))
+        # For a discarding entry, the kernel may show lo as the device, but no packet is sent through it.
+        hops = () if kind >= RouteType.BLACKHOLE else decode_hops(flags, found, self._names)
+        fields: dict[str, Any] = {
+            "destination": ip_network((found.get(wire.RTA_DST, self._any), length)),
+            "type": RouteType(kind),
+            "table": to_number(found.get(wire.RTA_TABLE, b"")) or table,
+            "protocol": protocol,
+            "metric": to_number(found.get(wire.RTA_PRIORITY, b"")),
+            "source": ip_address(found[wire.RTA_PREFSRC]) if wire.RTA_PREFSRC in found else None,
+            "mtu": to_number(metrics[wire.RTAX_MTU]) if wire.RTAX_MTU in metrics else None,
+            "nexthop_id": to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None,
+        }
+        if self._family is Family.IPV4:
+            return Route(hops=hops, scope=scope, tos=tos, **fields)
+        # The kernel ignores an entry as soon as it expires, but only removes it later (fib6_check_expired, fib6_age).
+        is_expired = wire.RTA_CACHEINFO in found and _EXPIRES.unpack_from(found[wire.RTA_CACHEINFO])[0] < 0
+        return Route6(
+            hops=self._arrange(attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in hops),
+            source_prefix=IPv6Network((found[wire.RTA_SRC], source_length)) if source_length else None,
+            # Each next hop of a multipath route has its own preference. The kernel reports only one, and uses every
+            # hop (rt6_fill_node).
+            preference=Preference(0 if wire.RTA_MULTIPATH in found else to_number(found.get(wire.RTA_PREF, b""))),
+            is_expired=is_expired,
+            **fields,
+        )
+
 
 def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:
-    """Return the entries of the groups."""
+    """Expand groups into individual entries."""
     return tuple(
-        attrs.evolve(entry, destination=IPv4Network(prefix)) for entry, prefixes in groups for prefix in prefixes
+        attrs.evolve(entry, destination=network_type(prefix))
+        for entry, prefixes in groups
+        for network_type in (type(entry.destination),)
+        for prefix in prefixes
     )
 
 
 @functools.cache
-def _prefixes(length: int) -> struct.Struct:
-    """Return the layout of the prefix length and address in an entry."""
-    return struct.Struct(f">{_LENGTH_AT}xB{_ADDRESS.start - _LENGTH_AT - 1}xI{length - _ADDRESS.stop}x")
-
-
-def _decode(body: bytes, names: rtnl.Names) -> Route:
-    """Decode one entry of the FIB, from a dump or from a lookup with RTM_F_FIB_MATCH.
-
-    The kernel sends cached exceptions to an entry only on request (ip_valid_fib_dump_req in net/ipv4/fib_frontend.c).
-    """
-    _, length, _, tos, table, protocol, scope, kind, flags = wire.BODY.unpack_from(body)
-    found = attributes(body, wire.BODY.size)
-    metrics = attributes(found.get(wire.RTA_METRICS, b""))
-    source = found.get(wire.RTA_PREFSRC)
-    return Route(
-        destination=IPv4Network((found.get(wire.RTA_DST, _ANY), length)),
-        # A blackhole route with a nexthop object shows lo, but no packet uses it.
-        hops=() if kind >= RouteType.BLACKHOLE else _decode_hops(flags, found, names),
-        type=RouteType(kind),
-        table=to_number(found.get(wire.RTA_TABLE, b"")) or table,
-        protocol=protocol,
-        scope=scope,
-        metric=to_number(found.get(wire.RTA_PRIORITY, b"")),
-        tos=tos,
-        source=IPv4Address(source) if source is not None else None,
-        mtu=to_number(metrics[wire.RTAX_MTU]) if wire.RTAX_MTU in metrics else None,
-        nexthop_id=to_number(found[wire.RTA_NH_ID]) if wire.RTA_NH_ID in found else None,
+def _layout(family: Family, length: int) -> struct.Struct:
+    """Return a struct that unpacks the prefix length and address of an entry, the latter in words of up to 64 bits."""
+    words = "I" if family is Family.IPV4 else "QQ"
+    return struct.Struct(
+        f">{_LENGTH_AT}xB{_ADDRESS_AT - _LENGTH_AT - 1}x{words}{length - _ADDRESS_AT - family.bits // 8}x"
     )
 
 
-def _decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
-    """Return the hops of an entry from its rtm_flags and attributes."""
-    several = found.get(wire.RTA_MULTIPATH)
-    if several is not None:
-        return tuple(_decode_several(several, names))
-    gateway, oif, encap = _decode_gateway(found), found.get(wire.RTA_OIF), found.get(wire.RTA_ENCAP_TYPE)
-    if oif is None and gateway is None:
-        return ()
-    return (decode_hop(flags, 1, to_number(oif or b""), gateway, encap, names),)
+def decode_hops(flags: int, found: dict[int, bytes], names: rtnl.Names) -> tuple[NextHop, ...]:
+    """Decode an entry's hops from its rtm_flags and attributes."""
+    if wire.RTA_MULTIPATH in found:
+        return tuple(_decode_several(found[wire.RTA_MULTIPATH], names))
+    hop = _decode_hop(flags, 1, to_number(found.get(wire.RTA_OIF, b"")), found, names)
+    return () if hop.dev is None and hop.gateway is None else (hop,)
 
 
 def _decode_several(hops: bytes, names: rtnl.Names) -> Iterator[NextHop]:
     at = 0
     while at < len(hops):
         length, flags, extra_weight, oif = wire.HOP.unpack_from(hops, at)
-        found = attributes(hops[at : at + length], wire.HOP.size)
-        encap = found.get(wire.RTA_ENCAP_TYPE)
-        yield decode_hop(flags, extra_weight + 1, oif, _decode_gateway(found), encap, names)
+        yield _decode_hop(flags, extra_weight + 1, oif, attributes(hops[at : at + length], wire.HOP.size), names)
         at += (length + 3) & ~3
 
 
-def decode_hop(
-    flags: int,
-    weight: int,
-    oif: int,
-    gateway: IPv4Address | IPv6Address | None,
-    encap: bytes | None,
-    names: rtnl.Names,
-) -> NextHop:
-    """Return a hop, given its flags, weight, interface, gateway and type of encapsulation."""
+def _decode_hop(flags: int, weight: int, oif: int, found: dict[int, bytes], names: rtnl.Names) -> NextHop:
+    # The kernel uses RTA_GATEWAY for gateways in the route's own address family, and RTA_VIA for others
+    # (fib_nexthop_info).
+    gateway = found.get(wire.RTA_GATEWAY, found.get(wire.RTA_VIA, b"")[wire.VIA_FAMILY.size :])
+    encap = found.get(wire.RTA_ENCAP_TYPE)
     word = "" if encap is None else wire.ENCAP_WORDS.get(to_number(encap), "unknown")
     return NextHop(
         dev=names[oif] if oif else None,
-        gateway=gateway,
+        gateway=ip_address(gateway) if gateway else None,
         onlink=bool(flags & rtnl.RTNH_F_ONLINK),
         weight=weight,
         is_dead=bool(flags & rtnl.RTNH_F_DEAD),
         is_linkdown=bool(flags & rtnl.RTNH_F_LINKDOWN),
         encap="" if word in BY_DEVICE else word,
     )
-
-
-def _decode_gateway(found: dict[int, bytes]) -> IPv4Address | IPv6Address | None:
-    # The kernel uses one attribute for gateways of the same family as the route, and another one for other families
-    # (fib_nexthop_info).
-    if wire.RTA_GATEWAY in found:
-        return IPv4Address(found[wire.RTA_GATEWAY])
-    via = found.get(wire.RTA_VIA)
-    return None if via is None else IPv6Address(via[wire.VIA_FAMILY.size :])

@@ -1,7 +1,7 @@
-"""Define the basics of rtnetlink(7): its numbers, messages, attributes and errors, and the names of interfaces.
+"""rtnetlink(7) basics: constants, messages, attributes, errors and interface names.
 
-There are two implementations. Our own code makes all reads and changes of routes (wire.py, conversation.py), and
-pyroute2 makes the other requests (requests.py). A message consists of a header and attributes:
+There are two implementations. Our own code reads the state and changes routes (wire.py, conversation.py). Other
+requests go through pyroute2 (requests.py). A message consists of a header, a body and attributes:
 
 ::
 
@@ -15,8 +15,8 @@ pyroute2 makes the other requests (requests.py). A message consists of a header 
     | length | kind | value, padded to four bytes   |                                     struct nlattr
     +--------+------+-------------------------------+
 
-Numbers are in host byte order, and addresses are in network byte order. Lengths include the header but no padding. A
-datagram may contain several messages, each of which starts at a multiple of four bytes.
+Numbers are in host byte order, and addresses in network byte order. Lengths include the header but not the padding. A
+datagram may contain several messages, each aligned to four bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fcntl import ioctl
 from typing import NamedTuple
 
 from hostrouting.kernel.refusals import NetlinkError
@@ -39,16 +38,17 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
-RTM_GETNEXTHOP = 106
+RTM_GETNEIGH, RTM_GETNETCONF, RTM_GETNEXTHOP = 30, 82, 106
 
 # linux/netlink.h
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x10, 0x300
-NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
 
 ADD = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
+APPEND = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_APPEND
 CHANGE = DELETE = GET = NLM_F_REQUEST
 DUMP = NLM_F_REQUEST | NLM_F_DUMP
 
@@ -58,7 +58,8 @@ RT_TABLE_COMPAT = 252  # in the eight bits of a header, for a larger table numbe
 RTEXT_FILTER_SKIP_STATS = 0x8
 
 IFF_UP, IFF_RUNNING, IFF_LOWER_UP = 0x1, 0x40, 0x10000
-IFA_F_SECONDARY, IFA_F_NOPREFIXROUTE = 0x01, 0x200
+IFA_F_SECONDARY, IFA_F_OPTIMISTIC, IFA_F_DEPRECATED, IFA_F_TENTATIVE = 0x01, 0x04, 0x20, 0x40
+IFA_F_NOPREFIXROUTE = 0x200
 FIB_RULE_INVERT = 0x2
 
 TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
@@ -66,12 +67,9 @@ TABLE_MAX, PROTOCOL_MAX = 0xFFFFFFFF, 0xFF
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
 
-# linux/sockios.h, and struct ifreq of linux/if.h
-_SIOCGIFFLAGS, _INTERFACE = 0x8913, struct.Struct("=16sH22x")
-
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
-# The two higher bits are NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+# The two highest bits are NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 _KIND_MASK = 0x3FFF
 _VALUE_BYTES_MAX = 0xFFFF - _ATTRIBUTE.size
 
@@ -83,17 +81,17 @@ def attribute(kind: int, value: bytes) -> bytes:
         NetlinkError: the value is too long for an attribute (EMSGSIZE).
     """
     if len(value) > _VALUE_BYTES_MAX:
-        raise NetlinkError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into an attribute of netlink")
+        raise NetlinkError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into a netlink attribute")
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def number(kind: int, value: int) -> bytes:
-    """Return an attribute whose value is a 32-bit number."""
+    """Return an attribute with a 32-bit value."""
     return _NUMBER_ATTRIBUTE.pack(_NUMBER_ATTRIBUTE.size, kind, value)
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
-    """Return the attributes in ``data``, beginning at ``start``, by kind."""
+    """Parse the attributes in ``data``, beginning at ``start``, into a dict keyed by type."""
     found: dict[int, bytes] = {}
     while start + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)
@@ -103,12 +101,12 @@ def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
 
 
 def to_number(value: bytes) -> int:
-    """Return the number in the value of an attribute, which may have any length."""
+    """Convert an attribute value of any length to a number."""
     return int.from_bytes(value, sys.byteorder)
 
 
 class Run(NamedTuple):
-    """Consecutive messages of a datagram that have the same header, and therefore the same length."""
+    """Consecutive messages in a datagram with the same header, and therefore the same length."""
 
     kind: int
     flags: int
@@ -119,7 +117,7 @@ class Run(NamedTuple):
 
 
 def runs(datagram: bytes) -> Iterator[Run]:
-    """Split a datagram into runs of messages that have the same header.
+    """Split a datagram into runs of messages with the same header.
 
     Raises:
         struct.error: a message is shorter than its header.
@@ -138,11 +136,17 @@ def runs(datagram: bytes) -> Iterator[Run]:
         start = end
 
 
-def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Return the end of the only run in a datagram, or the end of the first message if there are several runs.
+def split(run: Run) -> Iterator[bytes]:
+    """Yield the messages in a run."""
+    for start in range(0, len(run.messages), (run.length + 3) & ~3):
+        yield run.messages[start : start + run.length]
 
-    Headers are compared by columns, because byte 5 of all headers is one slice, and comparing sixteen slices is faster
-    than comparing hundreds of headers.
+
+def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
+    """Return the end of the datagram if it is a single run, or else the end of the first message.
+
+    Headers are compared by column, because comparing sixteen strided slices is faster than comparing hundreds of
+    headers.
     """
     count = len(datagram) // step
     end = count * step
@@ -151,27 +155,27 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 
 
 def decode_name(value: bytes) -> str:
-    """Return an interface name as ``socket.if_indextoname`` does, because the kernel allows any bytes in a name."""
+    """Decode an interface name like ``socket.if_indextoname``, because the kernel allows arbitrary bytes."""
     return os.fsdecode(value.partition(b"\0")[0])
 
 
 def is_read(kind: int) -> bool:
-    """Return whether a request changes nothing.
+    """Return whether a request is read-only.
 
-    Each family has four numbers, which begin with RTM_NEW*, RTM_DEL* and RTM_GET*.
+    Message types come in groups of four: RTM_NEW*, RTM_DEL*, RTM_GET* and RTM_SET*.
     """
     return kind % 4 == RTM_GETLINK % 4
 
 
 class DumpInterrupted(Exception):
-    """The error for a read that must be repeated, because the data changed or for the reason in the message.
+    """Exception raised when a read must be retried, because the data changed or for the reason in the message.
 
     It never leaves the backend.
     """
 
 
 class Names(dict[int, str]):
-    """Interface names by index, which are looked up once and are valid for one answer from the kernel."""
+    """A cache of interface names by index, valid for a single reply from the kernel."""
 
     def __missing__(self, index: int) -> str:
         try:
@@ -183,28 +187,10 @@ class Names(dict[int, str]):
         return name
 
 
-def lacks_carrier(name: str) -> bool:
-    """Return whether an interface is up but has no carrier.
-
-    Raises:
-        DumpInterrupted: the interface is gone.
-    """
-    request = _INTERFACE.pack(os.fsencode(name), 0)
-    try:
-        # Any socket works, but our units may open only this kind and netlink.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kernel:
-            _, flags = _INTERFACE.unpack(ioctl(kernel, _SIOCGIFFLAGS, request))
-    except OSError as error:
-        if error.errno != errnos.ENODEV:
-            raise
-        raise DumpInterrupted from error
-    return bool(flags & (IFF_UP | IFF_RUNNING) == IFF_UP)
-
-
 class Indexes(dict[str, int]):
-    """Interface indexes by name, which are looked up once and are valid for one batch.
+    """A cache of interface indexes by name, valid for a single batch.
 
-    A link that is created again gets a new index.
+    A link that is re-created gets a new index.
     """
 
     def __missing__(self, name: str) -> int:
@@ -217,7 +203,7 @@ class Indexes(dict[str, int]):
 
 @contextmanager
 def translate_errors(attempt: str) -> Iterator[None]:
-    """Raise ``RouteError`` if the kernel refuses an attempt ("list the routes"), or if no socket can be opened."""
+    """Convert netlink and socket errors during an attempt (like "list the routes") to ``RouteError``."""
     try:
         yield
     except NetlinkError as refusal:

@@ -1,11 +1,11 @@
-"""Send requests through pyroute2 for changes that aren't frequent, such as changes of links, addresses and rules.
+"""Use pyroute2 for infrequent requests, such as changes to links, addresses and rules.
 
-pyroute2 encodes and decodes the messages. Its sockets aren't used, because each has an event loop and takes thirty
-times as long as ours. pyroute2 drops keywords that it doesn't know, so we don't pass any to it. A request names all of
-its fields and attributes, and exactly these are sent. The attributes have the names in the tables of pyroute2 (FRA_*,
-IFA_*, IFLA_*), which are the same as in the kernel's headers.
+pyroute2 encodes and decodes the messages. Its sockets aren't used, because each runs an event loop and is thirty times
+slower than ours. pyroute2 silently drops unknown keywords, so we don't pass any. Each request specifies all of its
+fields and attributes, and exactly these are sent. The attribute names are those used by pyroute2 and the kernel headers
+(FRA_*, IFA_*, IFLA_*).
 
-pyroute2 is imported for the first request, because the import takes 130 ms and loads asyncio.
+pyroute2 is imported lazily, because the import takes 130 ms and loads asyncio.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def _message_classes() -> dict[int, Any]:
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
     class LinkMessage(ifinfmsg):  # type: ignore[misc]  # pyroute2 has no types
-        # A hardware address has six bytes only on Ethernet.
+        # Hardware addresses have six bytes only on Ethernet.
         nla_map = (*((number, *row) for number, row in enumerate(ifinfmsg.nla_map)), (1, "IFLA_ADDRESS", "cdata"))
 
-    # If the parent class was used before, this class would inherit its compiled table.
+    # Otherwise, this class would inherit its parent's compiled table if the parent was used before.
     LinkMessage().compile_nla_table()
     families = (
         (LinkMessage, (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_GETLINK)),
@@ -42,22 +42,22 @@ def _message_classes() -> dict[int, Any]:
 def request(
     talk: Conversation, kind: int, flags: int, fields: Mapping[str, int], *attributes: tuple[str, object]
 ) -> tuple[Any, ...]:
-    """Send one request and return the messages of the answer, or none for a change.
+    """Send one request and return the reply messages, or an empty tuple for a change.
 
     Args:
         talk: the conversation with the kernel.
-        kind: the kind of the request, RTM_*.
+        kind: the message type, RTM_*.
         flags: the flags, NLM_F_*.
-        fields: the fields of the fixed header. Other fields are zero.
-        attributes: pairs of a name and a value. Nested attributes have the form ``{"attrs": [...]}``.
+        fields: values for fields of the fixed header. Other fields are zero.
+        attributes: (name, value) pairs. Nested attributes have the form ``{"attrs": [...]}``.
 
     Returns:
         The messages as pyroute2 objects. ``message[field]`` is a field of the fixed header, and
         ``message.get_attr(name)`` is an attribute or None.
 
     Raises:
-        NetlinkError: the kernel refused, or the socket failed.
-        DumpInterrupted: a list changed while it was read, or an answer was lost.
+        NetlinkError: the kernel returned an error, or the socket failed.
+        DumpInterrupted: the data changed during a dump, or a reply was lost.
     """
     message_class = _message_classes()[kind]
 

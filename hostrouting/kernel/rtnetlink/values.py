@@ -1,6 +1,6 @@
-"""Decode links, addresses, rules and nexthop objects of rtnetlink(7) to values of ``hostrouting.model``.
+"""Decode rtnetlink(7) links, addresses, rules and nexthop objects to ``hostrouting.model`` objects.
 
-entries.py decodes routes. The messages (messages.py) have these bodies::
+Routes are decoded in entries.py. The messages (see messages.py) have these bodies::
 
      16       17    18     20      24      28       32
     +--------+-----+------+-------+-------+--------+------------
@@ -28,19 +28,22 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network, ip_address
-from typing import TypeVar
+from ipaddress import ip_address, ip_network
+from typing import Any, TypeVar
 
+from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink.entries import decode_hop
+from hostrouting.kernel.rtnetlink import wire
+from hostrouting.kernel.rtnetlink.entries import decode_hops
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
-from hostrouting.model.links import Address, Link
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.links import Address, Address6, Link
 from hostrouting.model.routes import NexthopObject, Table
 from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
 T = TypeVar("T")
 
-# How to read a list from the kernel: a description, the RTM_GET* kind, the body of the request, and a decoder.
+# A dump request: a description, the RTM_GET* type, the request body and a decoder.
 Listing = tuple[str, int, bytes, Callable[[bytes, rtnl.Names], T]]
 
 _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
@@ -58,15 +61,21 @@ _SPORT_RANGE, _DPORT_RANGE, _DSCP, _TUN_ID, _FLOWLABEL, _FLOWLABEL_MASK, _DSCP_M
 _SPORT_MASK, _DPORT_MASK = 28, 29
 # FRA_FLOW sets a realm, and FRA_PAD has no meaning.
 _KNOWN = {*range(_DSCP_MASK + 1)} - {_FLOWLABEL, _FLOWLABEL_MASK}
-# The masks that cover a whole value.
+# Masks that cover all bits of a value.
 _WHOLE = {_DSCP_MASK: b"\x3f", _SPORT_MASK: b"\xff\xff", _DPORT_MASK: b"\xff\xff"}
 _UNSET, _LARGEST_SIGNED = 0xFFFFFFFF, 0x7FFFFFFF
 _RANGE, _PORTS = struct.Struct("=II"), struct.Struct("=HH")
 
+# linux/neighbour.h, linux/netconf.h
+_NEIGHBOUR, _NDA_DST, _NUD_FAILED = struct.Struct("=BxxxiHBB"), 1, 0x20
+_NETCONFA_IFINDEX, _NETCONFA_FORWARDING, _ALL = 1, 2, 0xFFFFFFFF
+
 # linux/nexthop.h
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY, _NHA_ENCAP_TYPE = 1, 2, 5, 6, 7
-# struct nexthop_grp contains the id and the weight minus 1. Since 6.12, the next byte is the high byte of the weight.
-# Routes have only the low byte, which the kernel shows for them (fib_add_nexthop) and a boot script reads.
+# A route's attributes with the same meaning.
+_OF_ROUTE = {_NHA_OIF: wire.RTA_OIF, _NHA_GATEWAY: wire.RTA_GATEWAY, _NHA_ENCAP_TYPE: wire.RTA_ENCAP_TYPE}
+# struct nexthop_grp contains the ID and the weight minus 1. Since Linux 6.12, the next byte is the weight's high byte.
+# For routes, the kernel shows only the low byte (fib_add_nexthop), and boot scripts read that.
 _MEMBER = struct.Struct("=IBxH")
 
 
@@ -87,22 +96,31 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
 
 
 def _decode_address(message: bytes, names: rtnl.Names) -> Address:
-    _, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
+    family, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _ADDRESS.size)
-    local = IPv4Address(found[_IFA_LOCAL])
-    # The kernel doesn't report a far end of 0.0.0.0, but still compares addresses with it.
-    far_end = IPv4Address(found.get(_IFA_ADDRESS, 0))
+    # For IPv4, the kernel omits a peer of 0.0.0.0, but still compares addresses with it. For IPv6, it omits IFA_LOCAL
+    # if there is no peer (inet6_fill_ifaddr).
+    far_end = ip_address(found.get(_IFA_ADDRESS, bytes(4)))
+    local = ip_address(found.get(_IFA_LOCAL, far_end.packed))
     # IFA_F_NOPREFIXROUTE doesn't fit into the eight bits of the header.
     flags = to_number(found.get(_IFA_FLAGS, b"")) or short_flags
-    return Address(
-        dev=names[index],
-        local=local,
-        prefix_length=length,
-        peer=far_end if far_end != local else None,
-        metric=to_number(found.get(_IFA_RT_PRIORITY, b"")),
-        is_secondary=bool(flags & rtnl.IFA_F_SECONDARY),
-        has_prefix_route=not flags & rtnl.IFA_F_NOPREFIXROUTE,
-        scope=scope,
+    fields: dict[str, Any] = {
+        "dev": names[index],
+        "local": local,
+        "prefix_length": length,
+        "peer": far_end if far_end != local else None,
+        "metric": to_number(found.get(_IFA_RT_PRIORITY, b"")),
+        "has_prefix_route": not flags & rtnl.IFA_F_NOPREFIXROUTE,
+        "scope": scope,
+    }
+    if family == socket.AF_INET:
+        return Address(is_secondary=bool(flags & rtnl.IFA_F_SECONDARY), **fields)
+    return Address6(
+        # An optimistic address is usable before duplicate address detection finishes.
+        is_tentative=flags & (rtnl.IFA_F_TENTATIVE | rtnl.IFA_F_OPTIMISTIC) == rtnl.IFA_F_TENTATIVE,
+        is_deprecated=bool(flags & rtnl.IFA_F_DEPRECATED),
+        is_temporary=bool(flags & rtnl.IFA_F_SECONDARY),  # the same bit as IFA_F_TEMPORARY
+        **fields,
     )
 
 
@@ -123,10 +141,10 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         goto=value(_GOTO) if _GOTO in found else None,
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
-        # Since 6.13, a rule may select a whole DSCP, and the tos in the header is then zero.
+        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
-        # fib_nl_fill_rule omits a mark of zero but shows its mask.
+        # fib_nl_fill_rule omits a zero mark but includes its mask.
         mark=value(_FWMARK) if _FWMASK in found else None,
         mark_mask=value(_FWMASK) if _FWMASK in found else _UNSET,
         iif=decode_name(found[_IIFNAME]) if _IIFNAME in found else None,
@@ -134,7 +152,7 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         uid_range=_RANGE.unpack(found[_UID_RANGE]) if _UID_RANGE in found else None,
         ip_protocol=value(_IP_PROTO),
         has_ports=any(ports != ALL_PORTS for ports in _port_ranges(found)),
-        # The kernel compares signed lengths, and no prefix is shorter than a negative length.
+        # The kernel compares lengths as signed integers, so a negative length suppresses nothing.
         suppress_prefix_length=_up_to(_LARGEST_SIGNED, found.get(_SUPPRESS_PREFIXLEN)),
         suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
@@ -155,37 +173,37 @@ def _has_any_source_port(found: dict[int, bytes]) -> bool:
 
 
 def selects_any_source_port(rules: Iterable[bytes]) -> bool:
-    """Return whether a rule is for all source ports.
+    """Return whether any rule selects all source ports.
 
-    TCP has no source port before its second lookup.
+    TCP's first lookup has no source port, but its second one does.
 
     Args:
-        rules: the messages from a dump.
+        rules: rule messages from a dump.
     """
     return any(_has_any_source_port(attributes(rule, HEADER_BYTES + _RULE.size)) for rule in rules)
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
-    """Return a port that only rules for all ports select, so that it stands for any port.
+    """Return a port that only rules for all ports match, so that it can stand for any port.
 
     Args:
-        rules: the messages from a dump.
+        rules: rule messages from a dump.
 
     Returns:
-        The port, or None if no rule is for all ports. A lookup without ports then has the same result.
+        The port, or None if no rule selects all ports. A lookup without ports then has the same result.
     """
     ranges = {ports for rule in rules for ports in _port_ranges(attributes(rule, HEADER_BYTES + _RULE.size))}
     if ALL_PORTS not in ranges:
         return None
     some = ranges - {ALL_PORTS}
-    # If rules for some ports cover all ports together, it doesn't matter which port is used.
+    # If other rules together cover all ports, any port will do.
     free = (port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some))
     return next(free, ALL_PORTS[1])
 
 
-def _selector(address: bytes | None, length: int) -> IPv4Network | None:
-    # The kernel stores the host bits of an address but doesn't compare them (fib4_rule_match).
-    return None if address is None else IPv4Network((address, length), strict=False)
+def _selector(address: bytes | None, length: int) -> IpNetwork | None:
+    # The kernel stores host bits but ignores them when matching (fib4_rule_match).
+    return None if address is None else ip_network((address, length), strict=False)
 
 
 def _up_to(most: int, value: bytes | None) -> int | None:
@@ -199,16 +217,43 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
     if _NHA_GROUP in found:
         group = _MEMBER.iter_unpack(found[_NHA_GROUP])
         return NexthopObject(id_, members=tuple((member, weight + 1) for member, weight, _ in group))
-    oif, gateway = to_number(found.get(_NHA_OIF, b"")), found.get(_NHA_GATEWAY)
-    if not oif and gateway is None:
-        return NexthopObject(id_)
-    address = None if gateway is None else ip_address(gateway)
-    hop = decode_hop(flags, 1, oif, address, found.get(_NHA_ENCAP_TYPE), names)
-    return NexthopObject(id_, hop)
+    of_route = {_OF_ROUTE[kind]: value for kind, value in found.items() if kind in _OF_ROUTE}
+    return NexthopObject(id_, next(iter(decode_hops(flags, of_route, names)), None))
+
+
+def _decode_failed_router(message: bytes, names: rtnl.Names) -> Router | None:
+    """Decode a neighbour entry, or return None if its state isn't FAILED."""
+    _, index, state, *_ = _NEIGHBOUR.unpack_from(message, HEADER_BYTES)
+    address = attributes(message, HEADER_BYTES + _NEIGHBOUR.size).get(_NDA_DST)
+    return (names[index], ip_address(address)) if state & _NUD_FAILED and address is not None else None
+
+
+def _decode_forwarding(message: bytes, _names: rtnl.Names) -> bool:
+    """Return whether an entry enables IPv6 forwarding for all interfaces."""
+    found = attributes(message, HEADER_BYTES + 4)
+    return to_number(found[_NETCONFA_IFINDEX]) == _ALL and to_number(found.get(_NETCONFA_FORWARDING, b"")) > 0
 
 
 _NO_STATISTICS = number(_IFLA_EXT_MASK, rtnl.RTEXT_FILTER_SKIP_STATS)
 LINKS = ("list the interfaces", rtnl.RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0) + _NO_STATISTICS, _decode_link)
-ADDRESSES = ("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0), _decode_address)
-RULES = ("list the rules", rtnl.RTM_GETRULE, _RULE.pack(socket.AF_INET, 0, 0, 0, 0, 0, 0), _decode_rule)
+ADDRESSES = {
+    family: ("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(family.af, 0, 0, 0, 0), _decode_address)
+    for family in Family
+}
+RULES = {
+    family: ("list the rules", rtnl.RTM_GETRULE, _RULE.pack(family.af, 0, 0, 0, 0, 0, 0), _decode_rule)
+    for family in Family
+}
 NEXTHOPS = ("list the nexthop objects", rtnl.RTM_GETNEXTHOP, _NEXTHOP.pack(0, 0, 0, 0), _decode_nexthop)
+NEIGHBOURS6 = (
+    "list the neighbours",
+    rtnl.RTM_GETNEIGH,
+    _NEIGHBOUR.pack(socket.AF_INET6, 0, 0, 0, 0),
+    _decode_failed_router,
+)
+FORWARDING6 = (
+    "read whether IPv6 is forwarded",
+    rtnl.RTM_GETNETCONF,
+    struct.pack("=Bxxx", socket.AF_INET6),
+    _decode_forwarding,
+)

@@ -1,4 +1,4 @@
-"""The ``hostNetworking`` section is parsed as strictly as ``hostRouting``."""
+"""Tests that ``hostNetworking`` is parsed as strictly as ``hostRouting``."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_the_consumer_comes_from_host_routing() -> None:
         ("staleAzureVnet", {"cidrs": []}, "cidrs", "is empty; name the CIDRs of the pods"),
         ("staleAzureVnet", {"cidrs": "10.0.0.0/8"}, "cidrs", "expected a list, not a string"),
         ("staleAzureVnet", {"cidrs": ["10.0.0.1/8"]}, "cidrs[0]", "has host bits set"),
-        ("staleAzureVnet", {"cidrs": ["0.0.0.0/0"]}, "cidrs[0]", "'0.0.0.0/0' is every address"),
-        ("staleAzureVnet", {"cidrs": ["::/0"]}, "cidrs[0]", "'::/0' is every address"),
+        ("staleAzureVnet", {"cidrs": ["0.0.0.0/0"]}, "cidrs[0]", "'0.0.0.0/0' is the default route"),
+        ("staleAzureVnet", {"cidrs": ["::/0"]}, "cidrs[0]", "'::/0' is the default route"),
         ("staleAzureVnet", {"cidrs": ["10.0.0.0/8"], "keep": ["10.0.0.0/8"]}, "keep[0]", "is not an IP"),
         ("staleAzureVnet", {"cidrs": ["10.0.0.0/8"], "lockWaitSeconds": True}, "lockWaitSeconds", "is not an integer"),
     ],

@@ -1,4 +1,4 @@
-"""The plan, installation and removal of the load balancer probe on a node in memory."""
+"""Tests for planning, installing and removing the load balancer probe on an in-memory node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = {
     "etc/systemd/system/nftables.service.d/hostrouting-load-balancer-probe.conf",
     "etc/systemd/system/nftables-flush.service.d/hostrouting-load-balancer-probe.conf",
 }
-# The output of nft 1.0.6. Other versions print the flags and the priority differently, and omit the table comment.
+# The output of nft 1.0.6. Other versions format the flags and the priority differently and omit the table comment.
 LISTING = f"""\
 table ip6 {TABLE} {{
 	comment "hostrouting: IPv6 health probes of Azure's load balancer"
@@ -118,16 +118,6 @@ def test_apply_follows_the_plan_and_a_second_run_does_nothing(host: Host, node: 
     assert not configure(host, node, asked()).changed
 
 
-def test_the_consumer_starts_after_the_probe_and_every_flush(host: Host, node: FakeProbeNode) -> None:
-    configure(host, node, asked())
-    drop_in = (host.layout.root / CONSUMER / "hostrouting-load-balancer-probe.conf").read_text()
-    assert drop_in.splitlines()[1:] == [
-        "[Unit]",
-        "Wants=load-balancer-probe.service",
-        "After=load-balancer-probe.service nftables.service nftables-flush.service",
-    ]
-
-
 def told(change: Any) -> tuple[object, str]:
     return change.what, change.action
 
@@ -154,7 +144,7 @@ def test_another_device_replaces_the_first(host: Host, node: FakeProbeNode) -> N
 
 
 class Refusing(FakeProbeNode):
-    """A node whose nft refuses the rules for azure0."""
+    """A node on which nft rejects the rules for azure0."""
 
     def load(self, text: str) -> None:
         if "azure0" in text:

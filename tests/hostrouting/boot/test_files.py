@@ -1,4 +1,4 @@
-"""Files are complete or missing, and the lock prevents two runs at once."""
+"""Tests that files are written atomically and that the lock prevents concurrent runs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path: Path) -> 
 
 
 def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE simulates a full disk, so that the write fails after the file was created."""
+    """RLIMIT_FSIZE simulates a full disk: the write fails after the file has been created."""
     program = (
         "import resource, signal, sys, pathlib\n"
         "from hostrouting.model.errors import FileError\n"
@@ -123,7 +123,7 @@ SWAPS = {
 def test_a_rewrite_replaces_only_the_file_that_was_read(
     tmp_path: Path, swap: Callable[[Path, Path], object], is_linked: bool
 ) -> None:
-    """The owner of the folder replaces the file while root edits it."""
+    """The directory's owner replaces the file while root is editing it."""
     script, path, named = tmp_path / "script", tmp_path / "folder/file", tmp_path / "folder/named"
     path.parent.mkdir()
     write_if_changed(script, "#!/bin/sh\n", mode=0o755)

@@ -1,4 +1,4 @@
-"""The contents of the drop-ins and the list, and the check that systemd has loaded the drop-ins unchanged."""
+"""Tests for the drop-ins, the gate list, and the check that systemd has loaded the drop-ins unchanged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_drop_ins_order_oneshots_and_unconfine_the_gate() -> None:
 
 
 def test_all_lines_of_the_drop_ins_differ() -> None:
-    """If two lines were equal, systemd would confuse them and skip the lines between them."""
+    """If two lines were identical, systemd would confuse them and skip the lines between them."""
     lines = [line for text in DROP_INS for line in text.splitlines() if line.startswith("Exec")]
     assert len({line.partition("=")[2].lstrip("-+") for line in lines}) == len(lines) == 4
 
@@ -85,7 +85,7 @@ def test_a_weakened_command_counts_as_missing(command: str) -> None:
 
 
 def test_an_unforgiven_condition_counts_as_missing() -> None:
-    """Without the prefix "-", systemd would skip the unit permanently."""
+    """Without the "-" prefix, systemd would skip the unit permanently."""
     assert missing_commands(HELD | {"ExecConditionEx": shown(HOLD)}) == (f"ExecCondition=-+{HOLD}",)
     assert missing_commands(HELD | {"ExecConditionEx": ""}) == (f"ExecCondition=-+{HOLD}",)
 

@@ -1,4 +1,4 @@
-"""The manifest names only what hostrouting installs, because a removal deletes everything that it names."""
+"""Tests that the manifest lists only what hostrouting installs, because a removal deletes everything in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = config(SHADOWED, consumer="kubelet.service", watch={"enabled": True})
 
 @pytest.fixture
 def units(layout: Layout) -> FakeSystemd:
-    """Return a fake systemd in which no machine runs."""
+    """Return a fake systemd with no running machines."""
     return FakeSystemd(layout)
 
 
@@ -94,16 +94,6 @@ def test_a_broken_manifest_is_an_error_with_a_hint(host: Host, layout: Layout, t
     assert not host.routes.our_routes()
 
 
-def test_an_impossible_name_prevents_no_other_removal(host: Host, layout: Layout) -> None:
-    phases.run(Configure(CONFIG, host=host))
-    document = json.loads(layout.manifest.read_text())
-    document["parts"][ROUTES]["files"].append(f"/etc/aks-flex-node/{'x' * 300}")
-    layout.manifest.write_text(json.dumps(document))
-    phases.run(RemoveHostRouting(host=host))
-    assert not [path for path in layout.root.rglob("*") if path.is_file() and "run" not in path.parts]
-    assert not host.routes.our_routes()
-
-
 def test_a_removed_part_does_not_keep_the_old_wait(host: Host, layout: Layout) -> None:
     phases.run(Configure(CONFIG, host=host))
     without = Config(static_routes=CONFIG.static_routes, wait_seconds=7, consumer=CONFIG.consumer)
@@ -144,7 +134,7 @@ def test_an_edited_config_is_an_error(host: Host, layout: Layout, change: Callab
 
 
 def test_a_rediscovered_probe_holds_no_start_back(host: Host, layout: Layout) -> None:
-    """The probe isn't part of the gate, and all of its files are found."""
+    """The probe isn't part of the gate, and all of its files are found again."""
     phases.run(Configure(CONFIG, host=host))
     install_for_boot(host, wanted_probe("eth0", CONFIG.consumer, layout))
     before = Manifest.load(layout).parts

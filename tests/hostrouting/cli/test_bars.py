@@ -1,4 +1,4 @@
-"""Bars show every failure and omit what is fine."""
+"""Tests that bars and pictures show every failure and omit what is fine."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import fcntl
 import io
 import os
 import pty
+import re
 import struct
 import termios
 from contextlib import redirect_stdout
 from ipaddress import IPv4Network
 from itertools import groupby
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
+import attrs
 import pytest
-from drawn import bar, of_terminal, report, segment
+from drawn import bar, report, segment
 
-from hostrouting.cli.bars import CellKind, Paint, cells, legend
+from hostrouting import StaticRoute
+from hostrouting.cli.bars import CellKind, cells, legend
 from hostrouting.cli.output import columns, say
-from hostrouting.cli.report import overlap_text
-from hostrouting.overlap.findings import FindingKind, NoteKind
+from hostrouting.cli.report import overlap_picture, overlap_text
+from hostrouting.overlap.findings import FindingKind, Fix, NoteKind, Obstacle, Unfixable
 from hostrouting.report import Note
 
 if TYPE_CHECKING:
@@ -159,27 +163,57 @@ def test_failures_come_before_notes_and_failing_rows_first() -> None:
     lines = printed(overlap_text(report(noted, fine, H200, notes=notes)))
     marks = [(line[0], line.split()[1]) for line in lines if line[0] in "✗•✓"]
     assert marks == [("✗", "172.16.0.0/12"), ("•", "10.1.0.0/24"), ("✓", "10.96.0.0/12")]
-    assert [line for line in lines if line.startswith("note: ")] == lines[-33:]
-    assert lines[-30] == "note: LOCAL: said of one"
-    assert lines[-1].startswith("note: and 12 more")
+    assert [line for line in lines if line.startswith("note: ")] == lines[-44:]
+    assert lines[-41] == "note: LOCAL: said of one"
 
 
-# --- the palette -------------------------------------------------------------------------------------------------
+# --- pictures ------------------------------------------------------------------------------------------------------
+
+SHADOWED = bar(
+    "172.16.0.0/12",
+    segment("172.16.0.0", "172.16.255.255", FindingKind.OVERLAP, "ib0"),
+    segment("172.24.7.9", "172.24.7.9", FindingKind.BLACKHOLE),
+)
 
 
-def luminance(colour: str) -> float:
-    """Return the relative luminance of a colour as defined in WCAG 2.2."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+def words(picture: str) -> list[str]:
+    """Return an SVG's lines of text, with whitespace collapsed."""
+    lines: dict[str, list[str]] = {}
+    for text in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
+        lines.setdefault(text.attrib["y"], []).append(text.text or "")
+    return [" ".join(" ".join(parts).split()) for parts in lines.values()]
 
 
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
+def test_a_picture_shows_failures_and_their_fix() -> None:
+    routes = (StaticRoute("172.16.0.0/17", "10.1.0.1", "eth0"), StaticRoute("172.16.128.0/17", "10.1.0.1", "eth0"))
+    left = Unfixable((IPv4Network("172.24.7.9/32"),), (), Obstacle("its blackhole is a /32, too: remove it"))
+    fix = Fix(routes, (left,), ("peers of ib0 change sides",))
+    said = words(overlap_picture(attrs.evolve(report(SHADOWED, bar("10.96.0.0/12")), fix=fix)))
+    assert said[0] == "hostrouting check: overlap · node-7 · STRICT · 2026-11-20T08:00:00Z"
+    assert said[1] == "overlap on node-7: 1 of 2 expected CIDRs fails; mode STRICT"
+    assert {"· eth0 expected", "A ib0 shadow", "X discarded"} < {*said}
+    assert [line.split()[:3] for line in said if line.startswith(("✗", "172."))] == [
+        ["✗", "172.16.0.0/12", "A" * 8],
+        ["172.20.0.0", "·" * 32, "·"],
+        ["172.24.0.0", "X", "·" * 31],
+        ["172.28.0.0", "·" * 32, "·"],
+    ]
+    assert "✓ 10.96.0.0/12 by eth0" in said
+    assert '{"destination": "172.16.0.0/17", "gateway": "10.1.0.1", "dev": "eth0"},' in said
+    assert '{"destination": "172.16.128.0/17", "gateway": "10.1.0.1", "dev": "eth0"}' in said
+    assert "no route fixes 172.24.7.9: its blackhole is a /32, too: remove it" in said
+    assert "mind: peers of ib0 change sides" in said
 
 
-@pytest.mark.parametrize("paint", [PAINTS[each] for each in PAINTS if each not in ("eth0 expected", "not judged")])
-def test_symbols_are_legible_and_stand_out(paint: Paint) -> None:
-    assert contrast(of_terminal(paint.back), of_terminal(paint.ink)) >= 4.5
-    assert contrast(of_terminal(paint.back), of_terminal(PAINTS["eth0 expected"].back)) >= 1.5
+def test_a_picture_needs_no_other_resource() -> None:
+    picture = overlap_picture(report(SHADOWED))
+    assert not re.search(r"href|url\((?!#)|@import|@font-face|<script|<image|<foreignObject", picture)
+
+
+def test_a_hostile_interface_is_text_in_a_picture() -> None:
+    name = '<a"&\udcff\x1b'
+    hostile = bar("10.0.0.0/8", segment("10.0.0.0", "10.0.0.0", FindingKind.OVERLAP, name))
+    note = Note(NoteKind.LOCAL, name, hostile.cidr)
+    said = words(overlap_picture(report(hostile, notes=[note])))
+    assert 'A <a"&?? shadow' in said
+    assert 'note: LOCAL: <a"&??' in said

@@ -1,4 +1,4 @@
-"""``hostrouting lb-probe`` and ``azure-vnet``, and what ``doctor``, ``plan`` and ``remove`` report about them."""
+"""Tests for ``hostrouting lb-probe`` and ``azure-vnet``, and related output of ``doctor``, ``plan`` and ``remove``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def host(tmp_path: Path, probe: FakeProbeNode, bridge: FakeBridgeNode) -> Iterat
 
 @pytest.fixture
 def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command with a config and returns its exit code, output and errors."""
+    """Return a function that runs a command with a config and returns its exit code, stdout and stderr."""
 
     def call(words: str, section: dict[str, Any] | None = None) -> tuple[int, str, str]:
         path = tmp_path / "config.json"
@@ -142,7 +142,7 @@ OF_TABLE, MEDDLED = (
     f"nftables table ip6 {TABLE}",
     render_ruleset("eth0").replace("\t\tiifname", "\t\tdrop\n\t\tiifname"),
 )
-# Changes of the node that other programs make after the installation, and the findings about them.
+# Changes that other programs make to a node after installation, and the resulting findings.
 PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "nothing": (lambda *_: None, []),
     "flush": (lambda probe, _: probe.tables.clear(), [("probes-differ", OF_TABLE, "broken")]),
@@ -151,10 +151,6 @@ PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
     "unpin": (lambda probe, _: setattr(probe, "pinned", "default"), [("probes-differ", host_route("eth0"), "risk")]),
     "disable": (lambda _, host: host.units.disable(UNIT), [("probes-differ", UNIT, "risk")]),
     "refuse": (lambda probe, _: setattr(probe, "problem", "nft refused"), [("probes-fail", UNIT, "risk")]),
-    "agentbaker": (
-        lambda probe, _: probe.tables.update(azureSLBProbe="table ip6 azureSLBProbe {\n}\n"),
-        [("other-probe-rules", "nftables table ip6 azureSLBProbe", "risk")],
-    ),
     "remove nft": (lambda _, host: host.layout.of("usr/bin/nft").unlink(), [("tool-missing", "nft", "broken")]),
 }
 
@@ -169,7 +165,7 @@ def test_the_doctor_finds_differences(
         assert [(one["kind"], one["subject"], one["severity"]) for one in findings(run(words)[1])] == wanted
 
 
-KINDS = ("probes-differ", "probes-fail", "other-probe-rules", "tool-missing", "azure-vnet-left", "azure-vnet-unseen")
+KINDS = ("probes-differ", "probes-fail", "tool-missing", "azure-vnet-left", "azure-vnet-unseen")
 
 
 def findings(document: str) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""``hostrouting config set`` edits our keys in the file of another component, and keeps the rest of the file."""
+"""Tests that ``hostrouting config set`` edits our keys in another component's file and preserves the rest of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import by_day
 
 from hostrouting.cli.fixing import set_sections
 
@@ -38,7 +39,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
-    """Return a config file with a token of an agent."""
+    """Return a config file that contains an agent's token."""
     path = tmp_path / "config.json"
     path.write_text(AGENT)
     path.chmod(0o600)
@@ -80,7 +81,7 @@ def test_a_key_missing_from_config_stays(run: Run, agents: Path, config: Path) -
 
 
 def test_a_new_file_is_readable_by_its_owner_alone(run: Run, config: Path, tmp_path: Path) -> None:
-    """Other components may add their secrets to the file."""
+    """Other components may add secrets to the file."""
     path = tmp_path / "new/config.json"
     assert run("config", "set", path, "--from", config)[:2] == (0, f"added     {path}\n")
     assert json.loads(path.read_text()) == OURS
@@ -129,6 +130,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=by_day(5, by_night=5000))
 @given(
     others=st.dictionaries(KEYS, VALUES, max_size=5),
     ours=st.dictionaries(st.sampled_from([*OURS]), VALUES.filter(bool), min_size=1),

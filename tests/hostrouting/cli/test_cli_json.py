@@ -1,19 +1,15 @@
-"""``--output json`` prints a single document on standard output, whatever the exit code is."""
+"""Tests that ``--output json`` prints a single document on standard output, whatever the exit code."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from backends import FailingBackend
 from wanted import LINE, SHADOWED, section
 
 from hostrouting import Host, cli
-from hostrouting.cli import changes
-from hostrouting.report import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,15 +97,6 @@ def test_a_strict_failure_has_changes_and_findings(run: Run, config: Any) -> Non
     assert (code, again["changed"], again["routes"], again["overlap"]["verdict"]) == (1, False, [], "overlap")
 
 
-def test_a_refused_permission_is_77(run: Run, config: Any, host: Host) -> None:
-    config(SECTION)
-    on = Host(FailingBackend(host.routes, {"add": {1: errno.EPERM}}), host.units, host.layout)
-    code, document = run("apply", on=on)
-    assert (code, document["changed"], document["files"]) == (77, False, [])
-    assert "not permitted" in document["error"]
-    assert document["hint"] == "run as root (CAP_NET_ADMIN)"
-
-
 def test_the_text_has_the_same_facts(config: Any, host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     def told(section: object, code: int) -> list[str]:
         config(section)
@@ -127,22 +114,3 @@ def test_the_text_has_the_same_facts(config: Any, host: Host, capsys: pytest.Cap
     assert "nothing to change" not in lines
     assert {f"removed   {LINE}", "stopped   hostrouting-watch.service", "disabled  static-routes.service"} <= {*lines}
     assert told({}, 0)[0] == "nothing to change"
-
-
-@pytest.mark.parametrize("output", ["text", "json"])
-def test_only_one_form_is_rendered(output: str, config: Any, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thousands of routes, rendering the other form would take as long as installing the routes."""
-    config(SECTION)
-    made: list[str] = []
-
-    def noted(form: str, function: Any) -> Any:
-        def noting(*given: Any) -> Any:
-            made.append(form)
-            return function(*given)
-
-        return noting
-
-    monkeypatch.setattr(Changes, "to_json", noted("json", Changes.to_json))
-    monkeypatch.setattr(changes, "changes_lines", noted("text", changes.changes_lines))
-    assert cli.main(["apply", "--routes-only", "--output", output], host=host) == 0
-    assert {*made} == {output}

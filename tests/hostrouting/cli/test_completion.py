@@ -1,4 +1,4 @@
-"""Each shell completes our commands with the script that ``hostrouting completion`` prints."""
+"""Tests that each shell completes our commands with the script from ``hostrouting completion``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 def complete(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Complete:
-    """Return a function that returns the completions that a shell offers for a line."""
+    """Return a function that returns a shell's completions for a line."""
     script = printed(request.param, tmp_path, capsys)
     monkeypatch.chdir(tmp_path)
     commands = {

@@ -1,4 +1,4 @@
-"""``hostrouting explain`` shows the lookups of an address as text and as JSON."""
+"""Tests for the text and JSON output of ``hostrouting explain``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address)
 
 @pytest.fixture
 def kernel() -> FakeKernel:
-    """Return a node where packets leave on the second interface if they have the address of the first interface."""
+    """Return a node where packets with the first interface's address leave through the second interface."""
     made = FakeKernel()
     for dev, address, gateway, table in (("eth0", "10.1.0.4", "10.1.0.1", 254), ("eth1", "10.2.0.4", "10.2.0.1", 100)):
         made.add_link(dev)
@@ -104,7 +104,7 @@ def test_without_a_default_route_lookups_are_still_shown(
 def test_a_lookup_for_the_source_is_no_failure(
     host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Table 7 only gives TCP the source of eth0. The second lookup uses this source, so packets leave on eth0."""
+    """Table 7 only determines TCP's source address. The second lookup uses that address and leads to eth0."""
     kernel.add_rule(Rule(10, source=IPv4Network("10.1.0.4/32")))
     kernel.add_rule(Rule(20, table=7, ip_protocol=TCP))
     hop, source = NextHop("eth1", IPv4Address("10.2.0.1")), IPv4Address("10.1.0.4")

@@ -1,4 +1,4 @@
-"""In a real browser, the page of many hosts is self-contained, filters, copies, and never executes a host name."""
+"""Tests in a real browser: the fleet page is self-contained, filters, copies, and never executes a host name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def browser() -> Iterator[Chrome]:
 
 @pytest.fixture
 def page(browser: Chrome, tmp_path: Path) -> Chrome:
-    """Return a browser that shows a page of ten thousand hosts, with a sixth of them in each group."""
+    """Return a browser showing a page with ten thousand hosts, split evenly into six groups."""
     browser.get(write_page(tmp_path, 10_000).as_uri())
     return browser
 
@@ -56,7 +56,7 @@ def run(page: Chrome, expression: str) -> Any:
 
 
 def shown(page: Chrome, selector: str) -> list[str]:
-    """Return the texts of the matching elements that aren't hidden."""
+    """Return the text of the matching elements that aren't hidden."""
     every = f"[...document.querySelectorAll({json.dumps(selector)})]"
     texts: list[str] = run(page, f"{every}.filter(each => each.checkVisibility()).map(each => each.textContent.trim())")
     return texts

@@ -1,4 +1,4 @@
-"""With ``--root``, commands plan, examine and clean an image without reading anything outside of it."""
+"""Tests that with ``--root``, commands plan, examine and clean an image without reading anything outside of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 
 from hostrouting import Host, Layout
 from hostrouting.doctor.examine import CHECKS
@@ -29,13 +29,13 @@ TEMPLATE = "systemd-nspawn@.service"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Return the machine that builds the image. It must not be read or changed."""
+    """Return the build host. It must be neither read nor changed."""
     return Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path / "builder"))
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """Return the folder of an image with a config and everything that the gate needs."""
+    """Return the root of an image with a config and everything that the gate needs."""
     if shutil.which("systemctl") is None:
         pytest.skip("no systemctl on this machine")
     root = tmp_path / "image"
@@ -109,11 +109,8 @@ def test_only_files_are_examined(run: Any, image: Path) -> None:
     ("name", "text", "kind"),
     [
         (f"{ETC}/{TEMPLATE}.d/zzz.conf", "[Service]\nExecStartPre=\n", "gate-overridden"),
-        (f"{ETC}/systemd-nspawn@kube1.service.d/override.conf", "[Service]\nExecCondition=\n", "gate-overridden"),
         (f"{ETC}/systemd-nspawn@kube1.service.d/zz-hostrouting.conf", "", "gate-overridden"),
-        ("etc/aks-flex-node/static-routes.sh", "#!/bin/true\n", "file-differs"),
         ("etc/hostrouting/gate.off", "", "gate-off"),
-        (f"{ETC}/static-routes.service.requires/x", "", ""),
         (f"{ETC}/systemd-nspawn@kube1.service.d/override.conf", "[Service]\nExecStartPre=\n", ""),
         ("usr/lib/systemd/system/aks-flex-node-agent.service", "", "another-agent"),
     ],
@@ -140,7 +137,7 @@ def test_a_fix_names_the_image(run: Any, image: Path) -> None:
 
 
 def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) -> None:
-    """Links in the image lead to files in the image, as they do when it runs."""
+    """Symlinks in the image resolve inside the image, as they do when it runs."""
     (image / "etc/alternatives/awk").unlink()
     link(image, "etc/alternatives/awk", shutil.which("sh") or "")
     link(image, "etc/alternatives/loop", "loop")
@@ -149,12 +146,9 @@ def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) 
 
 
 @pytest.mark.parametrize("command", ["apply", "plan", "doctor", "remove"])
-@pytest.mark.parametrize(
-    "name", [f"{ETC}/static-routes.service", f"{ETC}/{TEMPLATE}.d/zz-hostrouting.conf", "lib/systemd"]
-)
-def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path, command: str, name: str) -> None:
+def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path, command: str) -> None:
     secret = write(tmp_path, "secret", "hunter2")
-    link(image, name, str(secret))
+    link(image, f"{ETC}/{TEMPLATE}.d/zz-hostrouting.conf", str(secret))
     before = tree(image)
     code, out, err = run(command, "--root", image)
     assert (code, tree(image), "hunter2" in out + err) == (78, before, False)
@@ -162,7 +156,7 @@ def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path
 
 
 def test_metrics_belong_to_the_image(run: Any, image: Path, tmp_path: Path) -> None:
-    """The folder of the metrics may be anywhere, even behind a link that is only valid in the running image."""
+    """The metrics directory may be anywhere, even behind a symlink that is valid only in the running image."""
     metrics = {"watch": {"enabled": True, "textfile": "/var/lib/metrics/hosts.prom"}}
     document = {"hostRouting": CONFIG["hostRouting"] | metrics}
     write(image, "etc/aks-flex-node/config.json", json.dumps(document))
@@ -200,14 +194,3 @@ def test_a_folder_that_is_not_an_image_is_refused(run: Any, tmp_path: Path, comm
 
 def test_a_snapshot_is_not_an_image(run: Any, image: Path) -> None:
     assert run("plan", "--root", image, "--snapshot", "node.json")[0] == 64
-
-
-@pytest.mark.parametrize("path", ["/etc/alternatives/awk", "/usr/bin/awk", "/bin/awk", "/../bin/../bin/awk"])
-def test_links_are_followed_inside_the_root(image: Path, path: str) -> None:
-    assert Layout(image).followed(path) == image / "usr/bin/mawk"
-
-
-def test_circular_links_are_an_error(tmp_path: Path) -> None:
-    link(tmp_path, "a", "/b")
-    link(tmp_path, "b", "a")
-    assert Layout(tmp_path).followed("/a/c").is_relative_to(tmp_path)

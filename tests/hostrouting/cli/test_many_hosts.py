@@ -1,4 +1,4 @@
-"""``hostrouting judge`` reports on many snapshots at once. test_fleet_page.py tests its page in a browser."""
+"""Tests for ``hostrouting judge``; the HTML page is tested in test_fleet_page.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 
 from benchmarks.snapshots import write_recordings
 from hostrouting import Host, Layout, cli
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def judge(folder: Path, tmp_path: Path, capsys: Any) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that judges snapshots of some kinds and returns the exit code, output and errors."""
+    """Return a function that runs judge on snapshots of some kinds and returns the exit code, stdout and stderr."""
 
     def run(kinds: list[str], *words: object) -> tuple[int, str, str]:
         host = Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))
@@ -101,10 +101,3 @@ def test_each_groups_report_has_a_checks_form(judge: Any) -> None:
     schema = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
     for group in json.loads(judge(ORDER, "--output", "json")[1])["groups"]:
         assert list(Draft202012Validator(schema).iter_errors(group["report"])) == []
-
-
-def test_a_larger_file_is_read_if_allowed(judge: Any, folder: Path, tmp_path: Path) -> None:
-    large = tmp_path / "large.json"
-    large.write_text((folder / "node-00000.json").read_text() + " " * (1 << 20))
-    assert [judge([], large, "--max-mib", mib)[0] for mib in (1, 2)] == [2, 0]
-    assert judge([], large, "--max-mib", 0)[0] == 64

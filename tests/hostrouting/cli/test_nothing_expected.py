@@ -1,4 +1,4 @@
-"""Without expected CIDRs, the gate holds no node, no check is installed, and no command reports success."""
+"""Tests that without expected CIDRs, the gate holds no node, no check is installed, and no command reports success."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(request: Any, host: Host) -> Path:
     return path
 
 
-# The arguments of a command, its exit code, and whether the command gives a verdict.
+# Each command's arguments, its exit code, and whether it returns a verdict.
 COMMANDS = [
     (("check",), 2, True),
     (("check", "--output", "nagios"), 3, True),

@@ -1,18 +1,18 @@
-"""``doctor --output preflight`` fulfils the contract of the preflight of AKSFlexNode and unbounded.
+"""Tests that ``doctor --output preflight`` fulfils the preflight contract of AKSFlexNode and unbounded.
 
-The contract is pkg/agent/preflight/preflight.go of unbounded. An ignored error becomes a warning. Names are compared
-without case, and an argument may contain several names, separated by commas. No message or target contains a value from
-the config.
+The contract is defined in unbounded's pkg/agent/preflight/preflight.go. An ignored error becomes a warning. Names are
+case-insensitive, and an argument may contain several names separated by commas. Messages and targets never contain
+config values.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from jsonschema import Draft202012Validator
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RouteOverlapError
@@ -24,37 +24,8 @@ from hostrouting.testing import FakeSystemd
 if TYPE_CHECKING:
     from pathlib import Path
 
-CHECK = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "pattern": "^host-[a-z-]+$"},
-        "target": {"type": "string", "minLength": 1},
-        "severity": {"enum": ["ok", "warning", "error"]},
-        "message": {"type": "string", "minLength": 1},
-        "ignored": {"type": "boolean"},
-    },
-    "required": ["name", "target", "severity", "message", "ignored"],
-    "additionalProperties": False,
-}
-COUNT = {"type": "integer", "minimum": 0}
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "status": {"enum": ["ok", "failed"]},
-        "checks": {"type": "array", "items": CHECK, "minItems": 1},
-        "summary": {
-            "type": "object",
-            "properties": {"ok": COUNT, "warnings": COUNT, "errors": COUNT},
-            "required": ["ok", "warnings", "errors"],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["status", "checks", "summary"],
-    "additionalProperties": False,
-}
-
 MACHINE = "systemd-nspawn@kube1.service"
-# Each value of this config is unique, so that the test can search for it.
+# Every value in this config is unique so that the test can search for it.
 CANARIES = {
     "hostRouting": {
         "staticRoutes": {
@@ -80,6 +51,18 @@ VALUES = (
 )
 
 
+def conforms(document: dict[str, Any]) -> bool:
+    """Return whether a document has the specified form."""
+    checks = document["checks"]
+    return (
+        document.keys() == {"status", "checks", "summary"}
+        and document["summary"].keys() == {"ok", "warnings", "errors"}
+        and all(check.keys() == {"name", "target", "severity", "message", "ignored"} for check in checks)
+        and all(re.fullmatch("host-[a-z-]+", check["name"]) and check["message"] for check in checks)
+        and {check["severity"] for check in checks} <= {"ok", "warning", "error"}
+    )
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     layout = Layout(tmp_path / "root")
@@ -87,7 +70,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def report(*severities: Severity | None) -> DoctorReport:
-    """Return a report of checks named a, b, and so on, each with one finding."""
+    """Return a report on checks named a, b and so on, each with one finding."""
     found: dict[DoctorCheck, tuple[DoctorFinding, ...]] = {}
     for name, severity in zip("abcdef", severities, strict=False):
         fault = () if severity is None else (DoctorFinding("kind", "subject", "message", "fix", severity),)
@@ -113,7 +96,7 @@ def test_errors_warnings_and_ignored_checks_are_counted(
     severities: tuple[Severity | None, ...], more: dict[str, Any], status: str, counts: tuple[int, ...]
 ) -> None:
     document = preflight(report(*severities), **more)
-    Draft202012Validator(SCHEMA).validate(document)
+    assert conforms(document)
     assert (document["status"], tuple(document["summary"].values())) == (status, counts)
     ignored = [check["ignored"] for check in document["checks"]]
     assert sum(ignored) == sum(each is not Severity.RISK for each in severities if each) - counts[2]
@@ -131,7 +114,7 @@ def test_no_value_of_config_or_host_is_printed(run: Any, host: Host, tmp_path: P
     for command in ((path,), ()):
         code, out, err = run("doctor", *command, "--output", "preflight")
         document = json.loads(out)
-        Draft202012Validator(SCHEMA).validate(document)
+        assert conforms(document)
         assert (code, document["status"], err) == (1, "failed", "")
         found = {check["name"].removeprefix("host-"): check["message"] for check in document["checks"]}
         assert found.keys() >= {each.name for each in CHECKS}
@@ -152,7 +135,7 @@ def test_a_wrong_config_fails_the_preflight_without_its_values(run: Any, host: H
     path.write_text('{"hostRouting": {"canary": "10.1.0.78"}}')
     code, out, err = run("doctor", path, "--output", "preflight")
     document = json.loads(out)
-    Draft202012Validator(SCHEMA).validate(document)
+    assert conforms(document)
     assert (code, document["status"], "canary" in err, [value for value in VALUES if value in out]) == (
         78,
         "failed",

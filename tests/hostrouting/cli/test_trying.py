@@ -1,4 +1,4 @@
-"""The output and exit codes of ``apply --try`` and ``confirm``."""
+"""Tests for the output and exit codes of ``apply --try`` and ``confirm``."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_on_a_terminal_enter_decides(
     controller, terminal = pty.openpty()
 
     def watch() -> None:
-        """Act when the question appears, and read until the terminal is closed."""
+        """Act when the prompt appears, and read until the terminal is closed."""
         shown, is_done = b"", False
         with suppress(OSError):
             while True:
@@ -145,7 +145,7 @@ def test_on_a_terminal_enter_decides(
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 from trying import TrialSystemd, ours
 from hostrouting import Host, Layout, cli
 from hostrouting.boot.trial import standing

@@ -1,11 +1,9 @@
-"""A bad config raises an error with all problems and their paths, and the constructors apply the same rules."""
+"""Tests that a bad config raises one error with all problems and paths, and that constructors apply the same rules."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from importlib.resources import files
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import attrs
 import pytest
 
 from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
-from hostrouting.azure import HostNetworking
 from hostrouting.boot.files import write_if_changed
 from hostrouting.config.routing import CONTAINER_DEVS, Watch
 from hostrouting.model.changes import Change, Changes
@@ -89,13 +86,13 @@ def test_all_problems_are_reported_in_the_documents_order() -> None:
             "enabled": True,
             "routes": [
                 {"destination": "172.16.1.5/24"},
-                {"destination": "10.0.0.0/8", "gateway": "fe80::1", "dev": "../x", "metric": True},
+                {"destination": "10.0.0.0/8", "gateway": "fe80:::1", "dev": "../x", "metric": True},
                 7,
                 {"gateway": "10.1.0.1"},
                 {"destination": "10.2.0.0/16", "metrc": 4},
             ],
         },
-        routeOverlap={"expectedCidrs": ["10.0.0.0/08", "::/0"], "mode": "LOUD"},
+        routeOverlap={"expectedCidrs": ["10.0.0.0/08", "ff02::/16"], "mode": "LOUD"},
     )
     found = problems_of(document)
     assert [path.removeprefix("hostRouting.") for path, _ in found] == [
@@ -112,7 +109,7 @@ def test_all_problems_are_reported_in_the_documents_order() -> None:
     ]
     assert found[1] == (
         "hostRouting.staticRoutes.routes[1].gateway",
-        "'fe80::1' is not an IPv4 address; these tasks are IPv4-only",
+        "'fe80:::1' is not an IPv6 address; expected for example fd00:1::20",
     )
 
 
@@ -126,7 +123,7 @@ ROUTE = {"destination": "172.16.1.0/24"}
 
 
 def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
-    """Return a config with a value at a place, and the path of the value in error messages."""
+    """Return a config with a value at the given position, and the value's path in error messages."""
     section, _, key = place.rpartition(".")
     path = f"hostRouting.{place}"
     if section == "staticRoutes.routes[0]":
@@ -139,7 +136,7 @@ def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
     return {"hostRouting": {section: opted_in | {key: value}} if section else {key: value}}, path
 
 
-# The values that are refused at each place, by a part of the error message.
+# Invalid values by position and part of the error message.
 REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticRoutes.routes[0].destination": {
         "host bits set; did you mean 172.16.1.0/24?": ["172.16.1.5/24"],
@@ -149,16 +146,19 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
             *("172.16.1.0/-1", "172.16.1.256/32", " 172.16.1.0/24", "172.16.1.0/24\n", "172.16.1.0 /24", "１７２.16.1.0/24"),
             *("172.16.1.0/24; reboot", "$(reboot)/24", "10.1/16", "", "default"),
         ],
-        "IPv4-only": ["2001:db8::/32"],
-        "the default route": ["0.0.0.0/0"],
-        "means this host": ["0.1.0.0/16"],
+        "the default route": ["0.0.0.0/0", "::/0"],
+        "means this host": ["0.1.0.0/16", "::1/128"],
+        "stands for IPv4 addresses": ["::ffff:0:0/96"],
+        "means nothing without an interface": ["fe80::/64"],
+        "host bits set; did you mean fd00:1::/48?": ["fd00:1::1/48"],
+        "not an IPv6 prefix": ["fd00::/129", "fd00::/", "::ffff:10.1.0.0/112"],
         "loopback": ["127.0.0.0/8"],
         "multicast": ["224.1.0.0/16"],
         "reserved": ["240.0.0.0/4", "255.255.255.255/32"],
         NO_STRING: [5, ["172.16.1.0/24"], True],
     },
     "staticRoutes.routes[0].gateway": {
-        "IPv4-only": ["fe80::1"],
+        "is not an IPv4 gateway for 172.16.1.0/24": ["fe80::1", "fd00::1"],
         NO_ADDRESS: ["10.1.0", "010.1.0.1", "10.1.0.1/24", "10.1.0.300", " "],
         "means this host": ["0.0.0.0"],
         "loopback": ["127.0.0.1"],
@@ -177,9 +177,15 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticRoutes": {"expected an object": [[], "x", 3, True]},
     "routeOverlap": {"expected an object": [[], "x", 3, True]},
     "routeOverlap.expectedCidrs[0]": {
-        "": ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "10.0.0.0", "::/0", 3],
+        "": ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "10.0.0.0", "fd00::", 3],
+        "means this host": ["::1/128", "::/127"],
+        "stands for IPv4 addresses": ["::ffff:a00:0/104"],
+        "multicast": ["ff02::/16"],
+        "means nothing without an interface": ["fe80::/64"],
+        "has a zone": ["fd00::%1/64"],
+        "not an IPv6 prefix": ["fd00::/129", "fd00::/048", "fd00:::/48", "fd00::10.0.0.1/128", "fd00::/48 "],
     },
-    "routeOverlap.foreseen[0]": {"'fe80::/10' is not an IPv4 prefix; these tasks are IPv4-only": ["fe80::/10"]},
+    "routeOverlap.foreseen[0]": {"which means nothing without an interface": ["fe80::/10"]},
     "routeOverlap.mode": {"": ["LOUD", " strict", 1, True, ["WARN"], "ﬅrict", "ſtrict"]},
     "routeOverlap.settleSeconds": {"": [-1, 601, True, 1.5, "30"]},
     "routeOverlap.coverage": {"every address of an expected CIDR is checked": ["EXACT"]},
@@ -208,17 +214,39 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     [(place, value, words) for place, rows in REFUSED.items() for words, row in rows.items() for value in row],
 )
 def test_a_bad_value_is_refused_with_path_and_reason(place: str, value: Any, words: str) -> None:
-    """The reference accepts host bits, for example, and the kernel then refuses the route at boot."""
+    """The reference accepts host bits, for example, and the kernel then rejects the route at boot."""
     document, path = at(place, value)
     where, message = only_problem(document)
     assert where == path
     assert words in message
 
 
+@pytest.mark.parametrize(
+    ("route", "words"),
+    [
+        ({"gateway": "10.1.0.1"}, "'10.1.0.1' is not an IPv6 gateway for fd00:1::/48"),
+        ({"gateway": "fe80::1"}, "'fe80::1' is link-local; name dev"),
+        ({"gateway": "ff02::1"}, "'ff02::1' lies in ff00::/8, which is multicast"),
+    ],
+)
+def test_a_gateway_must_suit_an_ipv6_destination(route: dict[str, str], words: str) -> None:
+    static = {"enabled": True, "routes": [{"destination": "fd00:1::/48", **route}]}
+    path, message = only_problem({"hostRouting": {"staticRoutes": static}})
+    assert path == "hostRouting.staticRoutes.routes[0].gateway"
+    assert message == words
+
+
+def test_routes_that_the_kernel_could_not_tell_apart_are_refused() -> None:
+    routes = [{"destination": "fd00:1::/48"}, {"destination": "fd00:1:0::/48", "metric": 512}]
+    path, message = only_problem({"hostRouting": {"staticRoutes": {"enabled": True, "routes": routes}}})
+    assert path == "hostRouting.staticRoutes.routes[1]"
+    assert "with metric 512 is already routes[0]" in message
+
+
 @pytest.mark.parametrize("unit", ["x", "-", "x.service", "@", "x@"])
 @pytest.mark.parametrize("key", ["consumer", "watch.textfile"])
 def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
-    """The work must be proportional to the length of the name. Otherwise it would take a quarter of an hour."""
+    """The parsing time must be linear in the name's length. Quadratic parsing would take a quarter of an hour."""
     unit = f"/{unit}" if key == "watch.textfile" else unit
     document, path = at(key, unit * (1_000_000 // len(unit)))
     assert only_problem(document)[0] == path
@@ -245,35 +273,6 @@ def test_a_good_value_is_kept_unchanged(place: str, value: Any) -> None:
     key = place.rpartition(".")[2]
     held = {"waitSeconds": config.wait_seconds, "settleSeconds": config.route_overlap.settle_seconds}
     assert (held | {"consumer": config.consumer} | attrs.asdict(route))[key] == value
-
-
-SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").read_text())
-PLACES = {"config": "", "staticRoute": "staticRoutes.routes[0].", "routeOverlap": "routeOverlap.", "watch": "watch."}
-PLACES |= {"staleAzureVnet": "staleAzureVnet."}
-NUMBERS = {
-    (name, key): (told["minimum"], told["maximum"])
-    for name, definition in SCHEMA["$defs"].items()
-    for key, told in definition["properties"].items()
-    if "integer" in told.get("type", ())
-}
-
-
-@pytest.mark.parametrize(("name", "key"), NUMBERS)
-def test_the_schemas_bounds_of_numbers_are_the_codes(name: str, key: str) -> None:
-    first, last = NUMBERS[name, key]
-    for value in (first, last, first - 1, last + 1):
-        document, path = at(f"{PLACES[name]}{key}", value)
-        read = HostNetworking.from_mapping if name == "staleAzureVnet" else Config.from_mapping
-        if first <= value <= last:
-            read(document)
-        else:
-            with pytest.raises(ConfigError, match=re.escape(path)):
-                read(document)
-
-
-@pytest.mark.parametrize("gateway", [None, ""])
-def test_an_empty_gateway_is_resolved_at_run_time(gateway: str | None) -> None:
-    assert StaticRoute("172.16.1.0/24", gateway).gateway is None
 
 
 @pytest.mark.parametrize("value", [[], "x", 3, True])
@@ -419,27 +418,6 @@ def test_a_hostile_key_can_not_forge_a_line() -> None:
     assert len(path) < 100
 
 
-@pytest.mark.parametrize("hostile", ["a\nb", "a\x1b[31m", "\x00", "\ud800", "'; rm -rf /; '", "${HOME}", "A" * 100_000])
-def test_hostile_text_stays_on_one_line_of_a_config_error(hostile: str) -> None:
-    document = section(
-        staticRoutes={
-            "enabled": hostile,
-            "routes": [dict.fromkeys(("destination", "gateway", "dev", "metric"), hostile)],
-        },
-        routeOverlap={
-            "expectedCidrs": [hostile],
-            "mode": hostile,
-            "containerDevs": [hostile],
-            "allowedDevs": [hostile],
-            "settleSeconds": hostile,
-        },
-        waitSeconds=hostile,
-    )
-    found = problems_of(document)
-    assert len(found) == (9 if hostile.isalnum() else 11)  # an alphanumeric string is a valid pattern
-    assert all(message.isprintable() and len(message) < 250 for _, message in found)
-
-
 def test_constructors_apply_the_same_rules_and_report_all_fields() -> None:
     with pytest.raises(ConfigError) as caught:
         StaticRoute("10.0.0.1/8", gateway="x", dev="a/b", metric=-1)
@@ -456,13 +434,6 @@ def test_typed_values_are_kept_unchanged() -> None:
     route = StaticRoute(IPv4Network("10.0.0.0/8"), IPv4Address("10.1.0.1"))
     assert route == StaticRoute("10.0.0.0/8", "10.1.0.1")
     assert RouteOverlap([IPv4Network("10.0.0.0/8")], OverlapMode.STRICT) == RouteOverlap(["10.0.0.0/8"], "strict")
-
-
-def test_configs_are_frozen_hashable_values() -> None:
-    config = Config.from_mapping(REFERENCE)
-    assert hash(config) == hash(Config.from_mapping(REFERENCE))
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        config.wait_seconds = 3  # type: ignore[misc]
 
 
 def test_a_config_error_survives_a_pickle() -> None:

@@ -1,4 +1,4 @@
-"""Network managers and their interfaces are found in the state files of the managers."""
+"""Tests that network managers and their interfaces are found in the managers' state files."""
 
 from __future__ import annotations
 

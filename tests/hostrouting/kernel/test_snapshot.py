@@ -1,10 +1,10 @@
-"""Snapshots are read from the output of ip, and errors in a document are reported with their paths."""
+"""Tests that snapshots are parsed from ip's output and that errors in a document are reported with their paths."""
 
 from __future__ import annotations
 
 import json
 import os
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,12 +12,11 @@ import pytest
 import phases
 from hostrouting import Layout
 from hostrouting.boot.nameservers import nameservers
-from hostrouting.kernel.nexthops import with_hops
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.links import Address, Link
-from hostrouting.model.routes import NextHop, NexthopObject, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeKernel
 
@@ -39,45 +38,6 @@ def problems(document: Any) -> dict[str, str]:
 
 
 # --- ip's output ---------------------------------------------------------------------------------------------------
-
-
-def test_names_are_read_like_numbers() -> None:
-    in_words = {"type": "broadcast", "dst": "10.1.0.255", "dev": "eth0", "table": "local", "protocol": "kernel"}
-    in_numbers = {"type": "3", "dst": "10.1.0.255", "dev": "eth0", "table": "255", "protocol": "2", "scope": 253}
-    default = {"dst": "default", "gateway": "10.1.0.1", "dev": "eth0", "flags": []}
-    of_nexthop_object = {"type": "6", "dst": "10.21.0.0/16", "nhid": 6, "dev": "lo"}
-    first, second, third, fourth = read(
-        routes=[in_words | {"scope": "link"}, in_numbers, default, of_nexthop_object]
-    ).routes
-    assert first == second
-    assert first == Route(
-        IPv4Network("10.1.0.255/32"), (NextHop("eth0"),), RouteType.BROADCAST, Table.LOCAL, Protocol.KERNEL
-    )
-    hop = NextHop("eth0", IPv4Address("10.1.0.1"))
-    assert third == Route(IPv4Network("0.0.0.0/0"), (hop,), protocol=Protocol.BOOT)
-    assert (fourth.type, fourth.hops) == (RouteType.BLACKHOLE, ())
-
-
-def test_a_route_with_everything() -> None:
-    legs = [
-        {"gateway": "10.1.0.1", "dev": "eth0", "weight": 3, "flags": ["onlink", "linkdown"]},
-        {"via": {"family": "inet6", "host": "fe80::2"}, "dev": "ib0", "weight": 1, "flags": ["dead"]},
-    ]
-    item = {"dst": "10.8.0.0/16", "tos": "0x10", "nhid": 8, "prefsrc": "10.1.0.4", "metric": 7, "nexthops": legs}
-    (route,) = read(routes=[item | {"metrics": [{"window": 5}, {"mtu": 1400}]}]).routes
-    assert route == Route(
-        IPv4Network("10.8.0.0/16"),
-        (
-            NextHop("eth0", IPv4Address("10.1.0.1"), onlink=True, weight=3, is_linkdown=True),
-            NextHop("ib0", IPv6Address("fe80::2"), is_dead=True),
-        ),
-        protocol=Protocol.BOOT,
-        metric=7,
-        tos=16,
-        source=IPv4Address("10.1.0.4"),
-        mtu=1400,
-        nexthop_id=8,
-    )
 
 
 @pytest.mark.parametrize(
@@ -136,31 +96,6 @@ def test_links_and_addresses_as_ip_words_them() -> None:
         Address("eth0", IPv4Address("10.1.0.5"), 24, is_secondary=True, has_prefix_route=False),
         Address("eth0", IPv4Address("192.0.2.1"), 30, IPv4Address("192.0.2.9"), metric=5),
     )
-
-
-def test_hidden_hops_come_from_nexthop_objects() -> None:
-    first, second = NextHop("eth0", IPv4Address("10.1.0.1")), NextHop("eth0", IPv6Address("fe80::1"))
-    objects = (
-        NexthopObject(5, first),
-        NexthopObject(7, second),
-        NexthopObject(8, members=((5, 3), (7, 1))),
-        NexthopObject(9, members=((7, 2),)),
-        NexthopObject(10, members=((4, 2), (7, 1))),
-    )
-
-    def route(nexthop_id: int, *hops: NextHop) -> Route:
-        return Route(IPv4Network("10.0.0.0/8"), hops, nexthop_id=nexthop_id)
-
-    by_id = {nexthop.id: nexthop for nexthop in objects}
-    shown = (route(5), route(8), route(9), route(10), route(4), route(7, first))
-    assert [with_hops(each, lambda: by_id).hops for each in shown] == [
-        (first,),
-        (NextHop("eth0", IPv4Address("10.1.0.1"), weight=3), second),
-        (second,),
-        (NextHop(weight=2), second),
-        (),
-        (first,),
-    ]
 
 
 # --- documents that are no snapshot --------------------------------------------------------------------------------
@@ -262,7 +197,7 @@ def backend() -> SnapshotBackend:
 
 
 def test_a_snapshot_answers_and_never_changes(backend: SnapshotBackend) -> None:
-    """A wait for a change only ends when its scope ends."""
+    """Waiting for a change ends only when the scope does."""
     assert [answer.route for answer in backend.lookup([IPv4Address("10.0.0.1")])] == [backend.routes(Table.MAIN)[0]]
     assert len(backend.routes()) == 2
     assert [route.table for route in backend.routes(7)] == [7]
@@ -307,10 +242,8 @@ def test_a_snapshot_names_host_time_kernel_and_nameservers() -> None:
     assert snapshot.nameservers == (IPv4Address("10.0.0.10"),)
     assert (snapshot.host, snapshot.kernel) == (os.uname().nodename, f"Linux {os.uname().release}")
     assert len(snapshot.time or "") == len("2026-11-20T09:00:00Z")
-    assert list(json.loads(snapshot.to_text())) == [
-        *("schema", "host", "time", "kernel", "isMerged", "links", "addresses", "rules", "routes", "nexthops"),
-        "nameservers",
-    ]
+    keys = ("schema", "host", "time", "kernel", "isMerged", "links", "addresses", "rules", "routes", "nameservers")
+    assert tuple(json.loads(snapshot.to_text())) == keys
 
 
 @pytest.mark.parametrize(

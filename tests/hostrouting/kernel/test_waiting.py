@@ -1,4 +1,4 @@
-"""Waiting for the kernel, with a fake clock."""
+"""Tests for waiting on the kernel, with a fake clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes report wrong node and DNS addresses in the document. All of its other keys are ignored."""
+"""Tests that notes report wrong node and DNS addresses in the document. All other keys of the document are ignored."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowed import shadowed_kernel
+from node import shadowed_kernel
 
-from hostrouting import Config, Host, Layout, Verdict, check, examine, plan
+from hostrouting import Config, Host, Layout, Verdict, check, plan
 from hostrouting.boot.bundle import rendered_files
 from hostrouting.overlap.node_ip import NodeAddresses
 from hostrouting.report import NoteKind
@@ -45,7 +45,7 @@ FITS: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = {
 
 
 @pytest.mark.parametrize(("given", "told"), FITS.values(), ids=FITS)
-def test_a_wrong_node_address_is_a_note_and_a_risk(
+def test_a_wrong_node_address_is_a_note(
     given: dict[str, Any], told: list[tuple[str, tuple[str, ...]]], host: Host
 ) -> None:
     config = Config.from_mapping(given)
@@ -53,29 +53,12 @@ def test_a_wrong_node_address_is_a_note_and_a_risk(
     notes = [note for note in report.notes if note.kind is NoteKind.NODE_IP]
     assert [(note.message.partition(":")[0], note.devs) for note in notes] == told
     assert report.verdict is Verdict.OK
-    findings = [finding for finding in examine(config, host=host, document=given).findings if finding.kind == "node-ip"]
-    assert [(finding.subject, finding.severity) for finding in findings] == [(key, "risk") for key, _ in told]
-    for note, finding in zip(notes, findings, strict=True):
-        assert note.message == f"{finding.subject}: {finding.message}; {finding.hint}"
 
 
 def test_the_hint_names_the_uplinks_address(host: Host) -> None:
     given = document("172.16.0.10")
-    (finding,) = (each for each in examine(host=host, document=given).findings if each.kind == "node-ip")
-    assert finding.hint == "set it to 10.1.0.4, which eth0 has"
-
-
-def test_without_a_document_there_is_no_note(host: Host) -> None:
-    report = check(Config.from_mapping(document("10.1.0.5")), host=host)
-    assert NoteKind.NODE_IP not in {note.kind for note in report.notes}
-
-
-def test_without_a_default_route_there_is_no_note(host: Host) -> None:
-    assert host.routes.delete(host.routes.default_routes()) == ()
-    given = document("10.1.0.5")
-    config = Config.from_mapping(given)
-    assert check(config, host=host, document=given).notes == ()
-    assert "node-ip" not in {finding.kind for finding in examine(config, host=host, document=given).findings}
+    (note,) = check(Config.from_mapping(given), host=host, document=given).notes
+    assert note.message.endswith("; set it to 10.1.0.4, which eth0 has")
 
 
 # --- other shapes of the document, and where the addresses are used --------------------------------------------------
@@ -102,7 +85,7 @@ def test_an_unknown_shape_is_no_error(value: object) -> None:
 
 
 def test_the_other_keys_are_used_for_nothing_else(host: Host) -> None:
-    """There are tokens next to the addresses, so config, mapping, plan and files must not depend on these keys."""
+    """Tokens are stored next to the addresses, so config, mapping, plan and files must not depend on those keys."""
     secret = document("10.1.0.5", "172.20.0.10") | {"azure": {"bootstrapToken": "s3cr3t"}}
     with_them, without = Config.from_mapping(secret), Config.from_mapping({"hostRouting": SECTION})
     assert with_them == without
@@ -120,8 +103,6 @@ def test_the_command_line_reads_them(run: Any, host: Host, tmp_path: Path) -> No
     assert (code, "note: NODE-IP: node.kubelet.nodeIP: 10.1.0.5" in out) == (0, True)
     notes = json.loads(run("check", path, "--output", "json")[1])["notes"]
     assert [note["kind"] for note in notes] == ["NODE-IP"]
-    found = json.loads(run("doctor", path, "--output", "json")[1])["findings"]
-    assert [each["subject"] for each in found if each["check"] == "node-ip"] == ["node.kubelet.nodeIP"]
     snapshot = tmp_path / "node.json"
     snapshot.write_text(run("snapshot")[1])
     assert "NODE-IP" not in run("check", path, "--snapshot", snapshot)[1]

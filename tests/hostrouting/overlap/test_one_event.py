@@ -1,4 +1,4 @@
-"""The kernel in memory predicts the verdict after an event."""
+"""Tests that the in-memory kernel predicts the verdict after an event."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from asking import checked
 from hypothesis import given
 from hypothesis import strategies as st
+from node import add_nics
 from worlds import cut
 
 import phases
@@ -27,7 +29,9 @@ from hostrouting.report import EventKind, EventVerdict, HostEvent, Outlook
 from hostrouting.testing import FakeKernel
 
 if TYPE_CHECKING:
-    from worlds.cut import Question
+    from worlds import Question
+
+    from hostrouting.kernel.port import Kernel
 
 NODES, GATEWAY = IPv4Network("10.1.0.0/24"), IPv4Address("10.1.0.1")
 DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP, metric=100)
@@ -35,11 +39,9 @@ KEEPING, DROPPING = (Manager(NETWORKD, ("eth0", "eth1"), drops) for drops in (Fa
 
 
 def two_nics() -> FakeKernel:
-    """Return a kernel with two interfaces in one subnet, where the first of their connected routes wins."""
+    """Return a kernel with two interfaces in one subnet, where the first connected route wins."""
     kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("eth1", "10.1.0.5/24")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
+    add_nics(kernel, eth0="10.1.0.4/24", eth1="10.1.0.5/24")
     assert kernel.add([DEFAULT]) == ()
     return kernel
 
@@ -59,14 +61,6 @@ def config(*routes: str, cidr: str = str(NODES), watch: bool = False, **more: An
 def told(config: Config, snapshot: Snapshot) -> dict[tuple[str, str], EventVerdict]:
     found = anticipate(config, snapshot, phases.CancelScope())
     return {(each.event.subject, str(each.event.kind)): each for each in found}
-
-
-def test_a_flap_swaps_two_nics_of_a_subnet_for_good() -> None:
-    each = told(config(), recorded(two_nics(), KEEPING))["eth0", "flap"]
-    assert each.verdict is Verdict.UNKNOWN  # this lasts until networkd has restored the default route
-    assert each.restored_by == (NETWORKD,)
-    (finding,) = each.lasting_findings
-    assert (finding.cidr, finding.probe, finding.devs) == (NODES, NODES[0], ("eth1",))
 
 
 def test_the_order_of_equal_routes_is_a_change() -> None:
@@ -90,13 +84,6 @@ def test_routes_that_the_watcher_restores_end_the_risk() -> None:
     assert (alone.restored_by, alone.lasting_verdict) == ((NETWORKD,), Verdict.OVERLAP)
 
 
-def test_routes_of_networkd_end_the_risk() -> None:
-    kernel = two_nics()
-    halves = [Route(half, (NextHop("eth0"),), protocol=Protocol.STATIC) for half in NODES.subnets()]
-    assert kernel.add(halves) == ()
-    assert told(config(), recorded(kernel, KEEPING))["eth0", "flap"].lasting_verdict is Verdict.OK
-
-
 def test_a_late_address_shadows() -> None:
     kernel = two_nics()
     kernel.add_link("ib0", hardware=Hardware.INFINIBAND, up=False)
@@ -105,14 +92,6 @@ def test_a_late_address_shadows() -> None:
     assert late.event.address == IPv4Interface("172.16.0.1/16")
     assert [(each.cidr, each.devs) for each in late.lasting_findings] == [(IPv4Network("172.16.1.0/24"), ("ib0",))]
     assert late.restored_by == ()
-
-
-def test_a_late_address_is_in_the_other_interfaces_network() -> None:
-    kernel = two_nics()
-    for dev in ("ib0", "ib1"):
-        kernel.add_link(dev, hardware=Hardware.INFINIBAND)
-    kernel.add_address("ib1", "172.20.0.1/16")
-    assert told(config(), recorded(kernel))["ib0", "late-address"].event.address == IPv4Interface("172.20.0.2/16")
 
 
 def test_another_lease_removes_the_routes_with_the_old_source() -> None:
@@ -153,18 +132,6 @@ def test_a_lost_carrier_depends_on_a_sysctl() -> None:
     assert told(config(), recorded(kernel, ignoring_linkdown=("eth1",)))[lost].verdict is Verdict.OK
 
 
-def test_a_hop_without_carrier_is_read_as_on_linux() -> None:
-    kernel = two_nics()
-    kernel.add_link("eth2")
-    kernel.add_address("eth2", "10.5.0.1/24")
-    assert kernel.add([Route(IPv4Network("10.9.0.0/24"), (NextHop("eth0"), NextHop("eth2")))]) == ()
-    kernel.del_address("eth2", "10.5.0.1/24")  # this makes its hop dead
-    (route,) = (each for each in recorded(kernel).routes if len(each.hops) == 2)
-    assert route.devs == ("eth0",)
-    now = after(recorded(kernel), HostEvent(EventKind.CARRIER_LOST, "eth2"))
-    assert [each.devs for each in now.routes if len(each.hops) == 2] == [("eth0", "eth2")]
-
-
 def test_the_effect_on_a_bridge_port_is_unknown() -> None:
     kernel = two_nics()
     kernel.add_link("br0", kind="bridge")
@@ -187,16 +154,6 @@ def test_the_hop_of_an_address_is_not_predicted() -> None:
         assert kernel.add([Route(IPv4Network(destination), hops)]) == ()
         found = told(config(cidr="10.9.0.0/24", allowedDevs=["eth1"]), recorded(kernel))
         assert found["eth1", "carrier-lost"].outlook is outlook
-
-
-def test_an_interface_may_have_the_name_of_a_manager() -> None:
-    text = recorded(two_nics(), KEEPING).to_text().replace('"eth0"', '"NetworkManager"')
-    snapshot = attrs.evolve(
-        Snapshot.from_document(json.loads(text)), managers=(Manager(NETWORK_MANAGER, (), True),) * 2
-    )
-    found = told(config(), snapshot)
-    assert found[NETWORK_MANAGER, "restart"].outlook is Outlook.SAME
-    assert found[NETWORK_MANAGER, "flap"].outlook is Outlook.LASTING
 
 
 def test_events_never_change_the_verdict() -> None:
@@ -234,3 +191,28 @@ def test_an_interface_without_influence_may_be_skipped(question: Question, kind:
     devs = {link.name for link in snapshot.links} - {"lo"}
     for dev in devs - touching_devs(asked, snapshot):
         assert verdict(after(snapshot, HostEvent(kind, dev))) == now
+
+
+HALVES = [Route(half, (NextHop("eth0"),), protocol=Protocol.STATIC) for half in NODES.subnets()]
+
+
+@pytest.mark.parametrize(("routes", "verdict"), [([], "overlap"), (HALVES, "ok")])
+def test_a_flap_of_two_nics_in_a_subnet(each_kernel: Kernel, routes: list[Route], verdict: str) -> None:
+    kernel = each_kernel
+    add_nics(kernel, eth0="10.1.0.4/24", eth1="10.1.0.5/24")
+    of_networkd = [DEFAULT, *routes]
+    assert kernel.add(of_networkd) == ()
+    asked, before = checked(kernel, [NODES])
+    assert before.verdict == "ok"
+    snapshot = attrs.evolve(take_snapshot(kernel), managers=(Manager(NETWORKD, ("eth0", "eth1")),))
+    flap = HostEvent(EventKind.FLAP, "eth0")
+    (told,) = (each for each in anticipate(asked, snapshot, phases.CancelScope()) if each.event == flap)
+
+    kernel.set_link("eth0", up=False)
+    kernel.set_link("eth0", up=True)
+    assert checked(kernel, [NODES])[1].verdict == told.verdict == "unknown"
+    assert kernel.add(of_networkd) == ()  # networkd restores its routes
+    _, now = checked(kernel, [NODES])
+    assert now.verdict == told.lasting_verdict == verdict
+    assert [(each.probe, each.devs) for each in told.lasting_findings] == [(e.probe, e.devs) for e in now.findings]
+    assert [each.devs for each in now.findings] == ([("eth1",)] if verdict == "overlap" else [])

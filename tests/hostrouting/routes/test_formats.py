@@ -1,4 +1,4 @@
-"""Routes are written in the formats of ip, netplan and networkd. If a format can't express one, that is an error."""
+"""Tests for writing routes in the formats of ip, netplan and networkd. Unsupported routes raise an error."""
 
 from __future__ import annotations
 
@@ -123,16 +123,6 @@ def test_several_hops_are_in_the_first_interfaces_drop_in() -> None:
         MultiPathRoute=fe80::1@eth0 2
         MultiPathRoute=10.2.0.1@eth1 1
         """)
-
-
-def test_comments_name_the_file_and_its_command() -> None:
-    assert '"File exists"' in as_ip([route()])
-    netplan, networkd = as_netplan([route()]), as_networkd([route()])
-    assert "/etc/netplan/90-hostrouting.yaml, mode 600" in netplan
-    assert '"netplan try"' in netplan
-    assert "/etc/systemd/network/NAME.network.d/90-hostrouting.conf" in networkd
-    assert '"networkctl status eth0"' in networkd
-    assert '"networkctl reload"' in networkd
 
 
 @pytest.mark.parametrize("write", EVERY_FORMAT)

@@ -1,4 +1,4 @@
-"""Every route is verified to win, and a route that doesn't win is an error."""
+"""Tests that every route is verified to win, and that a losing route is an error."""
 
 from __future__ import annotations
 

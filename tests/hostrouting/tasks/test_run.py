@@ -1,8 +1,7 @@
-"""A run has two deadlines, makes few requests to the kernel, and repairs a host on which files are missing."""
+"""Tests that a run has two deadlines, makes few kernel requests, and repairs a host with missing files."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from functools import partial
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from backends import Wrapper
-from node import add_nics, default_route
+from node import add_nics, default_route, shadowed_kernel
 from planning import plan_boot
-from shadowed import shadowed_kernel
-from wanted import LINE, MACHINE, ROUTE, SHADOWED, config, lose_default_route
+from wanted import LINE, MACHINE, ROUTE, SHADOWED, config
 
 import phases
 from hostrouting import (
@@ -35,6 +33,7 @@ from hostrouting import (
 from hostrouting.backend import Hardware, NextHop, Route, Scope
 from hostrouting.boot.manifest import CHECK
 from hostrouting.report import OverdueRun
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from hostrouting.backend import RouteBackend, RouteFailure
-
 
 BY_ETH1 = {"destination": "172.16.1.0/24", "gateway": "10.2.0.1", "dev": "eth1"}
 INSTALLED = config(SHADOWED)
@@ -54,7 +52,7 @@ SICK = config(SHADOWED, cidrs=["172.16.2.0/24"])
 
 
 class LateKernel(FakeKernel):
-    """A kernel that changes when a clock reaches given times."""
+    """A kernel that changes at given times of a fake clock."""
 
     def __init__(self, clock: FakeClock, changes: dict[float, Callable[[FakeKernel], None]]) -> None:
         super().__init__()
@@ -76,7 +74,7 @@ def add_eth1(kernel: FakeKernel) -> None:
 def run_late(
     wanted: Config, layout: Layout, changes: dict[float, Callable[[FakeKernel], None]]
 ) -> tuple[float, BaseException | object]:
-    """Return the time at which `Configure` ended, with a clock that starts at 0, and its result or exception."""
+    """Run `Configure` with a clock that starts at 0, and return the end time and the result or exception."""
     clock = FakeClock()
     host = Host(LateKernel(clock, changes), FakeSystemd(layout, running=[MACHINE]), layout)
     try:
@@ -174,7 +172,7 @@ class CountingBackend(Wrapper):
 
 
 def test_table_main_is_read_once_before_and_after_writing(units: FakeSystemd, layout: Layout) -> None:
-    """While it waits, the run only reads links and default routes, and looks up the gateways in the config."""
+    """While waiting, the run reads only links and default routes and looks up the config's gateways."""
     backend = CountingBackend(shadowed_kernel())
     named = waiting(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
     phases.run(ConfigureStaticRoutes(named, host=Host(routes=backend, units=units, layout=layout)))
@@ -185,7 +183,7 @@ def test_table_main_is_read_once_before_and_after_writing(units: FakeSystemd, la
 
 
 def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host: Host) -> None:
-    """The kernel checks a gateway against the routes of scope link, even if packets to it would use another route."""
+    """The kernel looks for a gateway only in routes with link scope, even if packets to it would use another route."""
     kernel.add_link("ib9")
     kernel.add([Route(IPv4Network("10.1.0.1/32"), (NextHop("ib9"),), scope=Scope.LINK)])
     named = config(ROUTE | {"gateway": "10.1.0.1", "dev": "eth0"})
@@ -203,10 +201,15 @@ def tree(layout: Layout) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("gone", ["etc/aks-flex-node", "etc/hostrouting", "both"])
-@pytest.mark.parametrize("then", ["the same", "nothing", "remove", "another consumer"])
+@pytest.mark.parametrize(
+    ("gone", "then"),
+    [
+        *(("both", then) for then in ("the same", "nothing", "remove", "another consumer")),
+        *((folder, "the same") for folder in ("etc/aks-flex-node", "etc/hostrouting")),
+    ],
+)
 def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: Host, layout: Layout) -> None:
-    """A reset by the agent removes one folder, and an operator may remove the other. Any run repairs the host."""
+    """An agent's reset removes one directory, and an operator may remove the other. Any run repairs the host."""
     before = tree(layout)
     phases.run(Configure(WATCHED, host=host))
     whole = {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")}
@@ -236,7 +239,7 @@ def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: H
 
 
 def test_each_report_has_its_changes(host: Host) -> None:
-    """Each of the three reports of `Configure` has its own changes. Shared changes are only in the whole report."""
+    """Each of `Configure`'s three partial reports has its own changes. Only the overall report has shared ones."""
     report = phases.run(Configure(WATCHED, host=host))
     files = {change.what for change in report.changes.files}
     for one, name in ((report.routes, "static-routes"), (report.watch, "hostrouting-watch"), (report.overlap, CHECK)):
@@ -246,22 +249,6 @@ def test_each_report_has_its_changes(host: Host) -> None:
     assert report.changes.routes == report.routes.changes.routes == report.routes.plan.changes.routes
     assert "/etc/hostrouting/gate.list" in files
     assert report.to_json()["files"] == report.changes.to_json()["files"]
-
-
-def test_a_check_alone_reports_its_files(host: Host) -> None:
-    report = phases.run(CheckRouteOverlap(config(cidrs=["10.96.0.0/12"]), host=host))
-    assert "/etc/aks-flex-node/check-route-overlap.sh" in {change.what for change in report.changes.files}
-    assert set(report.to_json()) >= {"verdict", "findings", "notes"}
-    assert "changes" not in report.to_json()
-
-
-def test_an_error_has_a_separate_hint(kernel: FakeKernel, host: Host) -> None:
-    lose_default_route(kernel)
-    with pytest.raises(RouteError) as caught:
-        phases.run(ConfigureStaticRoutes(INSTALLED, host=host))
-    assert "raise waitSeconds" in caught.value.hint
-    assert "raise waitSeconds" not in caught.value.message
-    assert str(caught.value) == f"{caught.value.message}; {caught.value.hint}"
 
 
 def test_parallel_tasks_plan_their_own_part(host: Host) -> None:
@@ -333,15 +320,8 @@ def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, 
     assert found[-1] == "gate-off: the file /etc/hostrouting/gate.off is there; every start is admitted unchecked"
 
 
-def test_a_removal_lists_only_existing_files(host: Host, layout: Layout) -> None:
-    layout.run_dir.mkdir(parents=True)
-    layout.marker_ok.touch()
-    report = phases.run(RemoveHostRouting(host=host))
-    assert [change.what for change in report.changes.files] == ["/run/aks-flex-node/route-overlap.ok"]
-
-
 def test_a_deadline_reports_the_remaining_changes(kernel: FakeKernel, layout: Layout) -> None:
-    """A `TimedOut` because of the deadline of a scope has the changes, just like `Cancelled`."""
+    """A `TimedOut` caused by a scope's deadline carries the changes, just like `Cancelled`."""
     clock = FakeClock()
 
     class Slow(FakeSystemd):
@@ -367,39 +347,20 @@ def test_a_link_in_place_of_the_staging_folder_is_removed(host: Host, layout: La
     assert not layout.stages.is_symlink()
 
 
-def test_drop_ins_without_a_manifest_are_found(host: Host, layout: Layout) -> None:
-    phases.run(Configure(INSTALLED, host=host))
-    layout.manifest.unlink()
-    for name in ("static-routes", CHECK):
-        layout.unit(name).unlink()
-    phases.run(RemoveHostRouting(host=host))
-    assert not layout.gates("systemd-nspawn@.service")[-1].exists()
-    assert not layout.gate_script.exists()
+TASKS = (Configure, ConfigureStaticRoutes, ConfigureWatch, CheckRouteOverlap, InstallRoutes)
 
 
-def test_a_link_is_restored_as_a_link(host: Host, layout: Layout) -> None:
-    layout.unit("static-routes").symlink_to("/dev/null")
-    with pytest.raises(RouteError):
-        phases.run(Configure(config("10.1.0.0/24", cidrs=()), host=host))
-    assert str(layout.unit("static-routes").readlink()) == "/dev/null"
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("config", [{"hostRouting": {}}, "/etc/aks-flex-node/config.json", None])
+def test_a_wrong_config_is_refused_with_a_hint(task: Any, config: Any) -> None:
+    with pytest.raises(TypeError, match=r"takes a Config, not .*Config\.load\(path\).*Config\.from_mapping\(mapping\)"):
+        task(config)
 
 
-# --- owners of the folders -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["etc/aks-flex-node", "etc/hostrouting"])
-@pytest.mark.parametrize(("mode", "owner", "group"), [(0o777, 0, 0), (0o775, 0, 65534), (0o755, 65534, 0)])
-def test_an_open_folder_causes_a_warning(
-    host: Host, layout: Layout, name: str, mode: int, owner: int, group: int
-) -> None:
-    folder = layout.root / name
-    folder.mkdir(parents=True, mode=0o755)
-    assert not [line for line in plan(INSTALLED, host=host).warnings if "other than root" in line]
-    folder.chmod(mode)
-    if owner or group:
-        if os.geteuid() != 0:
-            pytest.skip("only root gives files away")
-        os.chown(folder, owner, group)
-    for report in (plan(INSTALLED, host=host), phases.run(Configure(INSTALLED, host=host))):
-        (told,) = [line for line in report.warnings if "other than root" in line]
-        assert f"/{name};" in told
+@pytest.mark.parametrize("host", ["/mnt/image", object(), Host])
+def test_a_wrong_host_is_refused_with_a_hint(host: Any) -> None:
+    for task in TASKS:
+        with pytest.raises(TypeError, match=r"takes host=Host\(.*Host\.image\(root\), not .*leave it out"):
+            task(Config(), host=host)
+    with pytest.raises(TypeError, match=r"takes host="):
+        RemoveHostRouting(host=host)

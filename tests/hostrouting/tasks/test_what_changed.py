@@ -1,4 +1,4 @@
-"""A run that fails halfway reports the changes that it hasn't rolled back."""
+"""Tests that a run that fails halfway reports the changes that it hasn't rolled back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from planning import plan_boot
 from wanted import LINE, SHADOWED, config
 
 import phases
@@ -36,13 +35,13 @@ SICK = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "
 
 
 class Moody(FakeSystemd):
-    """A systemd that refuses one kind of call for a unit."""
+    """A systemd on which one kind of call fails for a given unit."""
 
     refused = ("", "")
 
     def _see(self, *call: str) -> None:
         if call == self.refused:
-            raise UnitError("`systemctl` failed: it is in a mood")
+            raise UnitError("`systemctl` failed: Connection timed out")
 
     def enable(self, unit: str) -> None:
         self._see("enable", unit)
@@ -105,14 +104,6 @@ def test_rolled_back_changes_are_not_reported(host: Host, units: Moody) -> None:
     assert refusal.value.changes == Changes()
 
 
-def test_changes_that_can_not_be_undone_are_reported(host: Host, units: Moody) -> None:
-    units.refused = ("restart", "hostrouting-watch.service")
-    with pytest.raises(UnitError) as caught:
-        phases.run(ConfigureWatch(CONFIG, host=host))
-    assert "/etc/systemd/system/hostrouting-watch.service" in named(caught.value.changes)["files"]
-    assert caught.value.changes.units == (Change("hostrouting-watch.service", "enabled"),)
-
-
 def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Moody) -> None:
     phases.run(Configure(CONFIG, host=host))
     before = {path for path in host.layout.root.rglob("*") if path.is_file()}
@@ -126,7 +117,7 @@ def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Moody
         for action in ("removed", "replaced")
     }
     assert {host.layout.of(str(what)) for what in by_action["removed"]} == gone
-    # The part that is to be removed next must already admit starts.
+    # The part that is removed next must already admit starts.
     assert by_action["replaced"] == {
         "/etc/aks-flex-node/static-routes.sh",
         "/etc/hostrouting/gate.list",
@@ -168,7 +159,7 @@ def test_a_single_task_reports_its_changes(host: Host) -> None:
 
 
 def test_a_reload_alone_is_reported(host: Host) -> None:
-    """If a run was killed before its reload, only the reload is left to do."""
+    """If a run was killed before its reload, only the reload remains to be done."""
     stale = FakeSystemd(host.layout, running=["systemd-nspawn@kube1.service"])
     phases.run(ConfigureStaticRoutes(CONFIG, host=host))
     on = Host(routes=host.routes, units=stale, layout=host.layout)
@@ -181,29 +172,6 @@ def test_a_started_oneshot_is_reported(host: Host, units: Moody) -> None:
     units.active.add("network-online.target")
     report = phases.run(ConfigureStaticRoutes(CONFIG, host=host))
     assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
-
-
-def test_only_removed_links_and_markers_are_reported(host: Host) -> None:
-    link = host.layout.units / "systemd-nspawn@kube1.service.requires/static-routes.service"
-    link.parent.mkdir(parents=True)
-    link.symlink_to("../static-routes.service")
-    change = Change(host.layout.relative(link), "removed")
-    assert (change.what, change.action) in {each[:2] for each in plan_boot(CONFIG, host).files}
-    assert change in phases.run(Configure(CONFIG, host=host)).changes.files
-    assert not phases.run(Configure(CONFIG, host=host)).changes
-    removed = phases.run(RemoveHostRouting(host=host))
-    assert {*map(host.layout.relative, host.layout.markers[::2])} <= {*named(removed.changes)["files"]}
-
-
-def test_an_undeletable_file_ends_a_removal_with_its_changes(host: Host) -> None:
-    phases.run(Configure(CONFIG, host=host))
-    script = host.layout.script("static-routes")
-    script.unlink()
-    (script / "x").mkdir(parents=True)
-    with pytest.raises(FileError) as caught:
-        phases.run(RemoveHostRouting(host=host))
-    assert "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf" in named(caught.value.changes)["files"]
-    assert "/etc/aks-flex-node/static-routes.sh" not in named(caught.value.changes)["files"]
 
 
 def test_an_unexpected_oserror_becomes_one_of_our_errors(host: Host) -> None:

@@ -1,4 +1,4 @@
-"""The watcher sends journal entries that journald can parse, and messages of sd_notify(3)."""
+"""Tests that the watcher sends valid journal entries and sd_notify(3) messages."""
 
 from __future__ import annotations
 
@@ -82,11 +82,6 @@ def test_without_a_journal_it_prints(
     listener.close()
     write_entry(EVENT, tmp_path / "socket", print)
     assert capsys.readouterr().out == f"<3>{EVENT.message}\n" * 2
-
-
-def test_in_the_foreground_it_prints_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    write_entry(EVENT, None, print)
-    assert capsys.readouterr().out == f"{EVENT.message}\n"
 
 
 def test_each_kind_has_a_unique_documented_id() -> None:

@@ -1,4 +1,4 @@
-"""The service of the watcher is installed and updated with its routes and checks, and removed without a trace."""
+"""Tests that the watcher's service is installed and updated with the routes and checks, and completely removed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 from backends import FailingBackend
-from planning import plan_boot
 from wanted import SHADOWED, config
 
 import phases
-from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, RouteError, UnitError
+from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, UnitError
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import watch_part
-from hostrouting.model.changes import Change
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -47,7 +45,7 @@ def units(layout: Layout) -> FakeSystemd:
 
 
 def tree(layout: Layout) -> dict[str, str]:
-    """Return the contents of all files and folders outside of /run."""
+    """Return the contents of all files and directories outside of /run."""
     paths = [path for path in sorted(layout.root.rglob("*")) if layout.run_dir.parent not in (path, *path.parents)]
     return {str(path): path.read_text() if path.is_file() else "folder" for path in paths}
 
@@ -87,7 +85,7 @@ def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, 
 
 
 def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """A watcher that reads the config under the lock can't revert an update that has just been installed."""
+    """Because the watcher reads the config under the lock, it can't revert an update that has just been installed."""
     seen: list[tuple[bool, Config]] = []
 
     class Looking(FailingBackend):
@@ -108,7 +106,7 @@ def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layou
 
 
 def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """A run removes the routes from the config and then from the table, under the lock that the watcher needs."""
+    """A run removes routes from the config and then from the table, while holding the lock that the watcher needs."""
     apply(host, WATCHED)
     assert layout.marker_ok.exists()
     emptied = attrs.evolve(WATCHED, static_routes={})
@@ -134,15 +132,6 @@ def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, 
     assert not layout.marker_ok.exists()
 
 
-def test_a_failed_update_leaves_its_config(kernel: FakeKernel, host: Host, layout: Layout, units: FakeSystemd) -> None:
-    apply(host, WATCHED)
-    before, refusing = tree(layout), FailingBackend(kernel, {"add": {1: 12}})
-    with pytest.raises(RouteError):
-        apply(Host(routes=refusing, units=units, layout=layout), attrs.evolve(WATCHED, static_routes=MORE))
-    assert tree(layout) == before
-    assert units.restarts == [UNIT]
-
-
 @pytest.mark.parametrize("wanted", [UNWATCHED, NOTHING])
 def test_it_is_removed_with_what_it_watches(host: Host, layout: Layout, units: FakeSystemd, wanted: Config) -> None:
     apply(host, wanted)
@@ -154,32 +143,17 @@ def test_it_is_removed_with_what_it_watches(host: Host, layout: Layout, units: F
     assert not units.is_enabled(UNIT)
 
 
-@pytest.mark.parametrize("is_removed", [True, False])
-def test_the_old_textfile_is_removed(host: Host, layout: Layout, units: FakeSystemd, is_removed: bool) -> None:
+def test_the_old_textfile_is_removed(host: Host, layout: Layout, units: FakeSystemd) -> None:
     textfile = layout.root / "var/lib/x/hostrouting.prom"
     textfile.parent.mkdir(parents=True)
     before = tree(layout)
-    apply(host, WATCHED)
-    textfile.write_text("hostrouting_checks_total 1\n")
-    if is_removed:
-        phases.run(RemoveHostRouting(host=host))
-        assert not units.is_active(UNIT)
-        assert tree(layout) == before
-    else:
-        apply(host, attrs.evolve(WATCHED, watch={"enabled": True}))
-    assert not textfile.exists()
-
-
-def test_plan_names_installed_and_removed_files(host: Host) -> None:
-    apply(host, UNWATCHED)
-    plan = plan_boot(WATCHED, host)
-    assert plan.units == (Change(UNIT, "enabled"), Change(UNIT, "restarted"))
-    assert [change.what for change in plan.files if change.before is None] == [
-        "/etc/systemd/system/hostrouting-watch.service",
-    ]
-    apply(host, WATCHED)
-    assert not plan_boot(WATCHED, host)
-    assert plan_boot(UNWATCHED, host).units == (Change(UNIT, "stopped"), Change(UNIT, "disabled"))
+    for end in (Configure(attrs.evolve(WATCHED, watch={"enabled": True}), host=host), RemoveHostRouting(host=host)):
+        apply(host, WATCHED)
+        textfile.write_text("hostrouting_checks_total 1\n")
+        phases.run(end)
+        assert not textfile.exists()
+    assert not units.is_active(UNIT)
+    assert tree(layout) == before
 
 
 @pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])

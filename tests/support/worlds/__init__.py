@@ -1,35 +1,41 @@
 """Random hosts.
 
-``World`` describes a host, and builds it on Linux or in memory. The modules draw different kinds of hosts:
+``World`` describes a host and builds it on Linux or in memory, and ``Question`` adds its config. Each module draws a
+different kind of host:
 
-- ``cut``: tables, rules and addresses that split a /20 into many parts, with expected CIDRs, and hosts that chance
-  rarely produces
-- ``sources``: rules that select by the source of a connection, and addresses with scopes
-- ``routes``: existing routes to the destinations that a config wants
+- ``cut``: tables, rules and addresses that split a /20 into many parts
+- ``sources``: rules that select by a connection's source, and addresses with scopes
+- ``ipv6``: hosts with IPv6, as commands
+- ``seldom``: hosts that random draws rarely produce
 
-``hostrouting.testing.strategies`` draws single routes, rules and addresses, and is available to users.
+``hostrouting.testing.strategies`` is public and draws single routes, rules and addresses.
 """
 
 from __future__ import annotations
 
 import subprocess
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting import ExpectedCidr
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol, Route, Table
 from hostrouting.model.rules import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from hostrouting.kernel.port import Kernel
     from hostrouting.testing.strategies import NewAddress
 
-# These are the default route's interface, a second NIC, one that shadows, one that gets advice, and two of containers.
+OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
+"""Offsets of addresses and prefixes in a part of the address space."""
+
+# The default route's interface, a second NIC, a shadowing interface, a container bridge, and two pod interfaces.
 DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
 
 STANDARD_RULES = (
@@ -41,18 +47,18 @@ STANDARD_RULES = (
 
 @attrs.frozen
 class World:
-    """The steps that build a host from a fresh kernel. Steps that the kernel refuses are skipped.
+    """The steps that turn a new kernel into a host. Steps that fail are skipped.
 
     Args:
-        addresses: the addresses with their interfaces.
-        routes: the routes, in the order in which they are added. The nexthop objects that they use are added first.
-        rules: the rules, in the order in which they are added.
-        without: the preferences of the default rules to delete.
-        objects: the arguments of ``ip nexthop add``, which are used only on a real kernel.
-        down: the interfaces that are set down at the end.
-        unplugged: the interfaces that lose their carrier at the end.
-        hides_hops: whether the kernel hides the hops of routes that use nexthop objects.
-        links: the interfaces that exist even without addresses or routes.
+        addresses: each address with its interface.
+        routes: the routes, in the order of their creation. Their nexthop objects are added first.
+        rules: the rules, in the order of their creation.
+        without: preferences of the default rules to delete.
+        objects: arguments for ``ip nexthop add``, used only on a real kernel.
+        down: interfaces to set down at the end.
+        unplugged: interfaces that lose their carrier at the end.
+        hides_hops: whether the kernel hides the next hops of routes with nexthop objects.
+        links: interfaces that exist even without addresses or routes.
     """
 
     addresses: tuple[tuple[str, NewAddress], ...]
@@ -67,7 +73,7 @@ class World:
 
     @property
     def has_rules(self) -> bool:
-        """Return whether the rules were ever changed, which makes the kernel use another code path from then on."""
+        """Return whether the rules were ever changed, after which the kernel uses a different code path."""
         return bool(self.rules or self.without)
 
     @property
@@ -95,6 +101,49 @@ class World:
             kernel.set_link(dev, up=False)
         for dev in set(self.devs).intersection(self.unplugged):
             kernel.set_link(dev, carrier=False)
+
+
+def _expected(given: Iterable[ExpectedCidr | IPv4Network]) -> tuple[ExpectedCidr, ...]:
+    return tuple(each if isinstance(each, ExpectedCidr) else ExpectedCidr(each) for each in given)
+
+
+@attrs.frozen
+class Question:
+    """A host and its config.
+
+    Args:
+        world: the host.
+        expected: the expected CIDRs, as prefixes or with their own interfaces.
+        allowed: the value of ``allowedDevs``.
+        foreseen: prefixes that may later get a route through another interface.
+    """
+
+    world: World
+    expected: tuple[ExpectedCidr, ...] = attrs.field(converter=_expected)
+    allowed: tuple[str, ...] = ()
+    foreseen: tuple[IPv4Network, ...] = ()
+
+    @property
+    def cidrs(self) -> tuple[IPv4Network, ...]:
+        """Return the expected CIDRs without their interfaces."""
+        return tuple(IPv4Network(each.cidr) for each in self.expected)
+
+    @property
+    def addresses(self) -> list[IPv4Address]:
+        """Return the expected addresses at and next to the boundaries of all prefixes, and at a few offsets."""
+        cut = [*self.cidrs, *(route.destination for route in self.world.routes)]
+        cut += [rule.destination for rule in self.world.rules if rule.destination is not None]
+        numbers = {int(cidr[0]) + offset for cidr in self.cidrs for offset in OFFSETS}
+        for prefix in cut:
+            first, last = int(prefix.network_address), int(prefix.broadcast_address)
+            numbers.update((first - 1, first, last, last + 1))
+        asked = [IPv4Address(number) for number in sorted(numbers) if 0 <= number < 2**32]
+        return [address for address in asked if any(address in cidr for cidr in self.cidrs)]
+
+    @property
+    def tries(self) -> int:
+        """Return the number of ports to try, since the kernel selects among several next hops at random."""
+        return 32 if any(len(route.hops) > 1 for route in self.world.routes) else 1
 
 
 def _ip(batch: str) -> None:

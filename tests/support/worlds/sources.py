@@ -11,13 +11,12 @@ from hostrouting import ExpectedCidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import NewAddress
-from worlds import World
+from worlds import OFFSETS, Question, World
 
 SPACE = IPv4Network("172.16.0.0/22")
 """The cut network; every wider prefix that is drawn contains all of it."""
 
 _WIDE = tuple(map(IPv4Network, ("172.16.0.0/16", "172.16.0.0/12", "128.0.0.0/1", "0.0.0.0/0")))
-_OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
 
 _HOME = NewAddress("10.1.0.4/24")
 _ADDRESSES = {
@@ -43,10 +42,10 @@ _devs = st.sampled_from(("eth0", "eth0", "eth1", "eth1", "ib0"))
 
 @st.composite
 def _prefixes(draw: st.DrawFn) -> IPv4Network:
-    """Draw a prefix in the address space of this module, or around it."""
+    """Draw a prefix in or around this module's address space."""
     if draw(st.integers(0, 4)) == 0:
         return draw(st.sampled_from(_WIDE))
-    address = SPACE[draw(st.sampled_from(_OFFSETS))]
+    address = SPACE[draw(st.sampled_from(OFFSETS))]
     return IPv4Network((address, draw(st.sampled_from((22, 23, 24, 24, 25, 26, 28, 32)))), strict=False)
 
 
@@ -59,7 +58,7 @@ def _hops(draw: st.DrawFn, dev: str) -> NextHop:
 
 
 def _sources(addresses: tuple[tuple[str, NewAddress], ...]) -> st.SearchStrategy[IPv4Address]:
-    """Draw an address of this host, usually one that the kernel would choose as a source."""
+    """Draw one of this host's addresses."""
     return st.sampled_from([IPv4Address(address.address.partition("/")[0]) for _, address in addresses])
 
 
@@ -86,7 +85,7 @@ def _routes(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address]) -> Route:
 
 @st.composite
 def _rules(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address]) -> Rule:
-    """Draw a rule without its preference, which is set later."""
+    """Draw a rule; its preference is set later."""
     selectors = draw(st.sampled_from(("from", "from", "from", "from to", "to", "", "suppress")))
     networks = st.one_of(
         sources.map(IPv4Network),
@@ -110,39 +109,13 @@ def _rules(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address]) -> Rule:
     return rule
 
 
-@attrs.frozen
-class Question:
-    """A host and its config."""
-
-    world: World
-    expected: tuple[ExpectedCidr, ...]
-    allowed: tuple[str, ...] = ()
-
-    @property
-    def addresses(self) -> list[IPv4Address]:
-        """Return the addresses at which a prefix begins or ends in the CIDRs, and some of their neighbours."""
-        cidrs = [expected.cidr for expected in self.expected]
-        cut = [*cidrs, *(route.destination for route in self.world.routes)]
-        cut += [rule.destination for rule in self.world.rules if rule.destination is not None]
-        numbers = {int(SPACE[offset]) for offset in _OFFSETS}
-        for prefix in cut:
-            first, last = int(prefix.network_address), int(prefix.broadcast_address)
-            numbers.update((first - 1, first, last, last + 1))
-        asked = [IPv4Address(number) for number in sorted(numbers) if 0 <= number < 2**32]
-        return [address for address in asked if any(address in cidr for cidr in cidrs)]
-
-    @property
-    def tries(self) -> int:
-        """Return the number of ports to try, as the kernel picks one of several hops at random."""
-        return 32 if any(len(route.hops) > 1 for route in self.world.routes) else 1
-
-
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
     """Draw a host with a default route through eth0, and expected CIDRs that overlap its tables."""
     devs = draw(st.sampled_from((("eth0", "eth1"), ("eth0", "eth1", "ib0"))))
     more = st.sampled_from([(dev, address) for dev in devs for address in _ADDRESSES[dev]])
-    # Without the first address, the default route's interface often has none, and the source is another interface's.
+    # Without the first address, the default route's interface often has none and borrows the source from another
+    # interface.
     home = [("eth0", _HOME)] if draw(st.integers(0, 7)) else [("lo", NewAddress("10.9.0.4/32"))]
     addresses = tuple(draw(st.permutations([*home, *draw(st.lists(more, max_size=5, unique=True))])))
     sources = _sources(addresses)
@@ -166,32 +139,6 @@ def questions(draw: st.DrawFn) -> Question:
         tuple(draw(st.lists(expected, min_size=1, max_size=2, unique=True))),
         draw(st.sampled_from(((),) * 5 + (("ib0",),))),
     )
-
-
-def _seldom(*rules: Rule, more: tuple[Route, ...] = ()) -> Question:
-    """Return a host whose table main leads to eth0 and table 100 to eth1."""
-    home, away = (Route(DEFAULT_DESTINATION, (NextHop(dev, gateway),), table=table) for dev, gateway, table in _LEADS)
-    addresses = (("eth0", _HOME), ("eth0", NewAddress("10.1.9.4/25")), ("eth1", NewAddress("10.2.0.4/24")))
-    return Question(World(addresses, (home, away, *more), rules), (ExpectedCidr("172.16.0.0/16"),))
-
-
-_LEADS = (("eth0", IPv4Address("10.1.0.1"), Table.MAIN), ("eth1", IPv4Address("10.2.0.1"), 100))
-_INSIDE = IPv4Network("172.16.1.0/24")
-
-CHOSEN_BY_AN_EXPECTED_ROUTE = _seldom(
-    Rule(5, source=IPv4Network("10.1.9.4/32"), table=100),
-    more=(Route(_INSIDE, (NextHop("eth0", IPv4Address("10.1.9.1")),)),),
-)
-"""A route that leads where it should has another source than the default route, and a rule selects that source."""
-
-TCP_ONLY_CHOOSES = _seldom(Rule(5, source=IPv4Network("10.2.0.4/32")), Rule(6, table=100, ip_protocol=6))
-"""TCP's first lookup ends at eth1, and the second, from the resulting source, at eth0: no packet goes wrong."""
-
-A_SOURCE_A_HOP = _seldom(
-    Rule(5, source=IPv4Network("10.1.9.4/32"), table=100),
-    more=(Route(_INSIDE, (NextHop("eth0", IPv4Address("10.1.0.1")), NextHop("eth0", IPv4Address("10.1.9.1")))),),
-)
-"""Of two hops by eth0, one has a source from which a connection leaves by eth1."""
 
 
 # --- addresses of all scopes, added by ip(8) -----------------------------------------------------------------------
@@ -227,7 +174,7 @@ def _hop_words(draw: st.DrawFn) -> str:
 
 @st.composite
 def _route_commands(draw: st.DrawFn) -> str:
-    """Draw an ip(8) route command for one of nine destinations, the last of which is the default route."""
+    """Draw an ip(8) route command for one of nine destinations, including the default route."""
     place = draw(st.integers(0, 8))
     start = f"route add {'default' if place == 8 else f'192.0.2.{16 * place}/28'}"
     if draw(st.integers(0, 3)) == 0:
@@ -240,10 +187,10 @@ def _route_commands(draw: st.DrawFn) -> str:
 
 @st.composite
 def hosts_with_scopes(draw: st.DrawFn) -> list[str]:
-    """Draw ip(8) commands, some of which the kernel refuses."""
+    """Draw ip(8) commands, some of which fail."""
     addresses = draw(st.lists(_address_commands(), max_size=8))
     routes = draw(st.lists(_route_commands(), min_size=4, max_size=14))
-    # Addresses of an interface that is down count too.
+    # The kernel also uses addresses of interfaces that are down.
     down = [f"link set {dev} down" for dev in draw(st.sampled_from(((), (), (), *((dev,) for dev in DEVICES))))]
     gone = draw(st.sampled_from(((),) * 3 + (addresses[:1], addresses[1:2])))
     return [*addresses, *down, *routes, *(line.replace(" add ", " del ") for line in gone)]

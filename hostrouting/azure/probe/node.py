@@ -1,0 +1,69 @@
+"""Read and change a node's IPv6 configuration. On Linux, this uses nft(8) and ip(8), as the boot unit does."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+from typing import Protocol
+
+from hostrouting.azure.nodes import LoadBalancerProbeError, Programs
+from hostrouting.azure.probe import metadata
+from hostrouting.azure.probe.ruleset import REWRITTEN_SOURCE, TABLE
+from phases import CancelScope
+
+
+class ProbeNode(Protocol):
+    """A node's IPv6 configuration. All methods raise ``LoadBalancerProbeError`` on failure."""
+
+    def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
+        """Return the IPv6 addresses of all NICs according to Azure's metadata service.
+
+        The result may be empty. A missing or malformed response is an error.
+        """
+
+    def listing(self) -> str | None:
+        """Return nft's listing of our table, without counters, or None if the table doesn't exist."""
+
+    def load(self, text: str) -> None:
+        """Load an nft script in one transaction."""
+
+    def route(self) -> str | None:
+        """Return the matching route for the rewritten source address, as printed by ip(8), or None."""
+
+    def pin(self, route: str) -> None:
+        """Add a route to table main, replacing any route with the same destination and metric."""
+
+    def unpin(self) -> None:
+        """Delete hostrouting's routes to the rewritten source address, if any."""
+
+
+class LinuxProbeNode(Programs):
+    """A ``ProbeNode`` for the calling thread's network namespace.
+
+    Reading the rules and changing rules or routes requires CAP_NET_ADMIN.
+    """
+
+    error = LoadBalancerProbeError
+
+    assigned_addresses = staticmethod(metadata.assigned_addresses)
+
+    def listing(self) -> str | None:
+        """Return nft's listing of our table, without counters, or None if the table doesn't exist."""
+        command = f"nft -s list table ip6 {TABLE}"
+        return self.ask(f"list the nftables table {TABLE}", command, "No such file or directory") or None
+
+    def load(self, text: str) -> None:
+        """Load an nft script in one transaction."""
+        self.ask("load the nftables rules", "nft -f -", text=text)
+
+    def route(self) -> str | None:
+        """Return the matching route for the rewritten source address, as printed by ip(8), or None."""
+        command = f"ip -6 -N -o route get fibmatch {REWRITTEN_SOURCE}"
+        return self.ask("look up a route", command, "RTNETLINK answers").partition(" pref ")[0].strip() or None
+
+    def pin(self, route: str) -> None:
+        """Add a route to table main, replacing any route with the same destination and metric."""
+        self.ask(f"pin the route {route} (devices names its interface)", f"ip -6 route replace {route}")
+
+    def unpin(self) -> None:
+        """Delete hostrouting's routes to the rewritten source address, if any."""
+        self.ask("delete the pinned route", f"ip -6 route flush table main proto 218 {REWRITTEN_SOURCE}")

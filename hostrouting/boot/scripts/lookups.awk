@@ -1,0 +1,361 @@
+# --- the addresses to look up, and their lookups ----------------------------------------------------------------------
+
+# Sets the places, in order. A place stands for all addresses up to the next place, because the kernel routes them
+# alike.
+function find_places(    i, g, end, head, group, groups, head_of, covered, suspected) {
+  sorter = "exec sort >\"$SCRATCH\""
+  for (i = 1; i <= ranges; i++) {
+    print range_first[i], "expected", range_last[i] | sorter
+    # This CIDR doesn't expect the uplinks, or no default route catches the rest.
+    if (own_pattern[i] != "" || default_on("*") == "")
+      print_suspect(range_first[i], range_last[i])
+  }
+  # Custom rules may affect any address.
+  if (rules != usual_rules || rules != (family == 6 ? 2 : 3))
+    print_suspect("x" ZEROS, "x" ONES)
+  for (i = 1; i <= rules_to; i++) {
+    place(rule_to[i])
+    print_suspect(first, last)
+  }
+  for (i = 1; i <= routes; i++) {
+    # parse() would be too slow for a large table.
+    end = index(route[i], " ")
+    class = substr(route[i], end)
+    if (is_plain[class] != 1) {
+      parse(route[i])
+      if (is_for_tos[class])
+        continue
+      if (is_plain[class] == "")
+        is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || src_of[class] in is_address) && !strangers(class, expected, "/")
+      if (!is_plain[class]) {
+        place(to)
+        print_suspect(first, last)
+        continue
+      }
+    }
+    # "10." or "fd00:", or "" for larger prefixes.
+    head = substr(route[i], end - 2, 1) == "/" || (family == 6 && substr(route[i], end - 3, 2) == "/1") ? "" : substr(route[i], 1, match(route[i], /[.:]/))
+    if (!groups || head != head_of[groups]) {
+      group[++groups] = i
+      head_of[groups] = head
+    }
+  }
+  group[groups + 1] = routes + 1
+  # Routes through expected interfaces only matter near something suspect.
+  for (g = 1; g <= groups; g++)
+    for (i = group[g]; i < group[g + 1] && is_near_to(head_of[g]); i++) {
+      parse(route[i])
+      if (is_plain[class] != 1 || is_for_tos[class])
+        continue
+      place(to)
+      print_borders(first, last)
+    }
+  if (family == 6 && has_sources)
+    print_source_borders()
+  if (close(sorter) != 0)
+    problem = "again"
+  covered = suspected = ""
+  while ((getline <ENVIRON["SCRATCH"]) > 0) {
+    if ($2 == "expected" && $3 > covered)
+      covered = $3
+    if ($2 == "suspect" && $3 > suspected)
+      suspected = $3
+    if ($1 <= covered && !($1 in place_at) && ($2 != "plain" || $1 <= suspected)) {
+      place_at[$1] = ++places
+      place_first[places] = $1
+      place_last[places] = covered
+      address_at[places] = dotted($1)
+    }
+  }
+  close(ENVIRON["SCRATCH"])
+}
+
+function print_borders(begin, end) {
+  print begin, "plain\n" after(end), "plain" | sorter
+}
+
+function print_suspect(begin, end) {
+  print begin, "suspect", end "\n" after(end), "end" | sorter
+  suspect_first[++suspects] = begin
+  suspect_last[suspects] = end
+}
+
+# Returns whether a suspect range overlaps the addresses that begin with head.
+function is_near_to(head,    begin, end, i) {
+  if (!(head in is_near)) {
+    begin = number(head (family == 6 ? ":" : "0.0.0"))
+    end = end_of(begin, family == 6 ? 16 : 8, ONES)
+    for (i = 1; i <= suspects && (suspect_last[i] < begin || suspect_first[i] > end); i++)
+      ;
+    is_near[head] = head == "" || i <= suspects
+  }
+  return is_near[head]
+}
+
+# Prints the borders between which a hop has only one source (ipv6_get_saddr_eval).
+function print_source_borders(    i, length_) {
+  for (i = 1; i <= borders; i++) {
+    place(border[i])
+    for (length_ = i > labels ? 1 : bits; length_ <= bits; length_++)
+      print_borders(end_of(first, length_, ZEROS), end_of(first, length_, ONES))
+  }
+}
+
+# Looks up all places. A lookup stands for UDP unless it says TCP. A second lookup has the first answer's source.
+function look_up(    i, firsts) {
+  with_ports = has_all_ports ? free_ports() : ""
+  for (i = 1; i <= places; i++) {
+    first_at[i] = add_question(i, "", "")
+    if (treats_tcp_apart)
+      tcp_at[i] = add_question(i, "", " ipproto tcp")
+  }
+  ask()
+  add_turns(1)
+  firsts = questions
+  if (family == 4)
+    add_probes()
+  else
+    add_probes_by_devs()
+  if (questions > firsts) {
+    ask()
+    read_probes(firsts)
+  }
+  if (family == 6 && has_sources)
+    add_unrouted()
+  add_connections()
+  if (questions > firsts)
+    ask()
+  for (i = firsts + 1; i <= questions; i++)
+    if (family == 6 && !(i in failed))
+      works[place_of[i], is_tcp[i]] = 1
+  add_turns(firsts + 1)
+}
+
+function add_question(p, from, as_tcp) {
+  place_of[++questions] = p
+  source_of[questions] = from
+  is_tcp[questions] = as_tcp
+  question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" protocol(as_tcp) with_ports
+  return questions
+}
+
+function protocol(as_tcp) {
+  return family == 6 && as_tcp == "" ? " ipproto 17" : as_tcp
+}
+
+# The kernel may choose any default route of a turn, so each counts as an answer. Starts with question i.
+function add_turns(i,    count, k, t, n) {
+  count = questions
+  for (; i <= count; i++) {
+    if (i in failed)
+      continue
+    parse(text_of[i])
+    t = to == ANYWHERE ? turn_of(class) : ""
+    for (k = 1; t != "" && turns[t] > 1 && k <= turns[t]; k++) {
+      n = add_question(place_of[i], source_of[i], is_tcp[i])
+      text_of[n] = turn_text[n] = turn[t, k]
+      if (source_of[i] == "")
+        turns_at[place_of[i]] = turns_at[place_of[i]] " " n
+      else
+        second_at[place_of[i]] = second_at[place_of[i]] " " n
+    }
+  }
+}
+
+# Returns ports that no rule selects, so that they stand for any port.
+function free_ports(    port, i, range) {
+  for (port = 1; port < 65534; port++) {
+    for (i = 1; i <= port_ranges; i++) {
+      split(ports[i] "-" ports[i], range, "-")
+      if (range[1] <= port && port <= range[2])
+        break
+    }
+    if (i > port_ranges)
+      break
+  }
+  return " sport " port " dport " port
+}
+
+# Asks for the kernel's sources where routes name none, once for each class.
+function add_probes(    i, ids, id, asked_by, firsts) {
+  firsts = questions
+  for (i = 1; i <= firsts; i++) {
+    if (i in failed)
+      continue
+    parse(text_of[i])
+    # A rule for a source may also catch local addresses if it precedes table local. Without such a rule, a second
+    # lookup only differs if a route names a source that this host doesn't have.
+    if ((type_of[class] == 2 && asks_local_first) || !(has_sources || (src_of[class] != "" && !(src_of[class] in is_address))))
+      continue
+    way_of[i] = class is_tcp[i]
+    if (!(way_of[i] in asked_by))
+      id[++ids] = way_of[i]
+    asked_by[way_of[i]] = asked_by[way_of[i]] " " i
+  }
+  for (i = 1; i <= ids; i++)
+    add_probes_of(id[i], asked_by[id[i]])
+}
+
+# A lookup only shows one hop's source. The kernel selects the hop by a hash of the address, or of address and port.
+function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, n, p, from_port) {
+  count = split(asked_by, list, " ")
+  parse(text_of[list[1]])
+  if (src_of[class] != "") {
+    sources_of[id] = src_of[class]
+    return
+  }
+  take_apart(type_of[class], class)
+  for (h = 1; h <= hops; h++) {
+    share = weight[h] == "" ? 1 : substr(weight[h], 9) + 0
+    least = h == 1 || share < least ? share : least
+    flows += share
+  }
+  # With this many flows, the chance that all miss a hop is e^-16.
+  flows = hops < 2 ? 1 : 16 * int((flows + least - 1) / least)
+  from_port = with_ports
+  sub(/ dport .*/, "", from_port)
+  for (h = 0; h < flows && h < 4096;)
+    for (k = 1; k <= count && h < flows && h < 4096; k++) {
+      p = place_of[list[k]]
+      for (n = place_first[p]; n <= place_last[p] && (p == places || n < place_first[p + 1]) && h < flows && h < 4096; n = after(n)) {
+        probed_by[add_question(p, "", is_tcp[list[k]])] = id
+        question[questions] = "route get " dotted(n) " uid 0" is_tcp[list[k]] (flows > 1 ? from_port " dport " 50000 + h : with_ports)
+        h++
+      }
+    }
+}
+
+# Asks for IPv6 sources. A source depends on the address and the hop.
+function add_probes_by_devs(    i, k, firsts, list, count) {
+  firsts = questions
+  for (i = 1; has_sources && i <= firsts; i++) {
+    if (i in failed)
+      continue
+    parse(text_of[i])
+    # Table main may have local entries too, and a rule for a source may precede it.
+    if (type_of[class] == 2 && asks_local_first && table_of[class] != 254)
+      continue
+    way_of[i] = i
+    if ((sources_of[i] = src_of[class]) != "")
+      continue
+    count = split(devs_of[class], list, "/")
+    for (k = 1; k <= count; k++) {
+      probed_by[add_question(place_of[i], "", is_tcp[i])] = i
+      question[questions] = "route get " address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) with_ports (count > 1 ? " oif " list[k] : "")
+    }
+  }
+}
+
+# For a failed lookup, the kernel chooses a source among all addresses and tries again. Only a socket shows that source.
+# Connecting it sends no packets.
+function add_unrouted(    i, file, line, word, source_to) {
+  file = ENVIRON["SCRATCH"]
+  printf "" >file
+  for (i = 1; i <= questions; i++)
+    if (i in failed) {
+      if (!(first_at[place_of[i]] in failed))
+        problem = "can\047t tell where TCP to " address_at[place_of[i]] " leaves: datagrams don\047t fail there, and no other socket shows from which source TCP asks again"
+      print place_of[i], address_at[place_of[i]], toupper(swapped(substr(number(address_at[place_of[i]]), 2))) >file
+    }
+  close(file)
+  for (file = "exec bash -p -c \"$CONNECT\" <\"$SCRATCH\" 2>/dev/null"; (file | getline line) > 0;) {
+    split(line, word, " ")
+    source_to[word[1]] = dotted("x" swapped(tolower(word[2])))
+  }
+  for (i = 1; i <= questions; i++)
+    if (i in failed && place_of[i] in source_to) {
+      way_of[i] = i
+      sources_of[i] = source_to[place_of[i]]
+    }
+}
+
+# Converts from or to /proc, which reverses each group of four bytes.
+function swapped(digits,    i, out) {
+  for (i = 0; i < 32; i += 2)
+    out = out substr(digits, i - 2 * (i % 8) + 7, 2)
+  return out
+}
+
+# Returns whether a socket repeats a failed lookup and then sends.
+function is_repeated(i) {
+  return i in failed && (place_of[i], is_tcp[i]) in works
+}
+
+function read_probes(firsts,    i) {
+  for (i = firsts + 1; i <= questions; i++) {
+    if (i in failed)
+      discards_by(failed[i])
+    else {
+      parse(text_of[i])
+      if (!index(sources_of[probed_by[i]] " ", " " src_of[class] " "))
+        sources_of[probed_by[i]] = sources_of[probed_by[i]] " " src_of[class]
+    }
+  }
+  questions = firsts
+}
+
+# Adds the second lookups, sorted by source.
+function add_connections(    i, k, list, count, n, from, sources_asked, asked_by, name_of, p) {
+  for (i = 1; i <= questions; i++) {
+    if (!(i in way_of))
+      continue
+    count = split(sources_of[way_of[i]], list, " ")
+    for (k = 1; k <= count; k++) {
+      n = number(list[k])
+      if (!(n in asked_by))
+        from[++sources_asked] = n
+      name_of[n] = list[k]
+      asked_by[n] = asked_by[n] " " i
+    }
+  }
+  split(sorted(from, sources_asked, " "), from, " ")
+  for (i = 1; i <= sources_asked; i++) {
+    count = split(asked_by[from[i]], list, " ")
+    for (k = 1; k <= count; k++) {
+      p = place_of[list[k]]
+      second_at[p] = second_at[p] " " add_question(p, name_of[from[i]], is_tcp[list[k]])
+      connects_at[p] += is_tcp[list[k]] != ""
+    }
+  }
+}
+
+# Asks all questions at once. The kernel announces a change before it releases its lock. Lookups don't take this lock,
+# but the last line does. So all changes that the answers reflect have been announced by then.
+function ask(    i, given) {
+  question[questions + 1] = "link show dev lo"
+  split("", without_port)
+  if (has_source_ports)
+    ask_without_source_ports()
+  run(question, questions + 1, "-force")
+  for (i = 1; i <= questions; i++) {
+    if (!(i in failed))
+      text_of[i] = i in turn_text ? turn_text[i] : answer[given + 1]
+    given += !(i in failed)
+    if (i in without_port && without_port[i] != (i in failed ? failed[i] : essence(text_of[i])))
+      problem = "a policy rule selects by source port, and TCP is looked up before it has one"
+  }
+  if (was_interrupted || answers != given + !((questions + 1) in failed))
+    problem = "again"
+  delete failed[questions + 1]
+}
+
+# TCP looks up without a source port first, and later with one.
+function ask_without_source_ports(    i, given, without) {
+  for (i = 1; i <= questions; i++) {
+    without[i] = question[i]
+    if (question[i] ~ / fibmatch /)
+      sub(/ sport [0-9]+/, "", without[i])
+  }
+  run(without, questions, "-force")
+  for (i = 1; i <= questions; i++) {
+    given += !(i in failed)
+    if (question[i] ~ / fibmatch / && !(i in turn_text))
+      without_port[i] = i in failed ? failed[i] : essence(answer[given])
+  }
+}
+
+# Reduces an answer to its route, regardless of the selected hop.
+function essence(text) {
+  parse(text)
+  return to " " table_of[class] " " metric_of[class] " " ways_of[class]
+}

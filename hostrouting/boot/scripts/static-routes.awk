@@ -1,0 +1,387 @@
+$0 == "==kernel" && family == 6 && uplink_pattern == "" {
+  read_ipv4()
+  expect_its_devices()
+}
+
+@ROUTES_AWK@
+
+# DESTINATION GATEWAY DEV METRIC: a wanted route. A "*" is inherited from the default route.
+section == "config" && !index($1, ":") == (family == 4) {
+  wanted++
+  wanted_to[wanted] = shown_to[wanted] = $1
+  sub("/" BITS "$", "", shown_to[wanted])
+  wanted_gateway[wanted] = $2
+  wanted_dev[wanted] = $3
+  wanted_metric[wanted] = $4
+  next
+}
+
+section == "kernel" && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_own[$4] = 1 }
+section == "kernel" && /^[0-9]+: [^ ]+: </ { read_link() }
+section == "kernel" && !/^[0-9]+: / { read_route() }
+
+# ip lists the VRFs first, and then all links, so a name that appears twice is a VRF.
+function read_link(    name, i) {
+  name = $2
+  sub(/[@:].*/, "", name)
+  if (name in is_up)
+    is_vrf[name] = 1
+  is_up[name] = $3 ~ /[<,]UP[,>]/
+  for (i = 4; i < NF; i++)
+    if ($i == "master")
+      master[name] = $(i + 1)
+}
+
+# near and in_main omit our existing routes, because only the wanted ones will remain.
+function read_route(    id) {
+  parse($0)
+  if (table_of[class] == 255)
+    cover(to, in_local)
+  if (table_of[class] != 254)
+    return
+  read_default()
+  if (type_of[class] == 1 && proto_of[class] == 2 && is_near(class))
+    is_connected[to] = 1
+  # The kernel would replace the first match.
+  id = to " " metric_of[class]
+  if (!is_apart(class) && !(id in there))
+    there[id] = class
+  if (proto_of[class] == 217 && to != ANYWHERE) {
+    our_to[++our_count] = to
+    our_class[our_count] = class
+    return
+  }
+  if (!is_apart(class))
+    cover(to, in_main)
+  if (type_of[class] == 1 && is_near(class))
+    near[to] = near[to] "/" devs_of[class] "/"
+}
+
+# Returns whether a route can reach gateways (fib_check_nh_v4_gw, ip6_route_check_nh).
+function is_near(some) {
+  return family == 4 ? scope_of[some] >= 253 : some !~ / via /
+}
+
+# Returns whether a route only applies to some packets.
+function is_apart(some) {
+  return is_for_tos[some] || some ~ / from /
+}
+
+# Returns a route without its destination, in the format of ip.
+function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu) {
+  split("", onlink_by)
+  if (name != "*" && !is_ready(name))
+    return ""
+  if (name != "*" && gateway != "*")
+    return in_order(named_hop(gateway, name), "", rank, "")
+  best = default_on(name)
+  if (best == "") {
+    fail("lacking", "the default route" (name == "*" ? on_uplinks() : " on " name))
+    return ""
+  }
+  take_apart(1, best)
+  for (h = 1; h <= hops; h++)
+    if (!is_dead[h] && (name == "*" ? is_uplink(dev[h]) : dev[h] == name)) {
+      count++
+      head = way(h)
+      onlink_by[head] = onlink[h]
+      legs = legs " nexthop" hop[h]
+    }
+  source = field["src"] == "" ? "" : " src " field["src"]
+  mtu = field["mtu"] == "" ? "" : " mtu " field["mtu"]
+  if (gateway == "*")
+    return count == 1 ? in_order(head, source, rank, onlink_by[head] mtu) : in_order("", source, rank, mtu legs)
+  head = named_hop(gateway, name == "*" ? one_of(uplinks_of(best), gateway) : name)
+  return in_order(head, source, rank, onlink_by[head] mtu)
+}
+
+function on_uplinks() {
+  return uplink_words == "" ? "" : " on " uplink_words
+}
+
+function in_order(head, source, rank, tail) {
+  return head " proto 217" (family == 4 && head ~ /^ dev / ? " scope 253" : "") source (rank == "0" ? "" : " metric " rank) tail
+}
+
+function is_ready(name) {
+  if (!(name in is_up))
+    fail("lacking", "device " name " (there is no such interface)")
+  else if (name in master && !(master[name] in is_vrf))
+    fail("refused", name " is a port of " master[name] ", which takes its packets; name " master[name] " as dev")
+  else if (!is_up[name])
+    fail("lacking", "device " name " (it is down)")
+  else
+    return 1
+  return 0
+}
+
+# Returns the only one of the interfaces that reaches a gateway, or "".
+function one_of(devs, gateway,    list, count, i, reaching) {
+  count = split(devs, list, "/")
+  for (i = 1; i <= count && count > 1 && gateway != "onlink"; i++)
+    if (is_reachable(gateway, list[i]))
+      reaching = reaching (reaching == "" ? "" : "/") list[i]
+  if (reaching != "")
+    devs = reaching
+  if (!gsub("/", " and ", devs))
+    return devs
+  fail("refused", "the default route leaves by " devs "; name the one meant as dev")
+  return ""
+}
+
+function named_hop(gateway, name,    head) {
+  head = (gateway == "onlink" ? "" : " via " gateway) " dev " name
+  if (gateway in is_own)
+    fail("refused", "the gateway " gateway " is an address of this host")
+  else if (name != "" && gateway != "onlink" && onlink_by[head] == "" && !is_reachable(gateway, name))
+    fail("lacking", "gateway " gateway " (no route of scope link reaches it on " name ")")
+  return head
+}
+
+# The kernel looks up gateways only in routes with scope link or narrower.
+function is_reachable(gateway, name,    n, bits) {
+  n = number(gateway)
+  if (family == 6 && n ~ /^xfe[89ab]/)
+    return 1
+  for (bits = 0; bits <= BITS; bits++)
+    if (index(near[dotted(end_of(n, bits, ZEROS)) "/" bits], "/" name "/"))
+      return 1
+  return 0
+}
+
+# Keeps the first reason why a route can't be installed yet ("lacking") or ever ("refused").
+function fail(how, why) {
+  if (!(how in reason))
+    reason[how] = how == "lacking" ? why ", needed by " looked_at : "can\047t install " looked_at ": " why
+}
+
+function make_plan(    i, id, words_of, carrier) {
+  for (i = 1; i <= wanted; i++)
+    if (wanted_gateway[i] == "onlink")
+      near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? uplinks_of(default_on("*")) : wanted_dev[i]) "/"
+  for (i = 1; i <= wanted; i++) {
+    looked_at = wanted_to[i]
+    id = wanted_gateway[i] " " wanted_dev[i] " " wanted_metric[i]
+    if (!(id in words_of)) {
+      words_of[id] = resolve(wanted_gateway[i], wanted_dev[i], wanted_metric[i])
+      classify(1, words_of[id])
+    }
+    wanted_class[i] = words_of[id]
+    # The lowest metric for a destination carries the packets.
+    if (!(looked_at in carrier) || wanted_metric[i] + 0 < wanted_metric[carrier[looked_at]] + 0)
+      carrier[looked_at] = i
+  }
+  if ("lacking" in reason || "refused" in reason)
+    return
+  for (i = 1; i <= wanted; i++)
+    plan_one(i)
+  for (i = 1; i <= our_count; i++)
+    if (is_apart(our_class[i]) || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
+      remove(our_to[i], our_class[i])
+  for (i = 1; i <= wanted; i++)
+    if (carrier[wanted_to[i]] == i)
+      plan_proof(i)
+}
+
+function plan_one(i,    id, text, old) {
+  looked_at = wanted_to[i]
+  id = looked_at " " wanted_metric[i]
+  is_wanted[id] = 1
+  cover(looked_at, in_main)
+  class = wanted_class[i]
+  text = shown_to[i] class
+  answer_of[i] = text " "
+  old = id in there ? there[id] : ""
+  if (looked_at in is_connected)
+    fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
+  else if (old == "")
+    add(class)
+  else if (proto_of[old] != 217 && (ways_of[old] != ways_of[class] || old ~ / expires /))
+    fail("refused", "another program\047s route has its destination and metric:" old)
+  else if (proto_of[old] != 217 || is_same(old, class))
+    answer_of[i] = shown_to[i] old
+  else if (family == 4)
+    change(3 + is_near(class), "replace " text, "replace " command(looked_at, old))
+  else
+    exchange(old, class)
+  if (old == "" || proto_of[old] == 217)
+    in_ours[looked_at] = 1
+}
+
+function is_same(old, new) {
+  return family == 4 ? command(looked_at, old) == command(looked_at, new) : ways_of[old] src_of[old] "," mtu_of[old] == ways_of[new] src_of[new] "," mtu_of[new]
+}
+
+# There are six steps, because routes that gateways may need are added first and removed last.
+function change(step, words, words_back) {
+  made[step, ++lines[step]] = "route " words
+  undone[step, lines[step]] = "route " words_back
+}
+
+function add(some,    text) {
+  text = command(looked_at, some)
+  change(2 - is_near(some), "add " text, deletion(looked_at, some))
+}
+
+# Deleting or replacing a whole IPv6 route would also remove other programs' hops. With a gateway ("::" if there is
+# none), the kernel deletes a single hop, and only ours (ip6_route_del). Other programs' hops come last, so try those
+# first.
+function remove(prefix, some,    h) {
+  if (family == 4)
+    change(5 + is_near(some), "del " command(prefix, some), "add " command(prefix, some))
+  else
+    for (h = hops_of(some); h >= 1; h--)
+      remove_hop(5 + is_near(some), prefix, h)
+}
+
+@HOPS_AWK@
+
+# Prints "done" and the changes, "refused" or "lacking" and the reason, or "failed", what couldn't be put back, and the
+# reason.
+function carry_out(    step, i) {
+  step = "refused" in reason ? "refused" : "lacking"
+  if (step in reason) {
+    print step, reason[step]
+    return
+  }
+  if (task == "plan") {
+    print "done"
+    return
+  }
+  for (step = 1; step <= 6; step++)
+    for (i = 1; i <= lines[step]; i++) {
+      commands[++changes] = made[step, i]
+      undoing[changes] = undone[step, i]
+    }
+  if (task == "undo")
+    print put_back(changes)
+  else
+    commit()
+}
+
+# Makes the changes, and asks which routes win. An IPv6 hop that is no longer ours needs no removal.
+function commit(    i, firm, why) {
+  firm = family == 4 ? changes : changes - lines[5] - lines[6]
+  why = why_not(1, firm, firm == changes ? questions : 0, "")
+  if (why == "" && firm < changes)
+    why = why_not(firm + 1, changes, questions, "-force")
+  if (why == "")
+    why = find_loser()
+  if (why != "") {
+    print "failed", put_back(reached)
+    print why
+    return
+  }
+  print "done"
+  for (i = 1; i <= changes && i <= 50; i++)
+    print commands[i]
+  if (changes == 0 || changes > 50)
+    print changes ? "and " changes - 50 " more" : "nothing to change"
+}
+
+# Has ip run some commands and answer questions. Sets reached to the number of commands that may have succeeded.
+function why_not(from, until, asked, options,    i, count, list) {
+  count = until - from + 1
+  for (i = 1; i <= count; i++)
+    list[i] = commands[from + i - 1]
+  for (i = 1; i <= asked; i++)
+    list[count + i] = question[i]
+  run(list, count + asked, options)
+  reached = has_run ? until : from - 1
+  if (status == 0)
+    return ""
+  for (i = 1; i <= count + asked && status != 0; i++)
+    if (i in failed) {
+      sub(/^(RTNETLINK answers|Error): /, "", failed[i])
+      if (i > count)
+        return substr(right_answer[i - count], 1, index(right_answer[i - count], " ") - 1) " doesn\047t win: packets to it go nowhere (" failed[i] ")"
+      if (options == "") {
+        reached = from + i - 2
+        return "can\047t install the static routes: ip " list[i] ": " failed[i]
+      }
+      if (failed[i] != "No such process")
+        return "can\047t install the static routes: ip " list[i] ": " failed[i]
+      complaint = status = 0
+    }
+  sub(/^(RTNETLINK answers|Error): /, "", complaint)
+  return status == 0 ? "" : "can\047t install the static routes: " (complaint == "" ? "ip was ended" : complaint)
+}
+
+# Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
+# failure.
+function put_back(count,    i, list, known, left) {
+  for (i = 1; i <= count; i++)
+    list[i] = undoing[count + 1 - i]
+  if (count == 0)
+    return ""
+  run(list, count, "-force")
+  for (i = 1; i <= count && left == ""; i++)
+    if (i in failed) {
+      known++
+      if (failed[i] !~ /: (No such process|File exists)$/)
+        left = failed[i]
+    }
+  if (status != 0 && !known)
+    left = complaint == "" ? "ip was ended" : complaint
+  return left == "" ? "" : "not all could be put back: " left
+}
+
+function cover(prefix, some,    slash) {
+  some[prefix] = 1
+  slash = index(prefix, "/")
+  starts[substr(prefix, 1, slash - 1)]++
+  has_length[substr(prefix, slash + 1)] = 1
+}
+
+# Returns the first address of a prefix that no longer prefix covers, or "".
+function own_address_of(prefix, some, more,    slash, address, own_bits, n, end, longer) {
+  slash = index(prefix, "/")
+  address = substr(prefix, 1, slash - 1)
+  if (starts[address] < 2)
+    return address
+  own_bits = substr(prefix, slash + 1) + 0
+  n = number(address)
+  for (end = end_of(n, own_bits, ONES); n <= end; address = dotted(n = after(end_of(n, longer, ONES)))) {
+    for (longer = own_bits + 1; longer <= BITS; longer++)
+      if (longer in has_length && ((address "/" longer) in some || (address "/" longer) in more))
+        break
+    if (longer > BITS)
+      return address
+  }
+  return ""
+}
+
+# Longer routes may cover a route if some of them are ours and the rest are this host's addresses.
+function plan_proof(i,    address) {
+  looked_at = wanted_to[i]
+  address = own_address_of(looked_at, in_main, in_local)
+  if (address != "") {
+    question[++questions] = "route get fibmatch " address " uid 0" (family == 4 ? "" : " ipproto udp")
+    right_answer[questions] = answer_of[i]
+  }
+  else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
+    fail("refused", "longer prefixes cover all of it; look at: ip -" family " route show root " looked_at)
+}
+
+# Returns which route doesn't win, and what does, or "". Most answers match word for word, so compare those first.
+function find_loser(    i, right) {
+  for (i = 1; i <= questions && i <= answers; i++)
+    if (answer[i] != right_answer[i]) {
+      right = outcome(right_answer[i])
+      if (outcome(answer[i]) != right)
+        return substr(right, 1, index(right, " ") - 1) " doesn\047t win: packets to it go by " answer[i]
+    }
+  return answers == questions ? "" : "ip gave " answers " answers to " questions + 0 " questions"
+}
+
+function outcome(line) {
+  parse(line)
+  return to " " metric_of[class] " " table_of[class] " " ways_of[class]
+}
+
+END {
+  # Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables.
+  cover(family == 4 ? "0.0.0.0/32" : "::/127", in_local)
+  make_plan()
+  carry_out()
+}

@@ -1,0 +1,138 @@
+"""Convert policy rules in ``ip -j -N`` output to ``hostrouting.model`` objects and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from itertools import chain
+from typing import Any
+
+import attrs
+
+from hostrouting.kernel._ip import (
+    ADDRESS,
+    LENGTH,
+    UINT32,
+    UINT64,
+    byte,
+    group,
+    interface,
+    names_of,
+    number,
+    protocol,
+    table,
+    uint32,
+)
+from hostrouting.kernel._items import Key, Keys, is_set
+from hostrouting.model.errors import ConfigError
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
+
+_action = number(0xFF, names_of(RuleAction))
+_ip_protocol = number(0xFF, {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132})
+
+
+def _suppressed_length(value: object) -> int | None:
+    return None if isinstance(value, int) and value < 0 else uint32(value)
+
+
+def _selector(family: Family) -> Callable[[Any], IpAddress | None]:
+    return lambda value: None if value == "all" else ADDRESS[family](value)
+
+
+_RULES = {
+    family: Keys(
+        Key("priority", "preference", uint32, 0),
+        Key("not", "is_inverted", is_set, False),
+        Key("src", "source", _selector(family), None),
+        Key("srclen", "source_length", LENGTH[family], family.bits),
+        Key("dst", "destination", _selector(family), None),
+        Key("dstlen", "destination_length", LENGTH[family], family.bits),
+        Key("tos", "tos", byte, 0),
+        Key("dscp", "dscp", number(63), None),
+        Key("tun_id", "tun_id", number(UINT64), 0),
+        Key("fwmark", "mark", uint32, None),
+        Key("fwmask", "mark_mask", uint32, UINT32),
+        Key("iif", "iif", interface, None),
+        Key("oif", "oif", interface, None),
+        Key("uid_start", "first_uid", uint32, None),
+        Key("uid_end", "last_uid", uint32, None),
+        Key("ipproto", "ip_protocol", _ip_protocol, 0),
+        Key("ports", "has_ports", is_set, False),
+        Key("l3mdev", "is_l3mdev", is_set, False),
+        Key("table", "table", table, None),
+        Key("suppress_prefixlen", "suppress_prefix_length", _suppressed_length, None),
+        Key("suppress_ifgroup", "suppress_group", group, None),
+        Key("goto", "goto", lambda value: None if value == "none" else uint32(value), None),
+        Key("nop", "is_nop", is_set, False),
+        Key("action", "action", _action, RuleAction.TO_TABLE),
+        Key("protocol", "protocol", protocol, Protocol.KERNEL),
+    )
+    for family in Family
+}
+# ip prints source and destination ports in one of two forms. "ports" is our own key.
+_PORT, _PORT_RANGES = ("sport", "dport", "ports"), (("sport_start", "sport_end"), ("dport_start", "dport_end"))
+# Any other key may be a selector. "flow_from" and "flow_to" aren't selectors: they set realms.
+_RULE_KEYS = {
+    *(key.key for key in _RULES[Family.IPV4].keys),
+    *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
+    *("unresolved", "flow_from", "flow_to"),
+}
+
+
+def read_rule(value: object, family: Family) -> Rule:
+    """Parse one item from ``ip -j -N -4 rule show`` or ``ip -j -N -6 rule show``."""
+    fields = _RULES[family].read(value)
+    item = value if isinstance(value, Mapping) else {}
+    action = RuleAction(fields["action"])
+    if fields.pop("is_nop"):
+        action = RuleAction.NOP
+    elif is_set(item.get("goto", False)):
+        action = RuleAction.GOTO
+    has_table = action is RuleAction.TO_TABLE and not fields["is_l3mdev"]
+    if has_table and fields["table"] is None:
+        raise ConfigError([("table", "is missing")])
+    uids, dscp = (fields.pop("first_uid"), fields.pop("last_uid")), fields.pop("dscp")
+    for name in ("source", "destination"):
+        address, length = fields[name], fields.pop(f"{name}_length")
+        # The kernel stores host bits but ignores them when matching (fib4_rule_match).
+        fields[name] = None if address is None else ip_network((address.packed, length), strict=False)
+    return Rule(
+        **{
+            **fields,
+            "action": action,
+            "table": fields["table"] if has_table else Table.MAIN,
+            "tos": fields["tos"] if dscp is None else dscp << 2,
+            "uid_range": uids if None not in uids else None,
+            "has_ports": any(is_set(item.get(key, False)) for key in _PORT)
+            or any(tuple(map(item.get, keys)) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES),
+            # TCP's first lookup happens before it has a source port.
+            "has_unknown": not item.keys() <= _RULE_KEYS
+            or uids.count(None) == 1
+            or tuple(map(item.get, _PORT_RANGES[0])) == ALL_PORTS,
+        }
+    )
+
+
+def write_rule(rule: Rule, family: Family) -> dict[str, Any]:
+    """Convert a rule to the format that ``read_rule`` accepts, with our own keys ``ports`` and ``unknown``."""
+    is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
+    first_uid, last_uid = rule.uid_range or (None, None)
+    fields = {
+        **attrs.asdict(rule, recurse=False),
+        "first_uid": first_uid,
+        "last_uid": last_uid,
+        "dscp": None,
+        "table": rule.table if rule.has_table else None,
+        "is_nop": rule.action is RuleAction.NOP,
+        "action": RuleAction.TO_TABLE if is_plain else rule.action,
+    }
+    for name in ("source", "destination"):
+        network = fields[name]
+        fields[name] = None if network is None else network.network_address
+        fields[f"{name}_length"] = family.bits if network is None else network.prefixlen
+    more: dict[str, Any] = {"unknown": None} if rule.has_unknown else {}
+    if rule.action is RuleAction.GOTO:
+        more["goto"] = "none"
+    return {**more, **_RULES[family].write(fields)}

@@ -1,0 +1,171 @@
+"""A model of the kernel's IPv6 route lookup and source address selection; see fib.py for IPv4.
+
+Lookups follow net/ipv6/ip6_fib.c and net/ipv6/route.c, and source address selection follows net/ipv6/addrconf.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv6Address, IPv6Network
+from typing import ClassVar
+
+import attrs
+
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.nexthops import Router
+from hostrouting.kernel.rules import NO_SOURCE, Flow
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Address6
+from hostrouting.model.routes import Lookup, Preference, Route, Route6, RouteType, Table
+
+_BITS = 128
+_SCORES = {Preference.HIGH: 3, Preference.MEDIUM: 2, Preference.LOW: 1}
+
+# The kernel's RFC 6724 policy table (net/ipv6/addrlabel.c), sorted by descending prefix length.
+_LABELS = tuple(
+    (IPv6Network(prefix), label)
+    for prefix, label in (
+        ("::1/128", 0),
+        ("::/96", 3),
+        ("::ffff:0:0/96", 4),
+        ("2001::/32", 6),
+        ("2001:10::/28", 7),
+        ("2002::/16", 2),
+        ("3ffe::/16", 12),
+        ("fec0::/10", 11),
+        ("fc00::/7", 5),
+        ("::/0", 1),
+    )
+)
+_LINK_LOCAL, _SITE_LOCAL, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
+
+
+@attrs.define(eq=False, slots=False)
+class Fib6(Fib):
+    """A host's IPv6 policy rules and FIB entries.
+
+    Args:
+        silent_routers: routers with a FAILED neighbour entry. Unless forwarding is enabled, the kernel avoids them if
+            another route matches.
+    """
+
+    family: ClassVar[Family] = Family.IPV6
+
+    silent_routers: frozenset[Router] = attrs.field(default=frozenset(), kw_only=True)
+
+    def longest_match(self, table: int, flow: Flow) -> Route | None:
+        """Return the best match in a table, regardless of its type."""
+        candidates = list(self._candidates(table, flow))
+        # If all routers are silent, the kernel uses them anyway (fib6_table_lookup).
+        for silent in dict.fromkeys((self.silent_routers, frozenset[Router]())):
+            for entries in candidates:
+                if (found := _best(entries, flow, silent)) is not None:
+                    return found
+        return None
+
+    def _candidates(self, table: int, flow: Flow) -> Iterator[list[Route]]:
+        """Yield the entries that match an address in lookup order, grouped by destination and source prefix.
+
+        The destination's prefix length takes precedence over the source's. Until the lookup finds its first candidate,
+        source-specific entries hide entries for any source with the same destination, except for ::/0
+        (fib6_node_lookup_1, fib6_backtrack).
+        """
+        number, lengths, is_searching = int(flow.address), self.tables.get(table, {}), True
+        for length in sorted(lengths, reverse=True):
+            entries = lengths[length].get(number >> (_BITS - length) << (_BITS - length))
+            if entries is None:
+                continue
+            by_source: dict[IPv6Network | None, list[Route]] = {}
+            for entry in entries:
+                by_source.setdefault(entry.source_prefix if isinstance(entry, Route6) else None, []).append(entry)
+            plain = by_source.pop(None, None)
+            around = [prefix for prefix in by_source if prefix is not None and flow.source in prefix]
+            for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
+                yield by_source[prefix]
+                is_searching = False
+            if plain is not None and not (is_searching and by_source and length):
+                yield plain
+                is_searching = False
+
+    def lookup(self, address: IpAddress, source: IpAddress | None = None, *, is_tcp: bool = False) -> Lookup:
+        """Return the lookup result that the kernel would report (inet6_rtm_getroute); see ``RouteBackend.lookup``."""
+        chosen = NO_SOURCE if source is None or source.is_unspecified else source
+        decision = self.decide(address, chosen, is_tcp=is_tcp)
+        if decision.route is None or decision.errno:
+            return Lookup(address, None, decision.errno)
+        return Lookup(address, decision.route)
+
+    def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
+        """Return whether the kernel would accept a gateway for a route in table main (ip6_route_check_nh)."""
+        if gateway.is_link_local:
+            return True
+        found = self.find(Table.MAIN, Flow(gateway, oif=dev))
+        if found is None or found.type is not RouteType.UNICAST or self.is_local(gateway):
+            return False
+        return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
+
+    def sources_to(self, address: IpAddress, route: Route | None) -> tuple[IpAddress, ...]:
+        """Return the source addresses that an entry's next hops select for a destination (ip6_route_get_saddr).
+
+        Args:
+            address: the destination.
+            route: the entry, or None if no entry matches, in which case no interface is preferred.
+        """
+        if route is not None and route.source is not None:
+            return (route.source,)
+        devs = (None,) if route is None else route.devs
+        return tuple(sorted({source for dev in devs if (source := self._source_to(address, dev)) is not None}))
+
+    def _source_to(self, address: IpAddress, dev: str | None) -> IpAddress | None:
+        """Return the source address for packets through an interface (__ipv6_dev_get_saddr, ipv6_get_saddr_eval).
+
+        If the host has temporary addresses, they are assumed to be preferred (sysctl use_tempaddr=2).
+        """
+        own = [each for each in self.addresses() if isinstance(each, Address6) and not each.is_tentative]
+        scope, label = _scope(address), _label(address)
+
+        def rank(each: Address6) -> tuple[int, ...]:
+            own_scope = _scope(each.local)
+            alike = _BITS - (int(each.local) ^ int(address)).bit_length()
+            return (
+                each.local == address,
+                -own_scope if own_scope >= scope else own_scope - _BITS,
+                not each.is_deprecated,
+                each.dev == dev,
+                _label(each.local) == label,
+                each.is_temporary,
+                min(alike, each.prefix_length),
+            )
+
+        return max(own, key=rank).local if own else None
+
+
+def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:
+    """Return the entry that the kernel selects from a list sorted by metric (find_rr_leaf).
+
+    The lowest metric wins. If no entry with that metric is usable, the remaining metrics are ignored.
+    """
+    usable = [entry for entry in entries if _is_usable(entry, flow, silent)]
+    first = [entry for entry in usable if entry.metric == entries[0].metric]
+    return max(first or usable, key=_score, default=None)
+
+
+def _is_usable(entry: Route, flow: Flow, silent: frozenset[Router]) -> bool:
+    if entry.is_dead:
+        return False
+    live = (hop for hop in entry.hops if not hop.is_dead and flow.oif in (None, hop.dev))
+    return not entry.hops or any((hop.dev, hop.gateway) not in silent for hop in live)
+
+
+def _score(entry: Route) -> int:
+    return _SCORES[entry.preference] if isinstance(entry, Route6) else 0
+
+
+def _scope(address: IpAddress) -> int:
+    if address.is_link_local or address.is_loopback:
+        return _LINK_LOCAL
+    return _SITE_LOCAL if isinstance(address, IPv6Address) and address.is_site_local else _GLOBAL
+
+
+def _label(address: IpAddress) -> int:
+    return next(label for prefix, label in _LABELS if address in prefix)

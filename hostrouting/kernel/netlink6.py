@@ -1,0 +1,194 @@
+"""The IPv6 routes backend for the running kernel; see netlink.py for IPv4."""
+
+from __future__ import annotations
+
+import errno as errnos
+import socket
+from collections.abc import Iterator, Sequence
+from functools import partial
+from ipaddress import IPv6Address
+
+import attrs
+
+from hostrouting.kernel.fib6 import Fib6
+from hostrouting.kernel.netlink import NO_ROUTE, Flow, NetlinkBackend
+from hostrouting.kernel.nexthops import Router
+from hostrouting.kernel.port import refuse_datagrams
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import values, wire
+from hostrouting.kernel.rules import kernel_rules
+from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.routes import Lookup, NextHop, Route, RouteFailure
+
+# An arbitrary port, because no packet is sent.
+_PORT = 9
+_NO_GATEWAY = IPv6Address(0)
+# Errors from connect(2) for unreachable destinations: lookup failures, or no source address.
+_UNREACHABLE = (*NO_ROUTE, errnos.EADDRNOTAVAIL)
+
+
+class NetlinkBackend6(NetlinkBackend):
+    """The IPv6 FIB in the calling thread's network namespace."""
+
+    family = Family.IPV6
+
+    def lookup(
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
+        """Return the best route to each address; see ``NetlinkBackend.lookup``.
+
+        If entries share a nexthop object, the kernel may report the wrong one, because it caches a single result per
+        object (rt6_get_pcpu_route). In that case, the result is computed from the tables.
+
+        Raises:
+            RouteError: the kernel can't be queried, or its result isn't consistent with the tables.
+        """
+        found = super().lookup(addresses, source=source, is_tcp=is_tcp)
+        if not any(_has_object(each) for each in found):
+            return found
+        routes, own, links, silent = self.routes(), self.addresses(), self.links(), self.silent_routers()
+        # Until a rule is added, the kernel ignores that the rule for table main was deleted (fib6_rule_lookup).
+        fibs = [
+            Fib6(rules, routes, own, links=links, silent_routers=silent)
+            for rules in (self.rules(), kernel_rules(self.family))
+        ]
+
+        def shown(lookup: Lookup) -> Lookup:
+            if not _has_object(lookup):
+                return lookup
+            modelled = (fib.lookup(lookup.address, source, is_tcp=is_tcp) for fib in fibs)
+            right = next(filter(_has_object, modelled), None)
+            if right is None:
+                reason = f"the kernel shows {lookup.route} for {lookup.address}, and the tables don't"
+                raise RouteError(f"can't look up routes: {reason}", hint="try again later")
+            return right
+
+        return tuple(map(shown, found))
+
+    def _flows(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Flow]:
+        """Yield the flows that exercise all hops of an entry.
+
+        The source depends on the destination and on the selected hop's interface.
+        """
+        several = len(entry.devs) > 1
+        for oif in map(rtnl.Indexes().__getitem__, entry.devs) if several else (None,):
+            yield from ((address, None, oif) for address in dict.fromkeys(addresses))
+
+    def sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
+    ) -> dict[IpAddress, IpAddress]:
+        """Return the source addresses with which the kernel retries failed lookups.
+
+        Netlink doesn't report them, so a datagram socket is connected to each address. This doesn't send any packets.
+
+        Raises:
+            RouteError: no socket can be opened, or only TCP's lookup fails, so a datagram socket can't tell the source.
+        """
+        if is_tcp:
+            refuse_datagrams(self.lookup(addresses))
+        found: dict[IpAddress, IpAddress] = {}
+        for address in addresses:
+            try:
+                with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as datagrams:
+                    datagrams.connect((str(address), _PORT))
+                    found[address] = IPv6Address(datagrams.getsockname()[0])
+            except OSError as error:
+                if error.errno not in _UNREACHABLE:
+                    reason = f"can't ask for the source of packets to {address}: {error.strerror or error}"
+                    raise RouteError(reason, errno=error.errno) from error
+        return found
+
+    def silent_routers(self) -> frozenset[Router]:
+        """Return the routers that the kernel avoids as long as other routes lead to the same destination."""
+        if any(self._list(values.FORWARDING6)):
+            return frozenset()
+        return frozenset(filter(None, self._list(values.NEIGHBOURS6)))
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Add routes, each in place of our route with the same ``key``, if any.
+
+        NLM_F_REPLACE would also remove the next hops that other programs have added to our route (fib6_add_rt2node).
+        Instead, new next hops are added before ours are deleted one by one. Only a change of the source, MTU or weight
+        leaves a next hop out for a moment. A route to which another program has added a next hop fails with EEXIST and
+        isn't changed.
+        """
+        if not routes:
+            return ()
+        ours = {route.key: route for route in _Unsorted().our_routes()}
+        failures = (
+            self._exchange(ours[route.key], route) if route.key in ours else next(iter(self.add([route])), None)
+            for route in routes
+        )
+        return tuple(failure for failure in failures if failure is not None)
+
+    def _exchange(self, old: Route, new: Route) -> RouteFailure | None:
+        before, after = _by_hop(old), _by_hop(new)
+        # Other programs' next hops come after ours. Delete in reverse order, so that an attempt to delete theirs fails
+        # before any of ours are gone.
+        goes = [hop for place, hop in reversed(before.items()) if place not in after]
+        both = [(before[place], hop) for place, hop in after.items() if place in before]
+        steps = [(self._append, hop) for place, hop in after.items() if place not in before]
+        steps += [(self._delete_hops, hop) for hop in goes]
+        for was, hop in both:
+            if (was.hops[0].path, was.source, was.mtu) != (hop.hops[0].path, hop.source, hop.mtu):
+                steps += [(self._delete_hops, was), (self._append, hop)]
+        for position, (step, hop) in enumerate(steps):
+            if failures := step([hop]):
+                for done, undone in reversed(steps[:position]):
+                    (self._append if done == self._delete_hops else self._delete_hops)([undone])
+                ((_, errno, message),) = failures
+                if errno == errnos.ESRCH:
+                    errno, theirs = errnos.EEXIST, hop.hops[0].words(self.family)
+                    message = f"another program has added the next hop {theirs}"
+                return RouteFailure(new, errno, message)
+        return None
+
+    def _append(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        return self._write(routes, partial(wire.RoutePacker(self.family).new, rtnl.APPEND))
+
+    def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete only the next hops in these routes.
+
+        Next hops that another program has added to a route stay. A route without any next hop of its protocol fails
+        with ESRCH.
+        """
+        missing: dict[Route, list[RouteFailure]] = {}
+        hops = {hop: route for route in routes for hop in _by_hop(route).values()}
+        for failure in self._delete_hops([*hops]):
+            missing.setdefault(hops[failure.route], []).append(failure)
+        return tuple(
+            RouteFailure(route, failures[0].errno, failures[0].message)
+            for route, failures in missing.items()
+            if len(failures) == len(_by_hop(route)) or any(each.errno != errnos.ESRCH for each in failures)
+        )
+
+    def _delete_hops(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        """Delete routes with a single next hop each.
+
+        If a request has a gateway, the kernel compares the next hop's protocol and deletes only that next hop
+        (ip6_route_del). The gateway :: matches only next hops without a gateway.
+        """
+        packer = wire.RoutePacker(self.family)
+
+        def pack(route: Route, sequence: int) -> bytes:
+            exact = attrs.evolve(route.hops[0], gateway=route.hops[0].gateway or _NO_GATEWAY)
+            return packer.delete(attrs.evolve(route, hops=(exact,)), sequence)
+
+        return self._write(routes, pack)
+
+
+class _Unsorted(NetlinkBackend6):
+    _arrange = staticmethod(tuple)
+
+
+def _by_hop(route: Route) -> dict[Router, Route]:
+    """Return a route for each next hop, by its interface and gateway. A discard route counts as one next hop."""
+    hops = route.hops or (NextHop(),)
+    return {(hop.dev, hop.gateway): attrs.evolve(route, hops=(hop,)) for hop in hops}
+
+
+def _has_object(lookup: Lookup) -> bool:
+    return lookup.route is not None and lookup.route.nexthop_id is not None

@@ -1,0 +1,47 @@
+"""Find out whether the kernel chooses IPv6 sources that the model of a snapshot doesn't know."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+from itertools import chain, islice
+
+from hostrouting.kernel.fib6 import Fib6
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.rules import kernel_rules
+from hostrouting.kernel.snapshot import Ipv6State
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.parsing import reserved_block
+from hostrouting.model.routes import Route, Route6, RouteType
+
+# How many addresses to try to learn whether sources follow RFC 6724, and an address of the internet.
+_TRIED_ADDRESSES, _GLOBAL = 256, IPv6Address("2000::1")
+
+
+def has_odd_sources(state: Ipv6State, backend: RouteBackend) -> bool:
+    """Return whether the kernel chooses other sources than RFC 6724 for an address of some entry, if sources matter."""
+    specific = (route for route in state.routes if isinstance(route, Route6) and route.source_prefix is not None)
+    if not any(rule.source is not None for rule in state.rules) and next(specific, None) is None:
+        return False
+    # On these hosts, the model may find other entries than the kernel, and a snapshot is doubted anyway.
+    if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {*kernel_rules(Family.IPV6)}:
+        return False
+    model = Fib6(state.rules, state.routes, state.addresses)
+    judged = (route.destination for route in state.routes if route.hops and reserved_block(route.destination) is None)
+    tried = dict.fromkeys(chain.from_iterable(map(_tried_addresses, judged)))
+    entries: dict[Route, list[IpAddress]] = {}
+    unrouted: list[IpAddress] = []
+    for found in backend.lookup(list(islice(tried, _TRIED_ADDRESSES))):
+        if found.route is None:
+            unrouted.append(found.address)
+        elif found.route.type is RouteType.UNICAST:
+            entries.setdefault(found.route, []).append(found.address)
+    asked, chosen = backend.sources(entries), backend.sources_of_unrouted(unrouted)
+    return any((source,) != model.sources_to(address, None) for address, source in chosen.items()) or any(
+        {source for address in addresses for source in model.sources_to(address, entry)} != {*asked[entry]}
+        for entry, addresses in entries.items()
+    )
+
+
+def _tried_addresses(destination: IpNetwork) -> tuple[IpAddress, ...]:
+    # The first address of ::/0 means no address, and the last one is for multicast.
+    return (_GLOBAL,) if _GLOBAL in destination else (destination[0], destination[-1])

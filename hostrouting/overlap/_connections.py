@@ -1,0 +1,109 @@
+"""Find the connections that still fail after a fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+
+import attrs
+
+from hostrouting.config.routing import RouteOverlap
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.fib6 import Fib6
+from hostrouting.kernel.nexthops import SourceKey, source_key
+from hostrouting.kernel.rules import NO_SOURCE
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.prefixes import numbers
+from hostrouting.model.routes import Lookup, Route, Table
+from hostrouting.overlap._classify import Classification, classify_probes
+from hostrouting.overlap._coverage import Interval, intervals_in, networks_of
+from hostrouting.overlap._probes import ask
+from hostrouting.overlap._state import State
+from hostrouting.overlap.findings import Obstacle, Unfixable
+from hostrouting.overlap.wording import decided_by
+
+
+def left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tuple[Unfixable, ...]:
+    """Return the connections and TCP lookups that still fail once the first lookups are fixed.
+
+    The fix changes the result of the first lookup, so connections may use a different source and match other rules.
+    Static routes only fix the first lookup for a datagram.
+    """
+    probes = ask(state.intervals, state.rules, fixed.routes, _Fixed(fixed, _known_sources(state)), state.family)
+    after = attrs.evolve(state, routes=fixed.routes, probes=probes)
+    left: dict[tuple[tuple[str, ...], Obstacle], dict[Interval, None]] = {}
+    for expected, classifications in classify_probes(overlap, after).items():
+        for interval in intervals_in(state.intervals, numbers(expected.cidr), state.family.bits):
+            for classification in filter(attrgetter("is_failure"), classifications[interval.probed][1:]):
+                obstacle = _obstacle(classification, fixed, state)
+                left.setdefault((classification.devs, obstacle), {})[interval] = None
+    return tuple(
+        Unfixable(networks_of(sorted(intervals, key=lambda interval: interval.first), state.family), devs, obstacle)
+        for (devs, obstacle), intervals in left.items()
+    )
+
+
+def _known_sources(state: State) -> dict[SourceKey, tuple[IpAddress, ...]]:
+    """Return the sources reported by the kernel, keyed by entry and next hop."""
+    known: dict[SourceKey, dict[IpAddress, None]] = {}
+    for probes in state.probes.values():
+        key: SourceKey = ()
+        for probe in probes:
+            if probe.source is not None:
+                known.setdefault(key, {})[probe.source] = None
+            elif probe.lookup.route is not None:
+                key = source_key(probe.lookup.route)
+    return {key: tuple(sources) for key, sources in known.items()}
+
+
+@attrs.frozen
+class _Fixed:
+    """A model of the kernel after the fix, using the sources reported by the kernel."""
+
+    fib: Fib
+    known: Mapping[SourceKey, tuple[IpAddress, ...]]
+
+    def lookup(
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+    ) -> list[Lookup]:
+        return [self.fib.lookup(address, source, is_tcp=is_tcp) for address in addresses]
+
+    def sources(
+        self,
+        entries: Mapping[Route, Sequence[IpAddress]],
+        *,
+        is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
+    ) -> dict[Route, tuple[IpAddress, ...]]:
+        if isinstance(self.fib, Fib6):
+            return {entry: self.fib.sources_to(addresses[0], entry) for entry, addresses in entries.items()}
+        return {entry: self.known.get(source_key(entry)) or self._possible_sources(entry) for entry in entries}
+
+    def sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
+    ) -> dict[IpAddress, IpAddress]:
+        if not isinstance(self.fib, Fib6):
+            return {}
+        found = ((address, source) for address in addresses for source in self.fib.sources_to(address, None))
+        return {address: source for address, source in found if self.fib.lookup(address, source, is_tcp=is_tcp).route}
+
+    def _possible_sources(self, entry: Route) -> tuple[IpAddress, ...]:
+        """Return every source address that the kernel may select for a new entry."""
+        chosen = self.fib.sources()
+        return chosen.doubtful(entry, ()) or chosen.of(entry)
+
+
+def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacle:
+    probe = classification.probe
+    if probe.source is not None and not fib.is_local(probe.source):
+        return Obstacle(
+            f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
+        )
+    ip = "ip" if state.family is Family.IPV4 else "ip -6"
+    rule = fib.decide(probe.lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).rule
+    whose = "TCP" if probe.source is None else f"connections from {probe.source}"
+    if rule is None:
+        return Obstacle(f"no policy rule leads {whose} to a route: add one: {ip} rule add preference 32766 lookup main")
+    entry = probe.lookup.route
+    if entry is not None and entry.table == Table.MAIN:  # such as an IPv6 route with "from"; main is asked already
+        return Obstacle(f"{entry} decides for {whose}: change that route")
+    return Obstacle(f"{decided_by(rule)} for {whose}", rule, state.default.hops if state.default else (), state.family)

@@ -1,0 +1,90 @@
+"""Derive the constraints on a fix from a single lookup result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv6Address
+
+import attrs
+
+from hostrouting.model.links import is_like
+from hostrouting.model.parsing import parse_device
+from hostrouting.model.prefixes import ends, numbers
+from hostrouting.model.routes import Route, Route6, Table
+from hostrouting.overlap._cover import Segment
+from hostrouting.overlap._coverage import Interval
+from hostrouting.overlap.findings import Obstacle
+
+# Networks managed by other programs. A static route to one of them would be removed, or would break the network.
+_OWNERS = (
+    (("docker*", "br-*"), "Docker: move its address pools (bip, default-address-pools in daemon.json)"),
+    (("podman*",), "Podman: move its subnets (default_subnet, default_subnet_pools in containers.conf)"),
+    (("virbr*",), "libvirt: move its network (virsh net-edit)"),
+    (
+        ("tailscale*", "wg*", "tun*", "tap*", "ppp*", "zt*", "nebula*"),
+        "a VPN: have it take fewer routes, or name it in routeOverlap.allowedDevs if it may carry this traffic",
+    ),
+)
+
+
+def owner_of(devs: Iterable[str]) -> str:
+    """Return the program that owns any of the interfaces, with advice, or an empty string if none is known."""
+    owned = (f"{dev} belongs to {advice}" for dev in devs for patterns, advice in _OWNERS if is_like(dev, patterns))
+    return next(owned, "")
+
+
+def is_named_in_config(route: Route) -> bool:
+    """Return whether a route's next hop can be written as a static route in the config."""
+    is_plain = len(route.hops) == 1 and not isinstance(route.hops[0].gateway, IPv6Address)
+    return is_plain and is_nameable(route.hops[0].dev or "")
+
+
+def is_nameable(dev: str) -> bool:
+    """Return whether an interface name is valid in a config."""
+    try:
+        parse_device(dev)
+    except ValueError:  # the kernel allows a name such as $(reboot)
+        return False
+    return True
+
+
+@attrs.frozen
+class Constraint:
+    """A constraint on the routes that may cover addresses with a given lookup result.
+
+    Args:
+        above: prefix length that a route must exceed to fix the failure (-1 if any route will do), or None if there is
+            no failure or no route can fix it.
+        obstacle: the reason why no route can fix the failure, or None if there is no failure or a route can fix it.
+        most: maximum prefix length of a route that may cover the addresses, or -1 if none may.
+        holder: the entry in table main that covers the addresses. It overrides ``most``: routes with a shorter prefix
+            may cover the addresses.
+    """
+
+    above: int | None = None
+    obstacle: Obstacle | None = None
+    most: int = -1
+    holder: Route | None = None
+
+    def segment(self, interval: Interval, bits: int) -> Segment:
+        """Return the constraint for one interval."""
+        if self.above is not None:
+            return Segment(interval.first, interval.last, is_target=True, above=self.above)
+        most = self.most
+        if self.holder is not None:
+            # An interval may span several entries, because intervals aren't split at every entry of a large table.
+            destination = self.holder.destination
+            first, last = ends(numbers(destination), bits)
+            most = destination.prefixlen - 1 if first <= interval.first and interval.last <= last else -1
+        return Segment(interval.first, interval.last, is_target=False, most=most)
+
+
+def length_to_exceed(found: Route) -> int:
+    """Return the prefix length that a new entry in table main must exceed to take precedence over an existing one.
+
+    Our entries have the lowest metric in common use, so they take precedence over an entry with the same prefix length
+    and a higher metric. Connected routes are an exception, because the kernel refuses a second one.
+    """
+    is_outdone = found.table == Table.MAIN and found.metric > found.family.usual_metric and not found.is_connected
+    is_outdone = is_outdone and not (isinstance(found, Route6) and found.source_prefix)  # these precede plain entries
+    return found.destination.prefixlen - is_outdone

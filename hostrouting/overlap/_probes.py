@@ -1,0 +1,200 @@
+"""Perform the same lookups as a socket on this host.
+
+All of them must succeed. An unconnected datagram uses the first lookup. A connecting socket repeats the lookup with the
+source address selected by the first one (ip_route_connect in include/net/route.h). The second result may differ if a
+policy rule matches on the source, or if an entry has a src that isn't one of this host's addresses.
+
+Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of the host's addresses.
+A successful lookup is repeated whenever a route or rule changes (ip6_dst_lookup_tail in net/ipv6/ip6_output.c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv6Network
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import attrs
+
+from hostrouting.kernel.nexthops import SourceKey, in_turn, source_key, spread
+from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Address
+from hostrouting.model.prefixes import Prefix, numbers
+from hostrouting.model.routes import Lookup, Route, Route6, RouteType, Table
+from hostrouting.model.rules import Rule
+from hostrouting.overlap._coverage import Interval
+
+if TYPE_CHECKING:
+    from hostrouting.kernel.fib import Fib
+
+
+class Probe(NamedTuple):
+    """The result of a lookup.
+
+    Args:
+        lookup: the result.
+        source: source address used for the lookup, or None for the first lookup, which selects one.
+        is_tcp: whether the lookup is for TCP rather than UDP.
+    """
+
+    lookup: Lookup
+    source: IpAddress | None = None
+    is_tcp: bool = False
+
+
+def asks_local_first(rules: Sequence[Rule]) -> bool:
+    """Return whether table local is looked up first, as it is by default."""
+    return tuple(rules[:1]) == KERNEL_RULES[:1]
+
+
+def selects_source(rules: Iterable[Rule], routes: Iterable[Route], family: Family) -> bool:
+    """Return whether any policy rule or IPv6 route matches on the source address."""
+    if any(rule.source is not None for rule in rules):
+        return True
+    of_6 = routes if family is Family.IPV6 else ()
+    return any(isinstance(route, Route6) and route.source_prefix is not None for route in of_6)
+
+
+# The prefixes in the kernel's address label table (net/ipv6/addrlabel.c), including the one for site-local addresses.
+_LABELLED = tuple(
+    map(IPv6Network, ("::/96", "2001::/32", "2001:10::/28", "3ffe::/16", "2002::/16", "fec0::/10", "fc00::/7"))
+)
+
+
+def source_borders(addresses: Iterable[Address]) -> Iterator[Prefix]:
+    """Yield prefixes in which the kernel selects the same IPv6 source for every packet through a next hop.
+
+    The kernel compares the destination's label and leading bits with those of each address (ipv6_get_saddr_eval).
+    """
+    yield from map(numbers, _LABELLED)
+    for address in addresses:
+        for length in range(1, address.prefix_length + 1):
+            yield int(address.local) >> (128 - length) << (128 - length), length
+
+
+def _without_owner(lookup: Lookup) -> Lookup:
+    """Return a lookup result that can be compared with a model's.
+
+    The next hops of an IPv6 multipath route may have different owners, but a lookup only reports the selected hop's
+    owner.
+    """
+    if not (isinstance(lookup.route, Route6) and len(lookup.route.hops) > 1):
+        return lookup
+    return lookup._replace(route=attrs.evolve(lookup.route, protocol=0, mtu=None, source=None))
+
+
+def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
+    """Return a function that looks up addresses in a model, with every default route that the kernel may choose."""
+
+    def look_up(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:
+        return [fib.lookup(address, **flow) for address in addresses]
+
+    return in_turn(look_up, fib.routes)
+
+
+def is_modelled(probe: Probe, look_up: Callable[..., list[Lookup]]) -> bool:
+    """Return whether a model's lookups give the same result as the kernel's."""
+    lookup, source, is_tcp = probe
+    return _without_owner(lookup) in map(_without_owner, look_up([lookup.address], source=source, is_tcp=is_tcp))
+
+
+class Asked(Protocol):
+    """Protocol for lookups, implemented by ``RouteBackend`` and by models of a kernel."""
+
+    def lookup(
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+    ) -> Sequence[Lookup]:
+        """Look up addresses; see ``RouteBackend.lookup``."""
+
+    def sources(
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
+    ) -> Mapping[Route, tuple[IpAddress, ...]]:
+        """Return source addresses; see ``RouteBackend.sources``."""
+
+    def sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
+    ) -> Mapping[IpAddress, IpAddress]:
+        """Return source addresses; see ``RouteBackend.sources_of_unrouted``."""
+
+
+def ask(
+    intervals: Sequence[Interval], rules: Sequence[Rule], routes: Sequence[Route], asked: Asked, family: Family
+) -> dict[int, tuple[Probe, ...]]:
+    """Perform every lookup that a socket may perform, except those with a known result.
+
+    Args:
+        intervals: the intervals to probe.
+        rules: the host's policy rules. If no rule or route matches on the source, the second lookup can only differ if
+            the entry has a src that isn't one of this host's addresses. If no rule matches on the protocol, no separate
+            lookups are needed for TCP.
+        routes: the entries in all tables, in the kernel's order.
+        asked: the kernel to query.
+        family: the address family.
+
+    Returns:
+        The results for each probe, UDP first. For each protocol, the result without a source comes first.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+    """
+    has_source = selects_source(rules, routes, family)
+    has_protocol = any(rule.ip_protocol and not rule.has_ports for rule in rules)
+    # A source rule that precedes table local also applies to packets for this host's own addresses.
+    is_local_safe = asks_local_first(rules)
+    look_up = in_turn(asked.lookup, routes)
+    found: dict[int, list[Probe]] = {interval.probed: [] for interval in intervals}
+    addresses = [family.address(probed) for probed in found]
+    for is_tcp in (False, True) if has_protocol else (False,):
+        again: list[Lookup] = []
+        for lookup in look_up(addresses, is_tcp=is_tcp):
+            found[int(lookup.address)].append(Probe(lookup, None, is_tcp))
+            route = lookup.route
+            is_local = route is not None and route.type is RouteType.LOCAL and is_local_safe
+            if family is Family.IPV6 and has_source and route is not None and route.table == Table.MAIN:
+                # Table main may have local entries too, and a source rule may precede it.
+                is_local = False
+            if not is_local and (has_source or (route is not None and route.source is not None)):
+                again.append(lookup)
+        by_source = _by_source(again, intervals, asked, family, is_tcp=is_tcp)
+        for source, numbers_ in sorted(by_source.items()):
+            from_it = [family.address(number) for number in numbers_]
+            if not has_source and asked.lookup(from_it[:1], source=source, is_tcp=is_tcp)[0].route is not None:
+                continue
+            for lookup in look_up(from_it, source=source, is_tcp=is_tcp):
+                found[int(lookup.address)].append(Probe(lookup, source, is_tcp))
+    return {probed: tuple(probes) for probed, probes in found.items()}
+
+
+def _by_source(
+    lookups: Iterable[Lookup], intervals: Sequence[Interval], asked: Asked, family: Family, *, is_tcp: bool
+) -> dict[IpAddress, list[int]]:
+    """Map each source address to the probes to look up from it, given the results without a source."""
+    is_4 = family is Family.IPV4
+    # Groups of probes with the same sources, and their entry. An IPv6 source also depends on the destination.
+    groups: dict[SourceKey, tuple[Route, list[int]]] = {}
+    failed: list[IpAddress] = []
+    for address, route, _ in lookups:
+        if route is None:
+            failed.append(address)
+        else:
+            groups.setdefault(source_key(route) if is_4 else (address,), (route, []))[1].append(int(address))
+    found: dict[IpAddress, list[int]] = {}
+    ranges = {each.probed: range(each.first, each.last + 1) for each in intervals if each.first == each.probed}
+    left = list(groups.values())
+    while left:
+        # Each query returns one set of sources per entry, so groups that share an entry need separate queries.
+        turn: dict[Route, list[int]] = {}
+        later = [(route, probed) for route, probed in left if turn.setdefault(route, probed) is not probed]
+        unnamed = {route: probed for route, probed in turn.items() if route.source is None}
+        inside = ((route, chain.from_iterable(map(ranges.__getitem__, probed))) for route, probed in unnamed.items())
+        flows = {route: spread(route, map(family.address, numbers_)) for route, numbers_ in inside}
+        chosen = asked.sources(flows, is_tcp=is_tcp) if flows else {}
+        for route, probed in turn.items():
+            for source in chosen[route] if route.source is None else (route.source,):
+                found.setdefault(source, []).extend(probed)
+        left = later
+    for address, source in asked.sources_of_unrouted(failed, is_tcp=is_tcp).items() if failed else ():
+        found.setdefault(source, []).append(int(address))
+    return found

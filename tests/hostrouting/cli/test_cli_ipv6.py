@@ -1,0 +1,183 @@
+"""Tests for commands with IPv6 CIDRs and addresses."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from dual_stack import DEFAULT, RIVAL, host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hostrouting.kernel.snapshot import Snapshot
+
+CIDR = "fd00:10::/48"
+SHADOWED = host(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0", "2001:db8::4/128 dev eth0"])
+ENTRIES = [{"destination": f"fd00:10:0:7{half}::/65", "dev": "eth0"} for half in ("", ":8000")]
+
+
+@pytest.fixture
+def on(elsewhere: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command on a host's snapshot."""
+
+    def call(snapshot: Snapshot, *words: object) -> tuple[int, str, str]:
+        path = tmp_path / "node-6.json"
+        path.write_text(snapshot.to_text())
+        return elsewhere(*words, "--snapshot", path)
+
+    return call
+
+
+def test_a_check_names_the_failing_part_and_the_fix(on: Any) -> None:
+    code, out, err = on(SHADOWED, "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    assert (code, err) == (1, "")
+    assert "overlap on node-6: 1 of 2 expected CIDRs fails; mode WARN\nexpected interface: eth0\n" in out
+    assert f"OVERLAP: expected CIDR {CIDR} (probe fd00:10:0:7::) routes via rail0, expected eth0" in out
+    assert "by fd00:10:0:7::/64 dev rail0 proto kernel metric 256" in out
+    assert ",\n".join(f"  {json.dumps(entry)}" for entry in ENTRIES) in out
+    assert "✓ 10.96.0.0/12  by eth0" in out
+
+
+def test_a_passing_cidr_is_told_by_its_own_interfaces(on: Any, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    expected = [
+        "10.96.0.0/12",
+        {"cidr": "10.2.0.128/25", "devs": ["rail*"]},
+        {"cidr": CIDR, "devs": ["rail0", "rail1"]},
+    ]
+    config.write_text(json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": expected}}}))
+    _, out, _ = on(host(DEFAULT, f"{CIDR} via fe80::2 dev rail0"), "check", config)
+    by = dict(line.split()[1::2] for line in out.splitlines() if line.startswith("✓") and " by " in line)
+    assert by == {"10.96.0.0/12": "eth0", "10.2.0.128/25": "rail*", CIDR: "rail0,rail1"}
+
+
+def test_a_check_tells_which_family_could_not_be_judged(on: Any) -> None:
+    code, out, _ = on(host(RIVAL), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    assert code == 2
+    assert "unknown on node-6: 1 of 2 expected CIDRs couldn't be judged; mode WARN" in out
+    assert "the check couldn't judge IPv6: no-default-route: IPv6 has no default route by eth0; rail0 has one" in out
+    assert f"? {CIDR}  not judged" in out
+    assert "ip -6 route" in out
+
+
+def test_the_hint_is_about_the_family_that_the_reason_names(on: Any) -> None:
+    _, out, _ = on(host(ipv4_default=None), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    assert "no-default-route: table main has no unicast 0.0.0.0/0 to compare with" in out
+    assert "to see why there is none: ip -4 address; ip -4 route; networkctl status" in out
+
+
+def test_a_longer_route_fixes_connections_from_a_source(on: Any) -> None:
+    narrow = "default from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
+    _, out, _ = on(host(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
+    assert "routes via rail0, expected eth0 for connections from 2001:db8::4" in out
+    assert json.dumps({"destination": CIDR, "dev": "eth0"}) in out
+    assert "no route fixes" not in out
+
+
+def test_no_rule_is_advised_where_main_is_asked_already(on: Any) -> None:
+    narrow = f"{CIDR.replace('/48', '7/128')} from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
+    _, out, _ = on(host(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
+    assert f"no route fixes fd00:10::7: {narrow.replace('/128', '', 1)}" in out
+    assert "decides for connections from 2001:db8::4: change that route" in out
+    assert "lookup main" not in out
+
+
+def test_each_family_may_have_its_own_uplink(on: Any) -> None:
+    snapshot = host(RIVAL, ipv4_default=None)
+    code, out, _ = on(snapshot, "check", "--cidr", CIDR)
+    assert (code, "expected interface: rail0" in out) == (0, True)
+
+
+def test_the_machine_formats_tell_the_families(on: Any) -> None:
+    words = ("check", "--cidr", CIDR, "--cidr", "10.96.0.0/12", "--output")
+    code, out, _ = on(host(RIVAL), *words, "json")
+    document = json.loads(out)
+    assert (code, document["verdict"], [*document["families"]]) == (2, "unknown", ["ipv4", "ipv6"])
+    code, out, _ = on(host(RIVAL), *words, "nagios")
+    assert (code, "couldn't judge IPv6" in out) == (3, True)
+    _, out, _ = on(host(RIVAL), *words, "prometheus")
+    assert f'cidr_verdict{{cidr="{CIDR}",verdict="unknown"}} 1' in out
+    assert 'cidr_verdict{cidr="10.96.0.0/12",verdict="ok"} 1' in out
+    code, out, _ = on(SHADOWED, *words, "svg")
+    assert (code, "</svg>" in out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        ("ip", ["ip -6 route add fd00:10:0:7::/65 via fe80::1 dev eth0 proto static metric 512"]),
+        ("networkd", ["Destination=fd00:10:0:7::/65", "Gateway=fe80::1", "GatewayOnLink=no", "Metric=512"]),
+        ("netplan", ["- to: fd00:10:0:7::/65", "via: fe80::1", "metric: 512"]),
+    ],
+)
+def test_a_fix_is_written_for_other_tools(on: Any, form: str, lines: list[str]) -> None:
+    code, out, _ = on(SHADOWED, "fix", "--cidr", CIDR, "--format", form)
+    assert code == 0
+    assert [line for line in lines if line not in out] == []
+
+
+def test_a_fix_of_both_families_has_one_form(on: Any) -> None:
+    code, out, err = on(SHADOWED, "fix", "--cidr", CIDR, "--cidr", "10.2.0.0/16", "--format", "ip")
+    commands = [line.split(" add ")[0] for line in out.splitlines() if not line.startswith("#")]
+    assert (code, commands) == (0, ["ip -4 route"] * 2 + ["ip -6 route"] * 2)
+    assert "staticRoutes" not in err
+
+
+def test_a_fix_is_an_entry_of_the_config(on: Any, write: Any) -> None:
+    code, out, _ = on(SHADOWED, "fix", "--cidr", CIDR)
+    assert (code, json.loads(out)["hostRouting"]["staticRoutes"]["routes"]) == (0, ENTRIES)
+    assert on(SHADOWED, "fix", "--output", "json", write(json.loads(out)))[0] == 0
+
+
+def test_an_address_is_explained(on: Any, elsewhere: Any) -> None:
+    code, out, _ = on(SHADOWED, "explain", "fd00:10:0:7::9")
+    assert code == 1
+    assert "fd00:10:0:7::/64 dev rail0 proto kernel metric 256" in out
+    assert "by rail0, from fd00:10:0:7::4: not as expected" in out
+    code, out, _ = on(SHADOWED, "explain", "2001:db8:1::1")
+    assert (code, "by eth0, from 2001:db8::4: as expected" in out) == (0, True)
+    assert elsewhere("explain", "fe80::1")[0] == 64
+
+
+def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
+    narrow = "default from 2001:db8::/64 via fe80::1 dev eth0 proto static metric 1024"
+    _, out, _ = on(host(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9")
+    assert "no route; nothing is sent yet" in out
+
+
+def test_many_hosts_are_judged(elsewhere: Any, tmp_path: Path, write: Any) -> None:
+    config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR, "10.96.0.0/12"]}}})
+    snapshots = {"a": SHADOWED, "b": host(DEFAULT), "c": attrs.evolve(host(DEFAULT), ipv6=None)}
+    for name, snapshot in snapshots.items():
+        (tmp_path / f"{name}.json").write_text(attrs.evolve(snapshot, host=name).to_text())
+    code, out, _ = elsewhere("judge", config, *(tmp_path / f"{name}.json" for name in snapshots))
+    assert code == 1
+    assert "3 snapshots: 1 ok, 1 overlap, 1 unknown" in out
+    assert f"OVERLAP {CIDR} by rail0" in out
+    assert "the snapshot holds no IPv6 routes" in out
+
+
+def test_the_script_at_boot_judges_ipv6_only_if_it_is_expected(run: Any, write: Any, tmp_path: Path) -> None:
+    scripts = {}
+    for cidrs in (("10.96.0.0/12",), ("10.96.0.0/12", CIDR)):
+        config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": cidrs}}})
+        folder = tmp_path / str(len(cidrs))
+        assert run("render", "--out", folder, config)[0] == 0
+        scripts[len(cidrs)] = (folder / "etc/aks-flex-node/check-route-overlap.sh").read_text()
+    assert "readonly FAMILIES=4\n" in scripts[1]
+    assert "readonly FAMILIES='4 6'\n" in scripts[2]
+    assert f" {CIDR}\n" in scripts[2]
+
+
+def test_events_are_not_predicted_for_ipv6(on: Any) -> None:
+    _, out, _ = on(host(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--output", "json")
+    events = json.loads(out)["events"]
+    assert {(event["event"]["subject"], event["outlook"], event["verdict"]) for event in events} == {
+        ("eth0", "untold", "unknown")
+    }
+    _, out, _ = on(host(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    assert f"can't be predicted: what the event does to the IPv6 routes to {CIDR} isn't known" in out

@@ -1,0 +1,160 @@
+"""Tests for address families, prefixes, strict parsers, IPv6 routes, and text for messages."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hostrouting.model.parsing import parse_any_address, parse_any_cidr, parse_any_prefix, reserved_block
+from hostrouting.model.prefixes import PrefixIndex, PrefixSet, ends, numbers, uncovered_addresses
+from hostrouting.model.routes import NextHop, Preference, Protocol, Route6, RouteType
+from hostrouting.model.text import clean, shortened
+
+_prefixes = st.builds(
+    lambda number, length: (number >> 128 - length << 128 - length, length),
+    st.integers(0, 7).map(lambda high: high << 125),
+    st.sampled_from([0, 1, 2, 3, 64, 127, 128]),
+)
+
+
+@given(st.lists(_prefixes, max_size=6), _prefixes)
+def test_sets_of_ipv6_prefixes_agree_with_networks(prefixes: list[tuple[int, int]], other: tuple[int, int]) -> None:
+    networks, network = [IPv6Network(each) for each in prefixes], IPv6Network(other)
+    around = [each for each in networks if network.subnet_of(each)]
+    inside = [each for each in networks if each.subnet_of(network)]
+    index, found = PrefixIndex(prefixes, 128), PrefixSet(prefixes, 128)
+    assert {*index.around(other)} == {*map(numbers, around)}
+    assert {*index.meeting(other)} == {*map(numbers, (*around, *inside))}
+    assert found.covers(other) == bool(around)
+    assert found.overlaps(*ends(other, 128)) == bool(around or inside)
+
+
+@pytest.mark.parametrize(
+    ("route", "words"),
+    [
+        (
+            Route6(IPv6Network("::/0"), (NextHop("eth0", IPv6Address("fe80::1")),), protocol=Protocol.RA, metric=1024),
+            "default via fe80::1 dev eth0 proto ra metric 1024",
+        ),
+        (
+            Route6(
+                IPv6Network("fd00:1::/48"),
+                (NextHop("eth0"),),
+                source_prefix=IPv6Network("fd00:2::1/128"),
+                preference=Preference.HIGH,
+                is_expired=True,
+            ),
+            "fd00:1::/48 from fd00:2::1 dev eth0 proto hostrouting expires 0sec pref high",
+        ),
+        (Route6(IPv6Network("fd00::5/128"), type=RouteType.PROHIBIT), "prohibit fd00::5 proto hostrouting"),
+    ],
+)
+def test_an_ipv6_route_reads_as_ip_prints_it(route: Route6, words: str) -> None:
+    assert str(route) == words
+
+
+def test_an_expired_route_is_used_by_no_packet() -> None:
+    route = Route6(IPv6Network("fd00::/64"), (NextHop("eth0"),), is_expired=True)
+    assert (route.is_dead, route.devs) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [("fd00:1::5/48", "fd00:1::/48"), ("FD00::/8", "fd00::/8"), ("::/0", "::/0"), ("10.1.2.3/8", "10.0.0.0/8")],
+)
+def test_an_expected_cidr_of_either_family_is_masked(text: str, network: str) -> None:
+    assert parse_any_cidr(text) == parse_any_cidr(ip_network(network)) == ip_network(network)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fe80::/64", "'fe80::/64' lies in fe80::/10, which means nothing without an interface"),
+        ("::1/128", "lies in ::/127"),
+        ("::ffff:0:0/100", "lies in ::ffff:0:0/96"),
+        ("ff02::/16", "lies in ff00::/8"),
+        ("fd00::%eth0/64", "has a zone"),
+        (
+            "::ffff:10.0.0.0/104",
+            "is not an IPv6 prefix; .*, without a dotted quad .write IPv4 alone, such as 10.1.0.0/16.",
+        ),
+        ("fd00::/129", "is not an IPv6 prefix"),
+        ("127.0.0.0/9", "lies in 127.0.0.0/8"),
+        (7, "is not an IPv4 prefix"),
+    ],
+)
+def test_an_expected_cidr_is_refused(text: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_any_cidr(text)
+
+
+def test_a_block_holds_only_networks_of_its_family() -> None:
+    assert reserved_block(IPv6Network("::7f00:0/104")) is None
+    assert reserved_block(IPv4Network("127.0.0.0/8")) is not None
+
+
+@pytest.mark.parametrize(
+    ("network", "is_reserved"),
+    [("0.0.0.0/7", False), ("0.0.0.0/8", True), ("239.1.2.3/32", True), ("224.0.0.0/3", True), ("192.0.0.0/2", False)],
+)
+def test_only_a_prefix_inside_a_special_block_is_reserved(network: str, is_reserved: bool) -> None:
+    assert (reserved_block(IPv4Network(network)) is not None) == is_reserved
+
+
+@pytest.mark.parametrize("text", ["::ffff:10.0.0.1", "10.0.0.01", "fd00::/64", ":", "1:2:3", 7, None])
+def test_an_address_has_one_spelling(text: Any) -> None:
+    with pytest.raises(ValueError, match="is not an IP"):
+        parse_any_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fd00::1/64", "has host bits set; did you mean fd00::/64"),
+        ("fd00::/129", "is not an IPv6 prefix"),
+        ("fd00::/064", "is not an IPv6 prefix"),
+        ("fd00::", "is not an IPv6 prefix"),
+        ("fd00::%1/64", "'fd00::%1/64' has a zone"),
+        ("10.0.0.0", "is not an IPv4 prefix; expected an address and a length"),
+        ("224.0.0.0/8", "which is multicast"),
+    ],
+)
+def test_a_prefix_of_either_family_is_strict(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_any_prefix(text)
+    with pytest.raises(ValueError, match="'fe80::1%eth0' has a zone"):
+        parse_any_address("fe80::1%eth0")
+
+
+SMALL = st.builds(
+    lambda number, length: IPv4Network((0xAC100000 + (number & ~((1 << (32 - length)) - 1)), length)),
+    st.integers(0, 255),
+    st.integers(24, 32),
+)
+
+
+@given(st.sets(SMALL, max_size=12))
+def test_uncovered_addresses_are_the_first_outside_longer_prefixes(prefixes: set[IPv4Network]) -> None:
+    def naive(prefix: IPv4Network) -> int | None:
+        longer = [other for other in prefixes if other.prefixlen > prefix.prefixlen]
+        return next((int(a) for a in prefix if not any(a in other for other in longer)), None)
+
+    assert uncovered_addresses(map(numbers, prefixes), 32) == {numbers(prefix): naive(prefix) for prefix in prefixes}
+
+
+def test_uncovered_addresses_of_the_whole_space_and_its_ends() -> None:
+    whole, last = (0, 0), (0xFFFFFFFF, 32)
+    assert uncovered_addresses([whole, last], 32) == {whole: 0, last: 0xFFFFFFFF}
+
+
+@pytest.mark.parametrize("letter", ["\x1b", "\x9b", "\r", "\x7f", "\u202e", "\u2028", "\u2029", "\udcff"])
+def test_control_characters_and_line_breaks_are_removed(letter: str) -> None:
+    assert clean(f"a{letter}é") == "a?é"
+
+
+def test_omitted_items_are_counted_with_thousands_separators() -> None:
+    assert shortened(["a"] * 1128, ", ", 2) == "a, a and 1,126 more"

@@ -1,0 +1,284 @@
+"""Tests for checks of IPv6 CIDRs, and for reports that cover both families."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, IPv6Network
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from dual_stack import DEFAULT, DEVS, RIVAL, entry, host
+
+from hostrouting import Config, ExpectedCidr, Host, RouteOverlap, check
+from hostrouting.model.family import Family
+from hostrouting.model.parsing import is_inside
+from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.overlap.findings import FindingKind, NoteKind, UnknownReason, Verdict
+from hostrouting.testing import FakeKernel, FakeSystemd
+
+if TYPE_CHECKING:
+    from hostrouting import Layout, OverlapReport
+    from hostrouting.kernel.snapshot import Snapshot
+
+CIDR, OTHER = "fd00:10::/48", "fd00:96::/108"
+
+
+def judged(snapshot: Snapshot, *cidrs: str | ExpectedCidr, **more: Any) -> OverlapReport:
+    config = Config(route_overlap=RouteOverlap(cidrs or (CIDR,)), wait_seconds=0, **more)
+    return check(config, host=Host.recorded(snapshot))
+
+
+def told(report: OverlapReport) -> list[tuple[str, tuple[str, ...], str]]:
+    return [(str(each.kind), each.devs, " ".join(map(str, each.shadowed))) for each in report.findings]
+
+
+def proposed(report: OverlapReport) -> list[str]:
+    return [str(route) for route in report.fix.routes]
+
+
+def kinds(report: OverlapReport) -> set[NoteKind]:
+    return {note.kind for note in report.notes}
+
+
+# --- the uplink ------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_whose_cidrs_leave_by_the_uplink_is_ok() -> None:
+    report = judged(host(DEFAULT, addresses=["2001:db8::4/128 dev eth0"]), CIDR, "2001:db8::/64")
+    assert (report.verdict, report.default_devs, report.notes[1:]) == (Verdict.OK, ("eth0",), ())
+    assert report.notes[0].kind is NoteKind.LOCAL
+
+
+def test_the_subnet_of_another_interface_shadows_a_part() -> None:
+    report = judged(host(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0"]))
+    assert told(report) == [("OVERLAP", ("rail0",), "fd00:10:0:7::/64")]
+    assert proposed(report) == ["fd00:10:0:7::/65 dev eth0", "fd00:10:0:7:8000::/65 dev eth0"]
+    assert "in fd00:10:0:7::/64 by eth0" in report.fix.consequences[0]
+    assert "ip -6 route add fd00:10:0:7::/64 dev rail0 table 100" in report.fix.consequences[0]
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        pytest.param((RIVAL, DEFAULT), id="the first of two equal ones wins"),
+        pytest.param((DEFAULT, f"{RIVAL} pref high"), id="a higher preference wins"),
+        pytest.param((DEFAULT, RIVAL.replace("1024", "512")), id="a lower metric wins"),
+    ],
+)
+def test_a_default_route_by_another_interface_is_no_uplink(defaults: tuple[str, ...]) -> None:
+    """Without the IPv4 default route, the check would wrongly accept rail0."""
+    report = judged(host(*defaults))
+    assert told(report) == [("OVERLAP", ("rail0",), CIDR)]
+    assert report.findings[0].expected_devs == ("eth0",)
+    assert proposed(report) == [f"{CIDR} dev eth0"]
+    assert (NoteKind.CONTESTED in kinds(report)) is ("metric 512" not in defaults[1])
+
+
+def test_hops_that_networkd_has_joined_are_no_uplink() -> None:
+    both = "default proto ra metric 1024 nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev rail0"
+    report = judged(host(both))
+    assert told(report) == [("OVERLAP", ("eth0", "rail0"), CIDR)]
+    assert proposed(report) == [f"{CIDR} dev eth0"]
+
+
+def test_a_rival_that_may_win_is_a_note() -> None:
+    report = judged(host(DEFAULT, RIVAL))
+    (note,) = report.notes
+    assert (report.verdict, note.kind, note.devs) == (Verdict.OK, NoteKind.CONTESTED, ("eth0", "rail0"))
+    assert str(entry(RIVAL)) in note.message
+    assert "accept_ra" not in note.message
+
+
+def test_without_a_default_route_by_the_uplink_nothing_is_judged() -> None:
+    report = judged(host(RIVAL))
+    assert (report.verdict, report.reason_kind) == (Verdict.UNKNOWN, UnknownReason.NO_DEFAULT_ROUTE)
+    assert report.reason_detail == f"IPv6 has no default route by eth0; rail0 has one ({entry(RIVAL)})"
+
+
+def test_without_any_default_route_nothing_is_judged() -> None:
+    report = judged(host(f"{DEFAULT} table 100"))
+    assert "no unicast ::/0" in report.reason_detail
+    assert "another table has one: default via fe80::1 dev eth0 table 100" in report.reason_detail
+
+
+@pytest.mark.parametrize(
+    ("defaults", "devs"),
+    [
+        ((RIVAL,), ("rail0",)),
+        ((DEFAULT, RIVAL.replace("1024", "2048")), ("eth0",)),
+        (("default proto static nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev rail0",), ("eth0", "rail0")),
+        ((DEFAULT, RIVAL), None),
+        (("default proto ra nexthop via fe80::1 dev eth0 nexthop via fe80::2 dev rail0",), None),
+    ],
+)
+def test_without_ipv4_the_own_default_route_decides(defaults: tuple[str, ...], devs: tuple[str, ...] | None) -> None:
+    report = judged(host(*defaults, ipv4_default=None))
+    if devs is None:
+        assert report.reason_kind is UnknownReason.CONTESTED_DEFAULT
+        assert "name the node's uplinks" in (report.reason or "")
+    else:
+        assert (report.verdict, report.default_devs) == (Verdict.OK, devs)
+
+
+def test_named_uplinks_count_even_if_ipv4_leaves_elsewhere() -> None:
+    snapshot = host(DEFAULT, RIVAL, ipv4_default="eth0")
+    assert told(judged(snapshot, uplinks=["rail*"])) == [("OVERLAP", ("eth0",), CIDR)]
+    assert judged(snapshot, uplinks=["wlan0"]).reason_kind is UnknownReason.NO_UPLINK
+    without = judged(host(RIVAL), uplinks=["eth0"])
+    assert told(without) == [("OVERLAP", ("rail0",), CIDR)]
+    assert "missing is the default route on eth0 (table main has no unicast ::/0" in without.fix.unfixable[0].reason
+
+
+def test_a_cidr_may_name_its_interfaces() -> None:
+    snapshot = host(DEFAULT, f"{OTHER} via fe80::2 dev rail0")
+    assert judged(snapshot, ExpectedCidr(OTHER, ("rail*",))).verdict is Verdict.OK
+    assert told(judged(snapshot, ExpectedCidr(CIDR, ("rail*",)))) == [("OVERLAP", ("eth0",), CIDR)]
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "finding", "note"),
+    [
+        ("unreachable fd00:10:0:8::/64", "BLACKHOLE", None),
+        ("prohibit fd00:10:0:8::/64 metric 4294967295", "BLACKHOLE", None),
+        ("blackhole fd00:10:0:8::/64 proto bird", None, NoteKind.CNI_DISCARD),
+        ("fd00:10:0:8::/64 dev cali0", None, NoteKind.CONTAINER),
+        ("fd00:10:0:8::/64 via fe80::2 dev rail0 expires 0sec", None, None),
+        ("fd00:10:0:8::/64 from fd00:99::/48 via fe80::2 dev rail0", None, None),
+        ("anycast fd00:10:0:8:: dev eth0 table local proto kernel metric 0", None, NoteKind.LOCAL),
+        ("local fd00:10:0:8::/64 dev lo table local metric 0", "OVERLAP", None),
+        ("throw fd00:10:0:8::/64", "NO-ROUTE", None),
+    ],
+)
+def test_entries_are_told_apart(line: str, finding: str | None, note: NoteKind | None) -> None:
+    report = judged(host(DEFAULT, line))
+    assert [str(each.kind) for each in report.findings] == ([finding] if finding else [])
+    assert kinds(report) == ({note} if note else set())
+    if finding == "NO-ROUTE":
+        assert "has no IPv6 route; expected via eth0" in report.findings[0].message
+
+
+def test_special_blocks_are_not_judged() -> None:
+    blocks = ("fe80::/10", "ff00::/8", "::ffff:0:0/96", "::/127")
+    report = judged(
+        host(DEFAULT, "ff00::/8 dev rail0 table local", *(f"{block} dev rail0" for block in blocks)), "::/0"
+    )
+    assert report.verdict is Verdict.OK
+    report = judged(host(DEFAULT, "::/80 dev rail0"), "::/0")
+    (finding,) = report.findings
+    assert finding.probe == IPv6Address("::2")
+    assert sum(part.num_addresses for part in finding.ranges) == 2**48 - 2**32 - 2
+
+
+def test_a_rule_that_leads_past_main_is_named() -> None:
+    rule = Rule(100, table=100, destination=IPv6Network("fd00:10:0:9::/64"))
+    report = judged(host(DEFAULT, "default via fe80::2 dev rail0 table 100", rules=[rule]))
+    assert told(report) == [("OVERLAP", ("rail0",), "fd00:10:0:9::/64")]
+    (left,) = report.fix.unfixable
+    assert "ip -6 route add fd00:10:0:9::/64 table 100 via fe80::1 dev eth0 metric 512" in left.reason
+    assert "ip -6 rule add to fd00:10:0:9::/64 lookup main pref 99" in left.reason
+
+
+def test_connections_from_a_source_fail_by_themselves() -> None:
+    rule = Rule(100, table=100, source=IPv6Network("2001:db8::4/128"))
+    lines = (DEFAULT, "default via fe80::2 dev rail0 table 100")
+    report = judged(host(*lines, addresses=["2001:db8::4/128 dev eth0"], rules=[rule]))
+    (finding,) = report.findings
+    assert (finding.kind, finding.devs, str(finding.source)) == (FindingKind.OVERLAP, ("rail0",), "2001:db8::4")
+    assert "for connections from 2001:db8::4" in finding.message
+
+
+def test_a_failing_lookup_is_repeated_with_a_source() -> None:
+    """A socket can send, although ``ip -6 route get`` reports that the network is unreachable."""
+    own = Rule(900, table=100, source=IPv6Network("2001:db8::4/128"))
+    refused = Rule(1000, RuleAction.UNREACHABLE, table=0, destination=IPv6Network(CIDR))
+    for dev, verdict in (("eth0", Verdict.OK), ("rail0", Verdict.OVERLAP)):
+        lines = (DEFAULT, f"default via fe80::1 dev {dev} table 100")
+        report = judged(host(*lines, addresses=["2001:db8::4/128 dev eth0"], rules=[own, refused]))
+        assert report.verdict is verdict
+    without = judged(host(DEFAULT, rules=[own, refused]))
+    assert [str(each.kind) for each in without.findings] == ["NO-ROUTE"]
+
+
+def test_a_source_that_only_tcp_gets_is_unknown() -> None:
+    """Datagrams get a source from the default route, but a rule makes TCP's first lookup fail."""
+    own = Rule(900, table=100, source=IPv6Network("2001:db8::4/128"))
+    refused = Rule(1000, RuleAction.UNREACHABLE, table=0, ip_protocol=6)
+    for lines, verdict in (((DEFAULT,), Verdict.UNKNOWN), ((), Verdict.OK)):
+        report = judged(
+            host(*lines, f"{DEFAULT} table 100", addresses=["2001:db8::4/128 dev eth0"], rules=[own, refused]),
+            uplinks=["eth0"],
+        )
+        assert report.verdict is verdict
+        assert ("can't tell where TCP to fd00:10:: leaves" in report.reason_detail) is (verdict is Verdict.UNKNOWN)
+
+
+def test_sources_differ_within_a_cidr() -> None:
+    """The kernel selects the source with the longest common prefix, and only one source has a rule."""
+    rule = Rule(100, table=100, source=IPv6Network("fd00:10:0:7::4/128"))
+    addresses = ["2001:db8::4/128 dev eth0", "fd00:10:0:7::4/128 dev eth0", "fd00:10:0:8000::4/128 dev eth0"]
+    lines = (DEFAULT, "default via fe80::2 dev rail0 table 100")
+    report = judged(host(*lines, addresses=addresses, rules=[rule]))
+    (finding,) = report.findings
+    network = IPv6Network("fd00:10::/49")
+    assert all(is_inside(part, network) for part in finding.ranges)
+    assert sum(part.num_addresses for part in finding.ranges) == network.num_addresses - 1
+
+
+def test_a_silent_router_is_named() -> None:
+    lines = (RIVAL, DEFAULT, f"{CIDR} via fe80::2 dev rail0")
+    report = judged(host(*lines, silent=[("eth0", "fe80::1")]))
+    assert told(report) == [("OVERLAP", ("rail0",), CIDR)]
+    assert (proposed(report), len(report.fix.unfixable)) == ([], 1)
+    assert "fe80::1 on eth0 doesn't answer" in report.fix.unfixable[0].reason
+
+
+# --- both families ---------------------------------------------------------------------------------------------------
+
+
+def test_the_worst_verdict_counts() -> None:
+    mixed = judged(host(RIVAL), CIDR, "10.96.0.0/12", "10.2.0.0/16")
+    assert (mixed.verdict, mixed.default_devs) == (Verdict.UNKNOWN, ("eth0",))
+    assert [(each.family, each.verdict) for each in mixed.families] == [
+        (Family.IPV4, Verdict.OVERLAP),
+        (Family.IPV6, Verdict.UNKNOWN),
+    ]
+    assert [str(each.cidr) for each in mixed.findings] == ["10.2.0.0/16"]
+    assert [mixed.verdict_on(cidr) for cidr in mixed.cidrs] == [Verdict.UNKNOWN, Verdict.OK, Verdict.OVERLAP]
+    document = mixed.to_json()
+    assert document["families"]["ipv6"] == {"verdict": "unknown", "defaultDevs": [], "reason": mixed.reason}
+
+
+class Unasked:
+    """An IPv6 backend that fails the test when used."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"IPv6 was asked for its {name}")
+
+
+def test_a_config_without_ipv6_asks_nothing_of_it(layout: Layout) -> None:
+    unasked: Any = Unasked()
+    on = Host(routes=FakeKernel(), units=FakeSystemd(), layout=layout, routes6=unasked)
+    report = check(Config(route_overlap=RouteOverlap(["10.0.0.0/8"]), wait_seconds=0), host=on)
+    assert (report.families, "families" in report.to_json()) == ((), False)
+
+
+def test_without_a_backend_or_in_an_old_snapshot_ipv6_is_unknown(layout: Layout) -> None:
+    config = Config(route_overlap=RouteOverlap([CIDR]), wait_seconds=0)
+    without = check(config, host=Host(routes=FakeKernel(), units=FakeSystemd(), layout=layout))
+    old = check(config, host=Host.recorded(attrs.evolve(host(DEFAULT), ipv6=None)))
+    assert [report.verdict for report in (without, old)] == [Verdict.UNKNOWN] * 2
+    assert "routes6" in (without.reason or "")
+    assert "record the host" in (old.reason or "")
+
+
+# --- the fix ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_fix_of_both_families_is_joined() -> None:
+    snapshot = host(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0"])
+    report = judged(snapshot, CIDR, "10.2.0.0/16")
+    assert [route.destination.version for route in report.fix.routes] == [4, 4, 6, 6]
+    assert DEVS[0] in report.default_devs

@@ -1,0 +1,394 @@
+"""Tests that IPv6 routes are installed and removed without touching other programs' next hops."""
+
+from __future__ import annotations
+
+import errno as errnos
+import json
+import random
+import subprocess
+from ipaddress import IPv6Address, IPv6Network
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from nightly import by_day
+from node import build_node6, run_ip6
+from scripts import AWKS, Sandbox, awk_or_skip
+
+import phases
+from hostrouting import Config, Host, Layout, RouteError, RoutesReport
+from hostrouting.boot.render import render_static_routes
+from hostrouting.kernel.namespace import enter_namespace
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.family import Family
+from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
+from hostrouting.tasks.install_routes import InstallRoutes
+from hostrouting.tasks.trial import render_trial
+from hostrouting.testing import FakeSystemd
+from hostrouting.watch._repair import Reconciler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hostrouting.kernel.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+WANTED = IPv6Network("fd00:1::/48")
+ETH0, ETH0_TOO, IB0 = (
+    NextHop("eth0", IPv6Address("fd00:a::1")),
+    NextHop("eth0", IPv6Address("fd00:a::9")),
+    NextHop("ib0", IPv6Address("fd00:b::1")),
+)
+DIRECT = NextHop("eth0")
+
+
+@pytest.fixture
+def host(kernel: NamespaceKernel) -> NetlinkBackend6:
+    """A namespace with two interfaces, eth0 and ib0, each with an IPv6 address."""
+    assert kernel.links()
+    build_node6()
+    return NetlinkBackend6()
+
+
+def route(*hops: NextHop, metric: int = 512, **fields: Any) -> Route6:
+    return Route6(WANTED, hops, metric=metric, **fields)
+
+
+def found(host: NetlinkBackend6) -> list[tuple[int, tuple[NextHop, ...]]]:
+    entries = [entry for entry in host.routes(Table.MAIN) if entry.destination == WANTED]
+    return [(entry.protocol, entry.hops) for entry in entries]
+
+
+def join(hop: NextHop) -> None:
+    """Add a next hop to the route as another program."""
+    run_ip6(f"route append {WANTED} via {hop.gateway} dev {hop.dev} metric 512 proto static")
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        route(ETH0),
+        route(DIRECT),
+        route(ETH0, IB0),
+        route(NextHop("ib0", IPv6Address("fe80::1"))),
+        route(ETH0, source=IPv6Address("fd00:a::2"), mtu=1400),
+        route(NextHop("eth0", IPv6Address("fd00:7::1"), onlink=True)),
+        route(attrs.evolve(ETH0, weight=3), IB0),
+        route(ETH0, source_prefix=IPv6Network("fd00:a::/64")),
+    ],
+    ids=str,
+)
+def test_a_route_is_added_and_deleted(host: NetlinkBackend6, each: Route6) -> None:
+    before = host.routes()
+    assert host.add([each]) == ()
+    assert host.our_routes() == (each,)
+    assert [failure.errno for failure in host.add([each])] == [errnos.EEXIST]
+    assert host.delete([each]) == ()
+    assert host.routes() == before
+    assert [failure.errno for failure in host.delete([each])] == [errnos.ESRCH]
+
+
+@pytest.mark.parametrize("ours", [(ETH0,), (ETH0, ETH0_TOO)], ids=["one hop", "two hops"])
+def test_only_our_next_hops_are_deleted(host: NetlinkBackend6, ours: tuple[NextHop, ...]) -> None:
+    host.add([route(*ours)])
+    join(IB0)
+    (shown,) = host.our_routes()
+    assert host.delete([shown]) == ()
+    assert found(host) == [(Protocol.STATIC, (IB0,))]
+
+
+@pytest.mark.parametrize(
+    "old",
+    [route(ETH0), route(DIRECT), route(ETH0, ETH0_TOO), route(IB0, mtu=1400), route(ETH0_TOO, metric=100)],
+    ids=str,
+)
+@pytest.mark.parametrize("new", [route(ETH0), route(DIRECT), route(ETH0, IB0)], ids=str)
+def test_our_route_is_replaced(host: NetlinkBackend6, old: Route6, new: Route6) -> None:
+    host.add([old])
+    assert host.replace([new]) == ()
+    assert {*host.our_routes()} == ({new} if old.key == new.key else {old, new})
+
+
+@pytest.mark.parametrize("new", [(ETH0,), (ETH0_TOO,), (ETH0, ETH0_TOO)], ids=["same", "other", "more"])
+def test_a_route_with_another_programs_hop_is_not_replaced(host: NetlinkBackend6, new: tuple[NextHop, ...]) -> None:
+    host.add([route(ETH0)])
+    join(IB0)
+    before = host.routes()
+    assert [failure.errno for failure in host.replace([route(*new)])] == [errnos.EEXIST]
+    assert {*host.routes()} == {*before}
+
+
+def test_a_route_of_another_program_is_neither_replaced_nor_deleted(host: NetlinkBackend6) -> None:
+    run_ip6(f"route add {WANTED} via {IB0.gateway} dev ib0 metric 512 proto static")
+    before = host.routes()
+    for change in (host.add, host.replace):
+        assert [failure.errno for failure in change([route(ETH0)])] == [errnos.EEXIST]
+    for wrong in (route(IB0), route(ETH0)):
+        assert [failure.errno for failure in host.delete([wrong])] == [errnos.ESRCH]
+    assert host.routes() == before
+
+
+def test_a_change_of_the_next_hop_leaves_no_gap(host: NetlinkBackend6) -> None:
+    host.add([route(ETH0)])
+    run_ip6("route add default dev ib0")
+
+    def change() -> None:
+        for _ in range(50):
+            for hops in ((ETH0_TOO,), (DIRECT,), (ETH0, IB0), (ETH0,)):
+                assert host.replace([route(*hops)]) == ()
+
+    changing = Thread(target=change)
+    changing.start()
+    asked = [WANTED[1]] * 100
+    while changing.is_alive():
+        assert {found.route and found.route.destination for found in host.lookup(asked)} == {WANTED}
+
+
+def test_a_failed_replacement_restores_the_old_route(host: NetlinkBackend6) -> None:
+    host.add([old := route(ETH0)])
+    unreachable = NextHop("eth0", IPv6Address("fd00:99::1"))
+    assert [failure.errno for failure in host.replace([route(unreachable)])] == [errnos.EHOSTUNREACH]
+    assert host.our_routes() == (old,)
+
+
+# --- the task ------------------------------------------------------------------------------------------------------
+
+BOTH = ("172.16.1.0/24", str(WANTED))
+DEFAULT = "default via fd00:a::1 dev eth0 metric 1024 mtu 1400"
+
+
+@pytest.fixture
+def node(host: NetlinkBackend6, tmp_path: Path) -> Host:
+    """Return a host with a default route through eth0 in each family."""
+    for words in ("address add 10.1.0.4/24 dev eth0", "route add default via 10.1.0.1 dev eth0"):
+        subprocess.run(["ip", *words.split()], check=True)
+    run_ip6(f"route add {DEFAULT}")
+    assert not host.our_routes()
+    return Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6())
+
+
+def config(*routes: str | dict[str, Any], wait: int = 0) -> Config:
+    given = [{"destination": each} if isinstance(each, str) else each for each in routes]
+    section = {"staticRoutes": {"enabled": bool(given), "routes": given}, "waitSeconds": wait}
+    return Config.from_mapping({"hostRouting": section})
+
+
+def install(node: Host, *routes: str | dict[str, Any], wait: int = 0) -> RoutesReport:
+    return phases.run(InstallRoutes(config(*routes, wait=wait), host=node))
+
+
+def tables(node: Host) -> set[Route]:
+    return {route for family in Family for route in node.routes_of(family).routes()}
+
+
+def test_routes_of_both_families_are_installed_once(node: Host) -> None:
+    before = tables(node)
+    report = install(node, *BOTH)
+    inherited = Route6(WANTED, (ETH0,), metric=512, mtu=1400)
+    assert node.routes_of(Family.IPV6).our_routes() == (inherited,)
+    assert inherited in report.plan.add
+    assert len(report.changes.routes) == 2
+    assert not install(node, *BOTH).changes
+    assert [change.action for change in install(node).changes.routes] == ["removed", "removed"]
+    assert tables(node) == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hop"),
+    [
+        ({"gateway": "fd00:a::9"}, ETH0_TOO),
+        ({"gateway": "fe80::7", "dev": "ib0"}, NextHop("ib0", IPv6Address("fe80::7"))),
+        ({"gateway": "onlink"}, DIRECT),
+        ({"gateway": "onlink", "dev": "ib0"}, NextHop("ib0")),
+        ({"gateway": "fd00:b::1", "dev": "ib0"}, IB0),
+    ],
+    ids=str,
+)
+def test_a_named_next_hop_is_used(node: Host, wanted: dict[str, str], hop: NextHop) -> None:
+    install(node, {"destination": str(WANTED), **wanted})
+    (ours,) = node.routes_of(Family.IPV6).our_routes()
+    assert ours.hops == (hop,)
+
+
+def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
+    run_ip6(f"route del {DEFAULT}", "route add default via fe80::1 dev eth0 proto ra metric 1024 expires 1800")
+    install(node, str(WANTED))
+    (ours,) = node.routes_of(Family.IPV6).our_routes()
+    assert ours.hops == (NextHop("eth0", IPv6Address("fe80::1")),)
+
+
+@pytest.mark.parametrize(
+    ("breaking", "words"),
+    [
+        (f"route add {WANTED} via fd00:b::1 dev ib0 metric 512", "another program's route"),
+        ("rule add from all lookup 100 priority 50", "doesn't win"),
+        ("route add fd00::/16 dev ib0\nneigh add fd00:a::1 dev eth0 nud failed", "doesn't answer"),
+        (f"route add fd00:1::/49 dev ib0\nroute add {IPv6Network('fd00:1:0:8000::/49')} dev ib0", "never wins"),
+    ],
+    ids=["foreign", "rule", "silent router", "covered"],
+)
+def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, breaking: str, words: str) -> None:
+    run_ip6("route add default dev ib0 table 100", *breaking.splitlines())
+    before = tables(node)
+    with pytest.raises(RouteError, match=words):
+        install(node, *BOTH)
+    assert tables(node) == before
+
+
+def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host) -> None:
+    install(node, *BOTH)
+    join(IB0)
+    before = tables(node)
+    with pytest.raises(RouteError, match="another program has added"):
+        install(node, *BOTH)
+    assert tables(node) == before
+    install(node)
+    assert found(NetlinkBackend6()) == [(Protocol.STATIC, (IB0,))]
+
+
+def test_a_missing_default_route_is_waited_for(node: Host) -> None:
+    run_ip6(f"route del {DEFAULT}")
+    with pytest.raises(RouteError, match="::/0"):
+        install(node, *BOTH)
+    adding = subprocess.Popen(["sh", "-c", f"sleep 0.3; ip -6 route add {DEFAULT}"])
+    install(node, *BOTH, wait=20)
+    assert adding.wait() == 0
+    assert len(node.our_routes()) == 2
+
+
+def test_the_watcher_restores_lost_routes_of_either_family(node: Host) -> None:
+    install(node, *BOTH)
+    lost = {*node.our_routes()}
+    run_ip6(f"route del {WANTED} proto 217")
+    subprocess.run(["ip", "route", "del", "172.16.1.0/24"], check=True)
+    assert not Reconciler().repair(lambda: config(*BOTH), node, phases.CancelScope()).problems
+    assert {*node.our_routes()} == lost
+
+
+def test_a_refused_ipv6_route_does_not_stop_the_repair_of_ipv4(node: Host) -> None:
+    refused = config("172.16.1.0/24", {"destination": str(WANTED), "gateway": "fd00:a::2"})
+    repair = Reconciler().repair(lambda: refused, node, phases.CancelScope())
+    assert len(repair.problems) == 1
+    assert [str(route.destination) for route in node.our_routes()] == ["172.16.1.0/24"]
+
+
+UNTIL = "2026-11-21T12:00:00Z"
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, awk: str) -> None:
+    install(node, *BOTH, "fd00:2::/48", {"destination": "fd00:3::/48", "gateway": "onlink"}, "fd00:5::/48")
+    subprocess.run(
+        ["ip", "route", "add", "172.16.9.0/24", "via", "inet6", "fe80::1", "dev", "eth0", "proto", "217"], check=True
+    )
+    before = {*node.our_routes()}
+    script = render_trial(node.our_routes(), tuple(Family), UNTIL)
+    install(node, {"destination": str(WANTED), "gateway": "fd00:a::9"}, "fd00:3::/48", "fd00:4::/48")
+    run_ip6(*[f"route append fd00:{n}::/48 via fd00:b::1 dev ib0 metric 512 proto static" for n in (2, 4)])
+    (tmp_path / "run/aks-flex-node/trial.json").write_text(json.dumps({"until": UNTIL, "uptime": 1}))
+    done = Sandbox(tmp_path, awk_or_skip(awk)).run(script)
+    assert (done.returncode, done.stderr) == (0, "")
+    joined = IPv6Network("fd00:2::/48")
+    assert {*node.our_routes()} == {each for each in before if each.destination != joined}
+    (both,) = [route for route in node.routes_of(Family.IPV6).routes(Table.MAIN) if route.destination == joined]
+    assert both.hops == (ETH0, IB0)
+    (theirs,) = [line for line in shown() if line.startswith("fd00:4::/48")]
+    assert "via fd00:b::1 dev ib0 proto 4 metric 512" in theirs
+
+
+# --- script and task -----------------------------------------------------------------------------------------------
+
+PLACES = (
+    "::102:300/120",
+    "fd00:1::/48",
+    "fd00:1::/49",
+    "fd00:1:0:1::/64",
+    "fd00:1::7/128",
+    "fd00:a::/64",
+    "fd00:a::/65",
+    "2000::/3",
+)
+HOPS = (
+    *("via fd00:a::1 dev eth0", "via fd00:a::9 dev eth0", "via fd00:b::1 dev ib0", "via fe80::1 dev ib0"),
+    *("via fe80::1 dev eth0", "dev eth0", "dev ib0", "nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0"),
+)
+DEFAULTS = (
+    *("via fd00:a::1 dev eth0 metric 1024", "via fe80::1 dev eth0 proto ra metric 1024 mtu 1400"),
+    *("via fd00:b::1 dev ib0 proto ra metric 512", "dev eth0 metric 100", "from fd00:a::/64 via fd00:a::9 dev eth0"),
+    "metric 1024 nexthop via fd00:a::1 dev eth0 nexthop via fd00:a::9 dev eth0 weight 2",
+    *("via fd00:a::1 dev eth0 metric 300 src fd00:a::2", "via fd00:7::1 dev eth0 onlink metric 400"),
+)
+GATEWAYS = (None, None, "onlink", "fd00:a::9", "fd00:b::1", "fe80::1", "fd00:99::1", "fd00:a::2", "fd00:1::9")
+
+
+def draw_host(rng: random.Random) -> list[str]:
+    """Return random commands for default routes, routes of ours and of other programs, rules and neighbours."""
+    commands = [f"-4 route add default via 10.1.0.1 dev eth0 metric {n}" for n in range(rng.choice((0, 1, 1)))]
+    commands += [f"-4 route add default dev ib0 metric {n}" for n in range(rng.choice((0, 0, 1)))]
+    commands += [f"-6 route append default {each}" for each in rng.sample(DEFAULTS, rng.choice((0, 1, 1, 1, 2)))]
+    for _ in range(rng.randint(0, 6)):
+        verb, place, metric = rng.choice(("add", "append")), rng.choice(PLACES), rng.choice((100, 512, 512, 1024))
+        protocol, source = rng.choice((217, 217, 4)), rng.choice(("", "", "", "from fd00:a::/64"))
+        commands.append(f"-6 route {verb} {place} {source} metric {metric} proto {protocol} {rng.choice(HOPS)}")
+    if rng.random() < 0.2:
+        table = rng.choice(("100", "main suppress_prefixlength 0"))
+        commands.append(f"-6 rule add to {rng.choice(PLACES)} lookup {table} priority {rng.choice((9, 40000))}")
+    if rng.random() < 0.2:
+        commands.append(f"-6 neigh add fd00:a::1 dev eth0 nud {rng.choice(('failed', 'permanent lladdr 2:0:0:0:0:1'))}")
+    return commands
+
+
+def draw_config(rng: random.Random) -> Config:
+    routes: dict[tuple[str, int], dict[str, Any]] = {}
+    for number in range(rng.randint(1, 5)):
+        # Without an IPv6 route, the script leaves IPv6 alone.
+        place = rng.choice((*PLACES, *["172.16.1.0/24"][:number]))
+        metric = rng.choice((0, 0, 100, 512))
+        gateway, dev = rng.choice(GATEWAYS), rng.choice((None, None, "eth0", "ib0"))
+        if ":" not in place:
+            gateway = rng.choice((None, "onlink", "10.1.0.9"))
+        if gateway == "fe80::1":
+            dev = dev or "eth0"
+        named = {"gateway": gateway, "dev": dev, "metric": metric}
+        routes[place, metric or 512] = {"destination": place} | {key: each for key, each in named.items() if each}
+    return config(*routes.values())
+
+
+def build(commands: list[str]) -> None:
+    enter_namespace()
+    build_node6()
+    subprocess.run(["ip", "address", "add", "10.1.0.4/24", "dev", "eth0"], check=True)
+    for words in commands:
+        subprocess.run(["ip", *words.split()], check=False, capture_output=True)
+
+
+def shown() -> list[str]:
+    """Return both tables as the kernel shows them, so that next hops have the order in which they were added."""
+    commands = ("-4 route show table main", "-6 -N -o route show table main")
+    listed = [subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=True) for words in commands]
+    return [line for each in listed for line in each.stdout.splitlines() if not line.startswith("fe80::/64 ")]
+
+
+@pytest.mark.parametrize("seed", range(by_day(12, by_night=1000)))
+def test_script_and_task_leave_the_same_table(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    commands, wanted, awk = draw_host(rng), draw_config(rng), AWKS[seed % len(AWKS)]
+    build(commands)
+    before = shown()
+    said = ""
+    try:
+        phases.run(
+            InstallRoutes(wanted, host=Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6()))
+        )
+    except RouteError as error:
+        said = str(error)
+    after = shown()
+    build(commands)
+    assert shown() == before
+    done = Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(wanted))
+    assert (done.returncode == 0, shown()) == (not said, after), (said, done.stdout, done.stderr)
+    if said:
+        assert after == before

@@ -1,0 +1,171 @@
+"""Tests that compare checks of random IPv6 hosts with the behaviour of real sockets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from audit.figures import Share
+from audit.making import make
+from audit.sockets import SocketAudit
+from leaving import SocketKind, truths
+from nightly import by_day
+from node import on_linux
+from worlds.ipv6 import World6, world
+
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.routes import RouteType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostrouting.backend import Lookup
+    from hostrouting.model.family import IpAddress
+
+pytestmark = pytest.mark.kernel
+
+_NICS = """
+    ip link add eth0 address 02:00:00:00:00:00 type veth peer name peer-eth0
+    ip link add ib0 address 02:00:00:00:00:01 type veth peer name peer-ib0
+    sysctl -qw net.ipv6.conf.peer-eth0.disable_ipv6=1
+    sysctl -qw net.ipv6.conf.peer-ib0.disable_ipv6=1
+    ip link set peer-eth0 up
+    ip link set peer-ib0 up
+    ip link set eth0 arp off up
+    ip link set ib0 arp off up
+    ip address add 2001:db8:1::4/64 dev eth0 nodad
+    ip -6 route add default via fe80::1 dev eth0
+"""
+_IN_THE_CIDR = "ip address add fd00:172:16:7::9/64 dev ib0 nodad"
+
+
+def steps_of(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.splitlines())))
+
+
+def test_sockets_leave_by_the_entries_that_the_port_finds() -> None:
+    """Each address is looked up without a source, and then with each source that a connection may use."""
+    for seed in range(by_day(3, by_night=1000)):
+        drawn = world(seed)
+        on_linux()
+        make(drawn.steps)
+        kernel, addresses = NetlinkBackend6(), drawn.addresses()
+        told = {is_tcp: _answers(kernel, addresses, is_tcp=is_tcp) for is_tcp in (False, True)}
+        wrong = []
+        for truth in truths(addresses, tries=drawn.tries, failed=drawn.failed):
+            is_tcp = truth.kind in (SocketKind.SYN, SocketKind.CONNECTION)
+            if truth.address not in told[is_tcp]:
+                continue
+            first, second = told[is_tcp][truth.address]
+            ends = second if truth.kind in _SECOND else first
+            # In a multipath route, hops with unreachable routers are skipped, and the source may favour some hops.
+            may_pass = truth.kind in _SECOND or drawn.passes_hops
+            if truth.ends - ends or (ends - truth.ends and not (drawn.tries > 1 and may_pass)):
+                wrong.append(f"{truth}, but the port says {ends}")
+        assert not wrong, "\n".join((f"seed {seed}", *wrong, *drawn.steps))
+
+
+_SECOND = (SocketKind.LATER, SocketKind.CONNECTION)
+
+Ends = frozenset[str | None]
+
+
+def _answers(
+    kernel: NetlinkBackend6, addresses: Sequence[IpAddress], *, is_tcp: bool
+) -> dict[IpAddress, tuple[Ends, Ends]]:
+    """Map each address to the devices from its first lookup and, if the source is known, from its later lookups."""
+    found: dict[IpAddress, tuple[Ends, Ends]] = {}
+    for lookup in kernel.lookup(addresses, is_tcp=is_tcp):
+        address, route = lookup.address, lookup.route
+        if route is None and is_tcp and kernel.lookup([address])[0].route is not None:
+            continue  # the port can't tell the source
+        if route is None or route.type.is_discard:
+            sources: Sequence[IpAddress] = tuple(kernel.sources_of_unrouted([address], is_tcp=is_tcp).values())
+        else:
+            sources = kernel.sources({route: [address]}, is_tcp=is_tcp)[route]
+        again = [kernel.lookup([address], source=source, is_tcp=is_tcp)[0] for source in sources]
+        second = frozenset[str | None]().union(*map(_ends, again))
+        is_over = route is None or route.type.is_discard
+        found[address] = (second if is_over and again else _ends(lookup), second if again else _ends(lookup))
+    return found
+
+
+def _ends(lookup: Lookup) -> Ends:
+    route = lookup.route
+    if route is None or route.type.is_discard:
+        return frozenset({None})
+    return frozenset({"lo"} if route.type in (RouteType.LOCAL, RouteType.ANYCAST) else route.devs)
+
+
+# --- the check -----------------------------------------------------------------------------------------------------
+
+
+def test_the_check_says_what_sockets_do() -> None:
+    """The snapshot check agrees too, and nothing fails after the fix."""
+    share = Share()
+    for seed in range(by_day(8, by_night=2000)):
+        audited = SocketAudit(world(seed), by_day(16, by_night=40))
+        audited.run()
+        assert not audited.mistakes, "\n".join((f"seed {seed}", *audited.mistakes, *audited.host.steps))
+        share.add(audited.share)
+    assert 0 < share.fixes < share.worlds > share.unknown.total()
+
+
+_SELDOM = {
+    "an anycast route that a program added": """
+        ip -6 route add anycast fd00:172:16:8000::/64 dev ib0 table local
+    """,
+    "a local route of table main after a rule": """
+        ip -6 route add local fd00:172:16:ff::/72 dev lo table main
+        ip -6 route add prohibit fd00:172:16::/48 table 100
+        ip -6 rule add from fd00:172:16:7::/64 lookup 100 pref 15
+    """,
+    "the rule of table main deleted before any other was added": "ip -6 rule del pref 32766",
+    "sources of the outgoing interface alone": """
+        sysctl -qw net.ipv6.conf.eth0.use_oif_addrs_only=1
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from 2001:db8:1::/64 lookup 100 pref 15
+        ip address change 2001:db8:1::4/64 dev eth0 preferred_lft 0
+    """,
+    "temporary addresses that an interface would prefer": """
+        sysctl -qw net.ipv6.conf.eth0.use_tempaddr=2
+        ip address add 2001:db8:2::4/64 dev ib0 nodad
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from 2001:db8:1::/64 lookup 100 pref 15
+        ip -6 rule add not from 2001:db8::/32 unreachable pref 16
+    """,
+    "a CNI's own block, which only TCP meets": """
+        ip link add cali1 address 02:00:00:00:00:02 type veth peer name peer-cali1
+        sysctl -qw net.ipv6.conf.peer-cali1.disable_ipv6=1
+        ip link set peer-cali1 up
+        ip link set cali1 arp off up
+        ip -6 route add unreachable fd00:172:16:8000::/49
+        ip -6 route add fd00:172:16:8000::7/128 dev cali1
+        ip -6 route add 2001:db8:7::/64 dev cali1
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add ipproto udp lookup 100 pref 15
+    """,
+    "a failing lookup of TCP alone that another source repeats": """
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 route add blackhole fd00:172:16::/52 table 101
+        ip -6 route add default via fe80::1 dev eth0 table 102
+        ip -6 rule add from 2001:db8:1::/64 lookup 102 pref 13
+        ip -6 rule add from fd00:172:16:7::/64 lookup 100 pref 14
+        ip -6 rule add ipproto tcp lookup 101 pref 15
+    """,
+    "a rule for all source ports, behind a route that the fix replaces": """
+        ip -6 route add prohibit fd00:172:16::/64
+        ip -6 rule add from 2001:db8:9::/64 lookup main pref 10
+        ip -6 rule add sport 1-65534 prohibit pref 21
+    """,
+}
+
+
+@pytest.mark.parametrize("name", _SELDOM)
+def test_rare_hosts(name: str) -> None:
+    steps = steps_of(f"{_NICS}{_IN_THE_CIDR}\n{_SELDOM[name]}")
+    expected = ["fd00:172:16::/48", "2001:db8::/32", {"cidr": "2001:db8::/32", "devs": ["eth0"]}]
+    config = {"routeOverlap": {"expectedCidrs": expected}, "uplinks": ["eth0"]}
+    audited = SocketAudit(World6(-1, steps, config), by_day(16, by_night=40))
+    audited.run()
+    assert not audited.mistakes

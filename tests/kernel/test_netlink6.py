@@ -1,0 +1,323 @@
+"""Tests that the IPv6 backend and the IPv6 model agree with the kernel."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asking import BY_HAND, recorded_by
+from audit.making import make
+from nightly import by_day
+from node import SUBNETS6, build_node6, on_linux, run_ip6
+from worlds.ipv6 import World6, world
+
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.rules import kernel_rules
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.snapshot_backend import SnapshotBackend6, take_snapshot
+from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.family import Family
+from hostrouting.model.links import Address6
+from hostrouting.model.routes import Lookup, NextHop, Preference, Protocol, Route6, RouteType, Table
+from phases import CancelScope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hostrouting.kernel.namespace import NamespaceKernel
+
+pytestmark = pytest.mark.kernel
+
+ROOT = Path(__file__).parent.parent.parent
+OWN = IPv6Address("fd00:a::2")
+
+
+@pytest.fixture
+def host(kernel: NamespaceKernel) -> NetlinkBackend6:
+    """A namespace with two interfaces, eth0 and ib0, each with an IPv6 address."""
+    assert kernel.family is Family.IPV4
+    build_node6()
+    return NetlinkBackend6()
+
+
+def set_forwarding(value: int) -> None:
+    Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text(str(value), encoding="ascii")
+
+
+def ip_json(*words: str) -> Any:
+    return json.loads(subprocess.run(["ip", "-6", "-j", "-N", *words], capture_output=True, check=True).stdout or "[]")
+
+
+def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> None:
+    run_ip6(
+        "route add fd00:1::/48 via fd00:a::1 dev eth0 src fd00:a::2 mtu 1400 proto 217 metric 7",
+        "route add fd00:2::/48 from fd00:b::/64 via fe80::1 dev ib0 pref high table 1000",
+        "route add unreachable fd00:3::1 proto static",
+        "route add default nexthop via fd00:b::1 dev ib0 weight 3 nexthop via fd00:a::1 dev eth0 onlink",
+    )
+    eth0, ib0 = (NextHop("eth0", IPv6Address("fd00:a::1")), NextHop("ib0", IPv6Address("fe80::1")))
+    hops = (NextHop("eth0", eth0.gateway, onlink=True), NextHop("ib0", IPv6Address("fd00:b::1"), weight=3))
+    routed = Route6(IPv6Network("fd00:1::/48"), (eth0,), metric=7, source=OWN, mtu=1400)
+    to_source = Route6(
+        IPv6Network("fd00:2::/48"),
+        (ib0,),
+        table=1000,
+        protocol=Protocol.BOOT,
+        metric=1024,
+        source_prefix=IPv6Network("fd00:b::/64"),
+        preference=Preference.HIGH,
+    )
+    discard = Route6(IPv6Network("fd00:3::1/128"), (), RouteType.UNREACHABLE, protocol=Protocol.STATIC, metric=1024)
+    default = Route6(IPv6Network("::/0"), hops, protocol=Protocol.BOOT, metric=1024)
+    assert {routed, discard, default} <= {*host.routes(Table.MAIN)}
+    assert host.routes(1000) == (to_source,)
+    assert host.routes(4711) == ()
+    assert host.default_routes() == (default,)
+    assert host.our_routes() == (routed,)
+    connected = [
+        route for route in host.routes(Table.MAIN) if route.is_connected and route.destination in SUBNETS6.values()
+    ]
+    assert {(route.destination, *route.devs) for route in connected} == {(SUBNETS6[dev], dev) for dev in SUBNETS6}
+    # Only plain entries are filtered out.
+    assert {*host.routes_except({"eth0"})} == {*host.routes()}
+    assert {*host.routes()} - {*host.routes_except({"eth0"}, sources=[OWN])} == {routed}
+    assert routed in host.routes_except({"eth0"}, sources=[OWN], inside=[(int(routed.destination[0]), 48)])
+    assert host.rules() == kernel_rules(Family.IPV6)
+
+
+def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> None:
+    run_ip6(*[f"route add fd00:1:{number:x}::/48 via fd00:a::1 dev eth0 proto 217" for number in range(900)])
+    run_ip6(*[f"route add fd00:2:{number:x}::/48 via fe80::{number:x} dev ib0" for number in range(1, 100)])
+    read = [route for route in host.routes(Table.MAIN) if route.protocol != Protocol.KERNEL]
+    shown = {each["dst"] for each in ip_json("-d", "route", "show") if each["protocol"] != "2"}
+    assert {str(route.destination) for route in read} == shown
+    assert len(read) == len(shown) == 999
+    assert len(host.our_routes()) == 900
+    inside = [(int(IPv6Address("fd00:1:10::")), 44)]
+    found = host.routes_except({"eth0"}, inside=inside)
+    assert sum(route.protocol == Protocol.HOSTROUTING for route in found) == 16
+
+
+def test_addresses_are_read_with_their_states(host: NetlinkBackend6) -> None:
+    Path("/proc/sys/net/ipv6/conf/ib0/accept_dad").write_text("1", encoding="ascii")
+    run_ip6(
+        "address add fd00:c::1/64 dev eth0 nodad preferred_lft 0",
+        "address add fd00:d::1 peer fd00:d::2/127 dev eth0 nodad noprefixroute metric 5",
+        "address add fd00:e::1/64 dev ib0",
+    )
+    found = {address.local: address for address in host.addresses()}
+    assert found[OWN] == Address6("eth0", OWN, 64)
+    deprecated, peer, tentative = (IPv6Address(f"fd00:{part}::1") for part in "cde")
+    assert found[deprecated] == Address6("eth0", deprecated, 64, is_deprecated=True)
+    far_end = IPv6Address("fd00:d::2")
+    assert found[peer] == Address6("eth0", peer, 127, far_end, metric=5, has_prefix_route=False)
+    assert found[tentative] == Address6("ib0", tentative, 64, is_tentative=True)
+    assert found[IPv6Address("::1")].scope == 254
+
+
+def random_host(seed: int) -> World6:
+    """Build a random host in a new namespace."""
+    on_linux()
+    drawn = world(seed)
+    make(drawn.steps)
+    return drawn
+
+
+def test_entries_that_share_a_nexthop_object_are_told_apart(host: NetlinkBackend6) -> None:
+    objects = (
+        "id 1 via fd00:a::1 dev eth0",
+        "id 2 via fd00:b::1 dev ib0",
+        "id 3 group 1,3/2",
+        "id 4 via fd00:a::1 dev eth0",
+    )
+    for words in objects:
+        subprocess.run(["ip", "nexthop", "add", *words.split()], check=True)
+    run_ip6(*[f"route add fd00:{number}::/32 nhid {number}" for number in (1, 3, 4)])
+    run_ip6("route add fd00::/16 nhid 1", "route add fd00:5::/32 via fd00:b::1 dev ib0")
+    addresses = [IPv6Address(f"fd00:{part:x}::{low:x}") for low in range(1, 30) for part in (1, 3, 4, 5, 6)]
+    # The kernel ignores this until a rule is added.
+    run_ip6("rule del pref 32766")
+    for asked in (addresses, addresses[::-1]):
+        for found in host.lookup(asked):
+            assert found.route is not None
+            part = int(found.address) >> 96 & 0xFFFF
+            expected = "fd00::/16" if part == 6 else f"fd00:{part:x}::/32"
+            assert str(found.route.destination) == expected
+            assert found.route.devs == {3: ("eth0", "ib0"), 5: ("ib0",)}.get(part, ("eth0",))
+
+
+def test_a_failed_lookup_is_repeated_from_an_address(host: NetlinkBackend6) -> None:
+    reached, lost = IPv6Address("fd00:1::1"), IPv6Address("fd00:2::1")
+    run_ip6(
+        "route add fd00:1::/48 from fd00:a::/64 via fd00:a::1 dev eth0",
+        "route add fd00:2::/48 from fd00:b::/64 via fd00:b::1 dev ib0",
+    )
+    assert [found.route for found in host.lookup([reached, lost])] == [None, None]
+    assert host.sources_of_unrouted([reached, lost]) == {reached: OWN}
+    assert NetlinkBackend().sources_of_unrouted([ip_address("10.9.9.9")]) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "route add fd00:1::/48 via fd00:a::1 dev eth0",
+        "rule add to fd00:1::/48 table 100",
+        "address add fd00:7::1/64 dev ib0 nodad",
+        "link set ib0 down",
+    ],
+)
+def test_changes_are_noticed(host: NetlinkBackend6, change: str) -> None:
+    host.wait_for_change(CancelScope())
+    with host.noticing_changes([(int(IPv6Address("fd00:9::")), 48)]) as may_have_changed:
+        assert not may_have_changed()
+        run_ip6(change)
+        assert may_have_changed()
+    host.wait_for_change(CancelScope(timeout=5))
+
+
+def test_forwarding_is_noticed(host: NetlinkBackend6) -> None:
+    set_forwarding(0)
+    with host.noticing_changes([]) as may_have_changed:
+        set_forwarding(1)
+        assert may_have_changed()
+
+
+def test_changes_of_ipv4_matter_only_to_a_wait(host: NetlinkBackend6) -> None:
+    """IPv4's default route shows the uplinks of IPv6."""
+    host.wait_for_change(CancelScope())
+    with host.noticing_changes([(0, 0)]) as may_have_changed:
+        subprocess.run(["ip", "route", "add", "10.9.0.0/16", "dev", "ib0"], check=True)
+        assert not may_have_changed()
+    host.wait_for_change(CancelScope(timeout=5))
+
+
+def test_routers_that_do_not_answer_are_silent_unless_the_host_forwards(host: NetlinkBackend6) -> None:
+    run_ip6("neigh add fd00:a::1 dev eth0 nud failed", "neigh add fd00:b::1 dev ib0 nud permanent lladdr 2:0:0:0:0:1")
+    set_forwarding(0)
+    assert host.silent_routers() == {("eth0", IPv6Address("fd00:a::1"))}
+    assert NetlinkBackend().silent_routers() == frozenset()
+    set_forwarding(1)
+    assert host.silent_routers() == frozenset()
+
+
+# --- snapshots -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(by_day(5, by_night=1000)))
+def test_a_snapshot_answers_like_its_host(seed: int) -> None:
+    drawn, host = random_host(seed), NetlinkBackend6()
+    taken = take_snapshot(NetlinkBackend(), host)
+    read = Snapshot.from_document(json.loads(taken.to_text()))
+    assert read == taken
+    recorded = SnapshotBackend6(read)
+    assert recorded.family is Family.IPV6
+    assert recorded.links() == host.links()
+    assert recorded.addresses() == host.addresses()
+    assert recorded.rules() == host.rules()
+    assert recorded.routes() == host.routes()
+    assert recorded.default_routes() == host.default_routes()
+    assert recorded.our_routes() == host.our_routes()
+    assert recorded.silent_routers() == host.silent_routers()
+    devs, inside = {"eth0"}, [(int(IPv6Address("fd00:1::")), 48)]
+    assert recorded.routes_except(devs, inside=inside) == host.routes_except(devs, inside=inside)
+    addresses = drawn.addresses()
+    for source in (None, *(address.local for address in host.addresses()[:3])):
+        for is_tcp in (False, True):
+            try:
+                found = host.lookup(addresses, source=source, is_tcp=is_tcp)
+            except RouteError:  # a rule selects by source port
+                continue
+            assert recorded.lookup(addresses, source=source, is_tcp=is_tcp) == found, (source, is_tcp, drawn.steps)
+            if source is None and not is_tcp and not drawn.has_odd_sources:
+                assert_sources_agree(host, recorded, found)
+
+
+def assert_sources_agree(host: NetlinkBackend6, recorded: SnapshotBackend6, found: Sequence[Lookup]) -> None:
+    """Compare the kernel's source addresses with those of the snapshot and of connected sockets."""
+    failed = [lookup.address for lookup in found if lookup.route is None]
+    assert recorded.sources_of_unrouted(failed) == host.sources_of_unrouted(failed)
+    for address, route, _ in found:
+        if route is None:
+            continue
+        sources = host.sources({route: [address]})[route]
+        if len(route.hops) < 2:
+            assert recorded.sources({route: [address]})[route] == sources, (address, route)
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as datagrams:
+            try:
+                datagrams.connect((str(address), 9))
+            except OSError:
+                continue
+            assert ip_address(datagrams.getsockname()[0]) in sources
+
+
+@pytest.mark.parametrize("seed", range(by_day(1, by_night=8)))
+def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
+    random_host(seed)
+    host = NetlinkBackend6()
+    run_ip6("address add fd00:c::1/64 dev eth0 nodad preferred_lft 0", "route add fd00:9::/64 dev eth0 expires 1")
+    time.sleep(1.2)  # until the route expires
+    recorded = SnapshotBackend6(recorded_by(BY_HAND.replace("only=-4", "only=")))
+    assert recorded.routes() == host.routes()
+    assert recorded.rules() == host.rules()
+    assert recorded.addresses() == host.addresses()
+    (expired,) = (each for each in host.routes(Table.MAIN) if each.destination == IPv6Network("fd00:9::/64"))
+    assert isinstance(expired, Route6)
+    assert (expired.is_expired, expired.is_dead, expired.devs) == (True, True, ())
+    assert recorded.silent_routers() == host.silent_routers()
+
+
+def test_a_host_without_ipv6_routes_is_recorded_as_before(kernel: NamespaceKernel) -> None:
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "10.1.0.4/24")
+    taken = take_snapshot(kernel, NetlinkBackend6())
+    assert taken.ipv6 is None
+    without = take_snapshot(kernel)
+    assert taken.to_document() | {"time": ""} == without.to_document() | {"time": ""}
+    assert not {key for key in taken.to_document() if key.endswith("6")}
+    with pytest.raises(RouteError, match="can't check IPv6: the snapshot holds no IPv6 routes"):
+        SnapshotBackend6(taken)
+
+
+@pytest.mark.parametrize("missing", ["rules6", "routes6"])
+def test_a_snapshot_of_half_of_ipv6_is_refused(missing: str) -> None:
+    document: dict[str, list[Any]] = {
+        key: [] for key in ("links", "addresses", "rules", "routes", "rules6", "routes6") if key != missing
+    }
+    with pytest.raises(ConfigError, match=f"{missing}: is missing"):
+        Snapshot.from_document(document)
+
+
+# --- hosts that expect no IPv6 --------------------------------------------------------------------------------------
+
+
+def test_a_check_of_ipv4_asks_nothing_about_ipv6(node: NamespaceKernel, tmp_path: Path) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace isn't installed")
+    build_node6("eth6", "ib6")
+    log = tmp_path / "calls"
+    traced = ["strace", "-f", "-s", "65536", "-o", str(log), "-e", "trace=socket,bind,sendto,sendmsg,openat"]
+    done = subprocess.run(
+        [*traced, sys.executable, "-m", "hostrouting", "check", "--cidr", "10.96.0.0/12"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    calls = log.read_text(encoding="utf-8")
+    assert "AF_INET," in calls  # strace decodes requests
+    assert "AF_INET6" not in calls
+    assert "/net/ipv6" not in calls
+    groups = {int(number, 16) for number in re.findall(r"nl_groups=(?:0x)?([0-9a-f]+)", calls)}
+    assert len(groups) > 1
+    assert not any(number & 0x1040500 for number in groups)  # RTMGRP_IPV6_*

@@ -1,0 +1,101 @@
+"""Build snapshots of dual-stack hosts from lines in ip-route(8) and ip-address(8) syntax."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hostrouting.kernel.rules import KERNEL_RULES, kernel_rules
+from hostrouting.kernel.snapshot import Ipv6State, Snapshot
+from hostrouting.model.family import Family
+from hostrouting.model.links import Address, Address6, Hardware, Link
+from hostrouting.model.routes import (
+    DEFAULT_DESTINATION,
+    NextHop,
+    Preference,
+    Protocol,
+    Route,
+    Route6,
+    RouteType,
+    Scope,
+    Table,
+)
+from hostrouting.model.rules import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEVS = ("eth0", "rail0", "rail1", "cali0")
+DEFAULT = "default via fe80::1 dev eth0 proto ra metric 1024"
+RIVAL = "default via fe80::2 dev rail0 proto ra metric 1024"
+
+
+def entry(line: str) -> Route6:
+    """Parse a line of ``ip -6 route show`` output. The metric defaults to 1024."""
+    words, hops, fields = line.split(), list[NextHop](), dict[str, str]()
+    kind = RouteType[words.pop(0).upper()] if words[0].upper() in RouteType.__members__ else RouteType.UNICAST
+    destination = IPv6Network("::/0" if words[0] == "default" else words[0])
+    for word, value in pairwise(words[1:]):
+        if word == "via":
+            hops.append(NextHop(None, IPv6Address(value)))
+        elif word == "dev":
+            hops = hops if hops and hops[-1].dev is None else [*hops, NextHop()]
+            hops[-1] = attrs.evolve(hops[-1], dev=value)
+        else:
+            fields[word] = value
+    protocol, table = fields.get("proto", "static").upper(), fields.get("table", "main").upper()
+    return Route6(
+        destination,
+        tuple(sorted(hops, key=lambda hop: hop.dev or "")),
+        kind,
+        table=Table[table] if table in Table.__members__ else int(table),
+        protocol=Protocol[protocol] if protocol in Protocol.__members__ else int(protocol),
+        metric=int(fields.get("metric", 1024)),
+        source_prefix=IPv6Network(fields["from"]) if "from" in fields else None,
+        preference=Preference[fields.get("pref", "medium").upper()],
+        is_expired="expires 0sec" in line,
+    )
+
+
+def routes_of(address: Address6) -> list[Route6]:
+    """Return the routes that the kernel creates for an address."""
+    local = f"local {address.local} dev {address.dev} table local proto kernel metric 0"
+    return [entry(local), entry(f"{address.network} dev {address.dev} proto kernel metric 256")]
+
+
+def host(
+    *lines: str,
+    addresses: Sequence[str] = (),
+    rules: Sequence[Rule] = (),
+    ipv4_default: str | None = "eth0",
+    silent: Sequence[tuple[str, str]] = (),
+) -> Snapshot:
+    """Return a snapshot of a host with the interfaces in ``DEVS``.
+
+    Args:
+        lines: the IPv6 routes, except those that the kernel creates for addresses.
+        addresses: the IPv6 addresses, such as ``fd00:1::4/64 dev rail0``.
+        rules: additional IPv6 policy rules.
+        ipv4_default: the interface used by the IPv4 default route, or None to omit the route.
+        silent: unreachable routers, as pairs of interface and address.
+    """
+    links = [Link(1, "lo", hardware=Hardware.LOOPBACK), *(Link(index, dev) for index, dev in enumerate(DEVS, 2))]
+    own4 = [Address(dev, IPv4Address(f"10.{index}.0.4"), 24) for index, dev in enumerate(DEVS[:2], 1)]
+    routes4 = [Route(each.network, (NextHop(each.dev),), protocol=Protocol.KERNEL, scope=Scope.LINK) for each in own4]
+    if ipv4_default is not None:
+        gateway = NextHop(ipv4_default, IPv4Address("10.1.0.1" if ipv4_default == "eth0" else "10.2.0.1"))
+        routes4.append(Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP))
+    own = []
+    for line in addresses:
+        interface, _, dev, *_ = line.split()
+        found = IPv6Interface(interface)
+        own.append(Address6(dev, found.ip, found.network.prefixlen))
+    routes = [*map(entry, lines), *(route for address in own for route in routes_of(address))]
+    local, *others = kernel_rules(Family.IPV6)
+    routers = frozenset((dev, IPv6Address(gateway)) for dev, gateway in silent)
+    ordered = (local, *sorted(rules, key=lambda rule: rule.preference), *others)
+    ipv6 = Ipv6State(tuple(own), ordered, tuple(routes), routers)
+    return Snapshot(tuple(links), tuple(own4), KERNEL_RULES, tuple(routes4), host="node-6", is_merged=True, ipv6=ipv6)

@@ -1,0 +1,57 @@
+"""Read directory trees, and restore them to an earlier state."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+Entry = tuple[str, int, bytes]
+"""The type, the permission bits, and the file content or symlink target."""
+
+
+def read_trees(*roots: Path, leaving_out: Collection[Path] = ()) -> dict[str, Entry]:
+    """Return all entries in some directory trees by their paths, parents first."""
+    found: dict[str, Entry] = {}
+    for root in filter(Path.is_dir, roots):
+        found[str(root)] = _read(root)
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if Path(folder, name) not in leaving_out]
+            paths = [Path(folder, name) for name in (*folders, *names)]
+            found |= {str(path): _read(path) for path in paths if path not in leaving_out}
+    return found
+
+
+def restore_trees(wanted: Mapping[str, Entry], there: dict[str, Entry]) -> None:
+    """Replace the existing entries with the wanted ones."""
+    for name in reversed(there):
+        if there[name] != wanted.get(name):
+            if there[name][0] != "folder":
+                Path(name).unlink()
+            elif name not in wanted:
+                Path(name).rmdir()
+    for name, (kind, mode, content) in wanted.items():
+        path = Path(name)
+        if there.get(name) == (kind, mode, content):
+            continue
+        if kind == "link":
+            path.symlink_to(os.fsdecode(content))
+            continue
+        if kind == "folder":
+            path.mkdir(exist_ok=True)
+        else:
+            path.write_bytes(content)
+        path.chmod(mode)
+
+
+def _read(path: Path) -> Entry:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return "link", 0, os.fsencode(path.readlink())
+    if stat.S_ISDIR(mode):
+        return "folder", stat.S_IMODE(mode), b""
+    return "file", stat.S_IMODE(mode), path.read_bytes()
