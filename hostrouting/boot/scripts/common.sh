@@ -1,5 +1,5 @@
 # --- what the scripts at boot share ---------------------------------------------------------------------------------
-# shellcheck shell=bash disable=SC2034,SC2329 # each uses some of it
+# shellcheck shell=bash disable=SC2034,SC2329,SC2006 # each uses some of it; for backquotes, see static-routes.sh
 # They need bash, coreutils, util-linux, iproute2 5.15, and any POSIX awk. Each stands in one group, since bash runs none of
 # a group that is cut off.
 
@@ -40,16 +40,18 @@ look_at_time() {
   NOW=$((10#${up/./}))
 }
 
+ask_kernel() {
+  [ $# -eq 1 ] || exec > >("$2")
+  exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$ERRORS.listing"
+}
+
 # list COMMANDS [READER]: sets LISTED to all that the kernel answers, a line each and with numbers for names (an rt_protos
 # file may give 217 any name), or to what a reader prints of that: bash takes seconds for a million lines. Or fails and sets
 # MESSAGE; what the reader has printed then counts for nothing.
 list() {
   local left status error=''
   for ((left = ATTEMPTS; left; left--)); do
-    LISTED=$(
-      [ $# -eq 1 ] || exec > >("$2")
-      exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$ERRORS.listing"
-    )
+    LISTED=`ask_kernel "$@"`
     status=$?
     read -r -d '' error <"$ERRORS.listing"
     [[ $error != *'Dump was interrupted'* ]] || continue
@@ -77,8 +79,9 @@ take_lock() {
 nap() {
   local limit=1
   if [ -z "$MONITOR" ]; then
-    exec 8< <(exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-)
+    coproc NEWS { exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-; }
     MONITOR=$!
+    exec 8<&"${NEWS[0]:-0}" # unset once ip has ended
     # It would live on in the control group of the machine.
     trap 'kill "$MONITOR" 2>/dev/null' EXIT
     # It says nothing when it begins to listen; what happened until then is seen by looking again soon.

@@ -1,4 +1,5 @@
 #!/bin/bash -p
+# shellcheck disable=SC2006 # bash 5.2 parses $(...) and <(...) anew when it runs them, and loses a signal trapped meanwhile
 {
 # Gives the kernel the static routes below, all of them or none. Rendered by hostrouting: edits are lost.
 #
@@ -31,8 +32,8 @@ ROUTES
 
 # Whether a trial is over though it stands, and no process is about to confirm it: a new userspace has no timer for it.
 is_overdue() {
-  local text
-  { [ -e "$TRIAL" ] && text=$(<"$TRIAL"); } 2>/dev/null || return
+  local text=''
+  { read -r -d '' text <"$TRIAL" || [ -n "$text" ]; } 2>/dev/null || return
   look_at_time
   [[ ! -e $CONFIRMED && $text =~ \"uptime\":\ ([0-9]{1,12}) ]] && [ "$NOW" -gt "${BASH_REMATCH[1]}00" ]
 }
@@ -75,7 +76,7 @@ attempt() {
 carry_out() {
   local answer
   LISTED=${LISTINGS[FAMILY]}
-  answer=$(think "$1")
+  answer=`think "$1"`
   case $answer in
     done*)
       DONE+=${answer#done}
@@ -104,7 +105,7 @@ carry_out() {
 put_back() {
   for FAMILY in $BEGUN; do
     LISTED=${LISTINGS[FAMILY]}
-    LEFT=$(think undo) || LEFT='not all could be put back: awk ended without an answer'
+    LEFT=`think undo` || LEFT='not all could be put back: awk ended without an answer'
     MESSAGE+=${LEFT:+; $LEFT}
   done
 }
