@@ -160,13 +160,18 @@ def fill(asset: str, *, room: str = ROOM, **values: str) -> str:
     def value(match: re.Match[str]) -> str:
         line, word = match.groups()
         name = line or word
-        found = filled(_read(ROOM, _SHARED[name])) if name in _SHARED else values[name]
+        found = filled(_without_comments(_read(ROOM, _SHARED[name]))) if name in _SHARED else values[name]
         return f"{found}\n" if line and found else found
 
     def filled(text: str) -> str:
         return re.sub(r"^@([A-Z_]+)@\n|@([A-Z_]+)@", value, text, flags=re.MULTILINE)
 
     return filled(_read(room, asset)) + "\n"
+
+
+def _without_comments(text: str) -> str:
+    """Drop comment lines, because cloud providers limit the size of an Ignition document."""
+    return re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
 
 
 def _read(room: str, asset: str) -> str:

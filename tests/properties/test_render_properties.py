@@ -178,7 +178,8 @@ def test_filled_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
     scripts["trial.sh"] = render_trial([], tuple(Family), "2026-11-21T12:00:00Z")
     for name, text in scripts.items():
         (tmp_path / name).write_text(text)
-    shared = "--exclude=SC2034,SC2329"  # a script doesn't use all of the shared code
+    # A script doesn't use all of the shared code. For backquotes (SC2006), see static-routes.sh.
+    shared = "--exclude=SC2034,SC2329,SC2006"
     done = subprocess.run([program, shared, *scripts], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 

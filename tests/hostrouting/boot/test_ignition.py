@@ -52,7 +52,7 @@ def test_the_reference_validator_accepts_it(tmp_path: Path) -> None:
 
 
 def test_it_fits_into_azures_custom_data() -> None:
-    routes = [f"172.16.{number}.0/24" for number in range(64)]
+    routes = [f"172.{number // 256}.{number % 256}.0/24" for number in range(1000)]
     document = ignition(config(*routes))
     assert len(json.dumps(document)) < 65536
 
