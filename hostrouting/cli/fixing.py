@@ -95,7 +95,7 @@ def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> C
         if not isinstance(document, dict):
             raise ConfigError([(str(path), "is not a JSON object")])
         if doubled := [key for key in sections if key in getattr(document, "duplicates", ())]:
-            raise ConfigError([(str(path), f"has {', '.join(doubled)} twice: which one counts?")])
+            raise ConfigError([(str(path), f"contains {', '.join(doubled)} twice; remove one of them")])
         new = [key for key in sections if _sorted(document.get(key)) != _sorted(sections[key])]
         for key in new:
             text = _with_value(text, key, sections[key])

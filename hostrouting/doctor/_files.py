@@ -46,10 +46,10 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if examined.given is not None:
         wanted = wanted_manifest(manifest, Wanted.of(examined.given, layout), layout).parts
     if not manifest.parts:
-        what, hint = "installed", apply
+        also, hint = "", apply
         if not wanted and examined.given is not None:
-            what, hint = "asked for, and nothing installed", f"name routes and CIDRs in CONFIG; {apply}"
-        yield DoctorFinding("not-installed", subject, f"nothing is {what}: no node is held back", hint)
+            also, hint = ", and CONFIG enables nothing", f"name routes and CIDRs in CONFIG; {apply}"
+        yield DoctorFinding("not-installed", subject, f"nothing is installed{also}: no node is held back", hint)
         return
     differing = [name for name in sorted({*wanted, *manifest.parts}) if wanted.get(name) != manifest.parts.get(name)]
     if wanted and examined.config.consumer != manifest.consumer:

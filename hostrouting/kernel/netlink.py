@@ -226,8 +226,8 @@ class NetlinkBackend(Ipv4Lookups):
                 without = self._answers(talk, addresses, look_up((None, port)))
                 for lookup, other in zip(found, without, strict=True):
                     if lookup != other:
-                        reason = "a policy rule selects by source port, and TCP is looked up before it has one"
-                        raise RouteError(f"can't tell where TCP to {lookup.address} leaves: {reason}")
+                        reason = "a policy rule matches source ports, and TCP's first lookup has none"
+                        raise RouteError(f"can't determine how TCP to {lookup.address} is routed: {reason}")
             return found
 
         return self._read("look up routes", ask)

@@ -316,8 +316,8 @@ def refuse_datagrams(lookups: Sequence[Lookup]) -> None:
     """
     for found in lookups:
         if found.route is not None:
-            reason = "datagrams don't fail there, and no other socket shows from which source TCP asks again"
-            raise RouteError(f"can't tell where TCP to {found.address} leaves: {reason}")
+            reason = "a UDP lookup succeeds, so no socket shows the source of TCP's second lookup"
+            raise RouteError(f"can't determine how TCP to {found.address} is routed: {reason}")
 
 
 class Ipv4Lookups:

@@ -282,8 +282,8 @@ class Fixes:
             if hop.onlink or self._fib.finds_gateway(gateway, dev):
                 continue
             return (
-                f"the kernel would refuse entries via {gateway}: by its rules it finds no route to it on {dev}; change"
-                " them"
+                f"the kernel would refuse entries via {gateway}: under the policy rules, it isn't reachable on {dev};"
+                " change the rules"
             )
         return ""
 

@@ -416,7 +416,7 @@ BY_HAND = {
     """,
     "a rule discards the gateway": """
         route add 10.9.0.0/16 dev ib0 proto static
-        rule add 10 to 10.1.0.0/24 prohibit -> via 10.1.0.1: by its rules
+        rule add 10 to 10.1.0.0/24 prohibit -> via 10.1.0.1: under the policy rules
     """,
     "a throw route for one address": "route add throw 10.9.0.7 proto static -> throw 10.9.0.7 proto static",
 }

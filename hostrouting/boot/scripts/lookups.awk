@@ -254,7 +254,7 @@ function add_unrouted(    i, file, line, word, source_to) {
   for (i = 1; i <= questions; i++)
     if (i in failed) {
       if (!(first_at[place_of[i]] in failed))
-        problem = "can\047t tell where TCP to " address_at[place_of[i]] " leaves: datagrams don\047t fail there, and no other socket shows from which source TCP asks again"
+        undetermined(i, "a UDP lookup succeeds, so no socket shows the source of TCP\047s second lookup")
       print place_of[i], address_at[place_of[i]], toupper(swapped(substr(number(address_at[place_of[i]]), 2))) >file
     }
   close(file)
@@ -319,6 +319,11 @@ function add_connections(    i, k, list, count, n, from, sources_asked, asked_by
   }
 }
 
+function undetermined(i, reason) {
+  if (problem == "")
+    problem = "can\047t determine how TCP to " address_at[place_of[i]] " is routed: " reason
+}
+
 # Asks all questions at once. The kernel announces a change before it releases its lock. Lookups don't take this lock,
 # but the last line does. So all changes that the answers reflect have been announced by then.
 function ask(    i, given) {
@@ -332,7 +337,7 @@ function ask(    i, given) {
       text_of[i] = i in turn_text ? turn_text[i] : answer[given + 1]
     given += !(i in failed)
     if (i in without_port && without_port[i] != (i in failed ? failed[i] : essence(text_of[i])))
-      problem = "a policy rule selects by source port, and TCP is looked up before it has one"
+      undetermined(i, "a policy rule matches source ports, and TCP\047s first lookup has none")
   }
   if (was_interrupted || answers != given + !((questions + 1) in failed))
     problem = "again"

@@ -125,7 +125,7 @@ function one_of(devs, gateway,    list, count, i, reaching) {
     devs = reaching
   if (!gsub("/", " and ", devs))
     return devs
-  fail("refused", "the default route leaves by " devs "; name the one meant as dev")
+  fail("refused", "the default route leaves by " devs "; set dev to one of them")
   return ""
 }
 

@@ -637,7 +637,7 @@ def test_without_config_and_installation_no_gate_holds(bare: Host) -> None:
     assert report.is_broken
     (finding,) = report.findings
     assert finding.kind == "not-installed"
-    assert finding.message == "nothing is asked for, and nothing installed: no node is held back"
+    assert finding.message == "nothing is installed, and CONFIG enables nothing: no node is held back"
 
 
 def test_a_running_trial_is_reported_without_an_installation_too(bare: Host) -> None:

@@ -99,7 +99,7 @@ def test_a_gateway_selects_the_hop_of_a_multipath_default() -> None:
     both = default(BY_ETH0, BY_ETH1)
     (route,), _ = resolution_of(StaticRoute(TO, "10.2.0.7"), both)
     assert route.devs == ("eth1",)
-    with pytest.raises(RouteError, match="eth0 and eth1; name the one meant as dev"):
+    with pytest.raises(RouteError, match="eth0 and eth1; set dev to one of them"):
         resolution_of(StaticRoute(TO, "onlink"), both)
 
 
