@@ -216,7 +216,6 @@ function contested(    i, best, count, others, text, is_ipv6) {
 
 # The type of what discards; 0: nothing matches.
 function discards_by(text) {
-  sub(/^RTNETLINK answers: /, "", text)
   if (text !~ /^(Invalid argument|No route to host|Host is unreachable|Permission denied|Network( is)? unreachable)$/)
     problem = "can\047t look up routes: " text
   return text ~ /^I/ ? 6 : text ~ /^(No|H)/ ? 7 : text ~ /^P/ ? 8 : 0

@@ -1,31 +1,50 @@
 # Adds new hops before it removes old ones. Only a hop whose source, MTU or weight changes is missing for a moment.
-function exchange(old, new,    h, count, had, wanted, text, rest) {
-  rest = src_of[old] "," mtu_of[old] != src_of[new] "," mtu_of[new]
+function exchange(old, new,    h, had, wanted) {
   for (h = hops_of(old); h >= 1; h--)
-    had[way(h)] = 1
-  count = hops_of(new)
-  for (h = 1; h <= count; h++) {
-    wanted[way(h)] = hop[h]
-    text[way(h)] = single(looked_at, h)
+    had[way(h)] = single(looked_at, h)
+  hops_of(new)
+  for (h = 1; h <= hops; h++) {
+    wanted[way(h)] = single(looked_at, h)
     if (!(way(h) in had))
-      change(3, text[way(h)], "del " looked_at exact(h) identity())
+      change(3, wanted[way(h)], deletion(looked_at, h))
   }
   for (h = hops_of(old); h >= 1; h--)
     if (!(way(h) in wanted))
-      remove_hop(3, looked_at, h)
+      change(3, deletion(looked_at, h), had[way(h)])
   for (h = hops; h >= 1; h--)
-    if (way(h) in wanted && (rest || wanted[way(h)] != hop[h])) {
-      remove_hop(3, looked_at, h)
-      change(3, text[way(h)], "del " looked_at exact(h) identity())
+    if (way(h) in wanted && wanted[way(h)] != had[way(h)]) {
+      change(3, deletion(looked_at, h), had[way(h)])
+      change(3, wanted[way(h)], deletion(looked_at, h))
     }
 }
 
-function remove_hop(step, prefix, h) {
-  change(step, "del " prefix exact(h) identity(), single(prefix, h))
+# Deleting or replacing a whole IPv6 route would also remove other programs' hops. Other programs' hops come last, so
+# try those first.
+function remove(step, prefix, some,    h) {
+  if (family == 4)
+    change(step, "del " command(prefix, some), "add " command(prefix, some))
+  else
+    for (h = hops_of(some); h >= 1; h--)
+      change(step, deletion(prefix, h), single(prefix, h))
 }
 
 # Returns the command that adds hop h of the class that take_apart() last parsed.
 function single(prefix, h,    text) {
   text = identity() (field["src"] == "" ? "" : " src " field["src"]) (field["mtu"] == "" ? "" : " mtu " field["mtu"])
   return "append " prefix (weight[h] == "" ? way(h) onlink[h] text : text " nexthop" hop[h])
+}
+
+# Returns the command that deletes this hop. With a gateway ("::" if there is none), the kernel deletes a single hop,
+# and only ours (ip6_route_del).
+function deletion(prefix, h) {
+  return "del " prefix exact(h) identity()
+}
+
+function exact(h) {
+  return " via " (via[h] == "" ? "::" : via[h]) (dev[h] == "" ? "" : " dev " dev[h])
+}
+
+# Returns the words that distinguish a route from others with its prefix.
+function identity() {
+  return " proto " field["proto"] " metric " field["metric"] (field["from"] == "" ? "" : " from " field["from"])
 }

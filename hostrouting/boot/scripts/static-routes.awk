@@ -8,8 +8,7 @@ $0 == "==kernel" && family == 6 && uplink_pattern == "" {
 # DESTINATION GATEWAY DEV METRIC: a wanted route. A "*" is inherited from the default route.
 section == "config" && !index($1, ":") == (family == 4) {
   wanted++
-  wanted_to[wanted] = shown_to[wanted] = $1
-  sub("/" BITS "$", "", shown_to[wanted])
+  wanted_to[wanted] = $1
   wanted_gateway[wanted] = $2
   wanted_dev[wanted] = $3
   wanted_metric[wanted] = $4
@@ -76,7 +75,8 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu
     return in_order(named_hop(gateway, name), "", rank, "")
   best = default_on(name)
   if (best == "") {
-    fail("lacking", "the default route" (name == "*" ? on_uplinks() : " on " name))
+    name = name == "*" ? uplink_words : name
+    fail("lacking", "the default route" (name == "" ? "" : " on " name))
     return ""
   }
   take_apart(1, best)
@@ -93,10 +93,6 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, mtu
     return count == 1 ? in_order(head, source, rank, onlink_by[head] mtu) : in_order("", source, rank, mtu legs)
   head = named_hop(gateway, name == "*" ? one_of(uplinks_of(best), gateway) : name)
   return in_order(head, source, rank, onlink_by[head] mtu)
-}
-
-function on_uplinks() {
-  return uplink_words == "" ? "" : " on " uplink_words
 }
 
 function in_order(head, source, rank, tail) {
@@ -177,20 +173,19 @@ function make_plan(    i, id, words_of, carrier) {
     plan_one(i)
   for (i = 1; i <= our_count; i++)
     if (is_apart(our_class[i]) || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
-      remove(our_to[i], our_class[i])
+      remove(5 + is_near(our_class[i]), our_to[i], our_class[i])
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
 }
 
-function plan_one(i,    id, text, old) {
+function plan_one(i,    id, old) {
   looked_at = wanted_to[i]
   id = looked_at " " wanted_metric[i]
   is_wanted[id] = 1
   cover(looked_at, in_main)
   class = wanted_class[i]
-  text = shown_to[i] class
-  answer_of[i] = text " "
+  carried_by[i] = class
   old = id in there ? there[id] : ""
   if (looked_at in is_connected)
     fail("refused", "it is a connected network, which another route would cut off; name its halves instead")
@@ -199,9 +194,9 @@ function plan_one(i,    id, text, old) {
   else if (proto_of[old] != 217 && (ways_of[old] != ways_of[class] || old ~ / expires /))
     fail("refused", "another program\047s route has its destination and metric:" old)
   else if (proto_of[old] != 217 || is_same(old, class))
-    answer_of[i] = shown_to[i] old
+    carried_by[i] = old
   else if (family == 4)
-    change(3 + is_near(class), "replace " text, "replace " command(looked_at, old))
+    change(3 + is_near(class), "replace " looked_at class, "replace " command(looked_at, old))
   else
     exchange(old, class)
   if (old == "" || proto_of[old] == 217)
@@ -218,20 +213,15 @@ function change(step, words, words_back) {
   undone[step, lines[step]] = "route " words_back
 }
 
-function add(some,    text) {
-  text = command(looked_at, some)
-  change(2 - is_near(some), "add " text, deletion(looked_at, some))
-}
-
-# Deleting or replacing a whole IPv6 route would also remove other programs' hops. With a gateway ("::" if there is
-# none), the kernel deletes a single hop, and only ours (ip6_route_del). Other programs' hops come last, so try those
-# first.
-function remove(prefix, some,    h) {
-  if (family == 4)
-    change(5 + is_near(some), "del " command(prefix, some), "add " command(prefix, some))
-  else
-    for (h = hops_of(some); h >= 1; h--)
-      remove_hop(5 + is_near(some), prefix, h)
+function add(some,    h, back) {
+  back = command(looked_at, some)
+  if (family == 6) {
+    hops_of(some)
+    back = looked_at identity()
+    for (h = 1; h <= hops; h++)
+      back = back " nexthop" exact(h)
+  }
+  change(2 - is_near(some), "add " command(looked_at, some), "del " back)
 }
 
 @HOPS_AWK@
@@ -280,7 +270,7 @@ function commit(    i, firm, why) {
 }
 
 # Has ip run some commands and answer questions. Sets reached to the number of commands that may have succeeded.
-function why_not(from, until, asked, options,    i, count, list) {
+function why_not(from, until, asked, options,    i, count, list, is_gone) {
   count = until - from + 1
   for (i = 1; i <= count; i++)
     list[i] = commands[from + i - 1]
@@ -288,23 +278,19 @@ function why_not(from, until, asked, options,    i, count, list) {
     list[count + i] = question[i]
   run(list, count + asked, options)
   reached = has_run ? until : from - 1
-  if (status == 0)
-    return ""
-  for (i = 1; i <= count + asked && status != 0; i++)
+  for (i = 1; i <= count + asked; i++)
     if (i in failed) {
-      sub(/^(RTNETLINK answers|Error): /, "", failed[i])
       if (i > count)
-        return substr(right_answer[i - count], 1, index(right_answer[i - count], " ") - 1) " doesn\047t win: packets to it go nowhere (" failed[i] ")"
-      if (options == "") {
+        return asked_for[i - count] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
+      if (options == "")
         reached = from + i - 2
-        return "can\047t install the static routes: ip " list[i] ": " failed[i]
+      else if (failed[i] == "No such process") {
+        is_gone = 1
+        continue
       }
-      if (failed[i] != "No such process")
-        return "can\047t install the static routes: ip " list[i] ": " failed[i]
-      complaint = status = 0
+      return "can\047t install the static routes: ip " list[i] ": " failed[i]
     }
-  sub(/^(RTNETLINK answers|Error): /, "", complaint)
-  return status == 0 ? "" : "can\047t install the static routes: " (complaint == "" ? "ip was ended" : complaint)
+  return status == 0 || is_gone ? "" : "can\047t install the static routes: " (complaint == "" ? "ip was ended" : complaint)
 }
 
 # Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
@@ -318,7 +304,7 @@ function put_back(count,    i, list, known, left) {
   for (i = 1; i <= count && left == ""; i++)
     if (i in failed) {
       known++
-      if (failed[i] !~ /: (No such process|File exists)$/)
+      if (failed[i] !~ /(No such process|File exists)$/)
         left = failed[i]
     }
   if (status != 0 && !known)
@@ -357,26 +343,25 @@ function plan_proof(i,    address) {
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
     question[++questions] = "route get fibmatch " address " uid 0" (family == 4 ? "" : " ipproto udp")
-    right_answer[questions] = answer_of[i]
+    asked_for[questions] = looked_at
+    right_answer[questions] = outcome(looked_at, carried_by[i])
   }
   else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -" family " route show root " looked_at)
 }
 
-# Returns which route doesn't win, and what does, or "". Most answers match word for word, so compare those first.
-function find_loser(    i, right) {
-  for (i = 1; i <= questions && i <= answers; i++)
-    if (answer[i] != right_answer[i]) {
-      right = outcome(right_answer[i])
-      if (outcome(answer[i]) != right)
-        return substr(right, 1, index(right, " ") - 1) " doesn\047t win: packets to it go by " answer[i]
-    }
+# Returns which route doesn't win, and what does, or "".
+function find_loser(    i) {
+  for (i = 1; i <= questions && i <= answers; i++) {
+    parse(answer[i])
+    if (outcome(to, class) != right_answer[i])
+      return asked_for[i] " doesn\047t win: packets to it go by " answer[i]
+  }
   return answers == questions ? "" : "ip gave " answers " answers to " questions + 0 " questions"
 }
 
-function outcome(line) {
-  parse(line)
-  return to " " metric_of[class] " " table_of[class] " " ways_of[class]
+function outcome(prefix, some) {
+  return prefix " " metric_of[some] " " table_of[some] " " ways_of[some]
 }
 
 END {

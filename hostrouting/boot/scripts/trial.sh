@@ -48,17 +48,14 @@ function change(step, words, words_back) {
 }
 
 # In IPv4, a route that differs is deleted and added: replace would overwrite another program's route that took its place.
-function put_back(some, present,    h) {
-  if (family == 4 && command(looked_at, present) != command(looked_at, some)) {
+function put_back(some, present) {
+  if (family == 6)
+    exchange(present, some)
+  else if (command(looked_at, present) != command(looked_at, some)) {
     if (present != "")
-      change(0, "del " command(looked_at, present))
+      remove(0, looked_at, present)
     change(0, "add " command(looked_at, some))
   }
-  else if (family == 6 && present != "")
-    exchange(present, some)
-  else if (family == 6)
-    for (h = 1; h <= hops_of(some); h++)
-      change(0, single(looked_at, h))
 }
 
 END {
@@ -67,11 +64,8 @@ END {
     put_back(before[saved[i]], saved[i] in now ? now[saved[i]] : "")
   }
   for (i = 1; i <= theres; i++)
-    if (!(there[i] in before) && family == 4)
-      change(0, "del " command(there_to[i], now[there[i]]))
-    else if (!(there[i] in before))
-      for (h = hops_of(now[there[i]]); h >= 1; h--)
-        remove_hop(0, there_to[i], h)
+    if (!(there[i] in before))
+      remove(0, there_to[i], now[there[i]])
   if (changes)
     run(commands, changes, "-force")
   if (changes && !has_run)
@@ -79,7 +73,7 @@ END {
   print "done"
   for (i = 1; i <= changes; i++)
     # A hop that is gone, or is another program's, needs no deletion, and one that is there no addition.
-    print "ip " commands[i] (i in failed && !(family == 6 && failed[i] ~ /: (No such process|File exists)$/) ? ": failed: " failed[i] : "")
+    print "ip " commands[i] (i in failed && !(family == 6 && failed[i] ~ /(No such process|File exists)$/) ? ": failed: " failed[i] : "")
 }
 AWK
 ==saved
