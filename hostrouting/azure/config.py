@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.config.documents import read_config
 from hostrouting.config.routing import SECTION as HOST_ROUTING
-from hostrouting.config.routing import Config, read_config, seconds
+from hostrouting.config.routing import Config
 from hostrouting.config.schema import Section, checked_at_once, each, read, read_section
-from hostrouting.config.values import parse_boolean, parse_consumer, parse_word
+from hostrouting.config.values import parse_boolean, parse_consumer, parse_seconds, parse_word
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
@@ -114,7 +115,7 @@ class StaleAzureVnet(Section):
     keep: tuple[IpAddress, ...] = attrs.field(default=(), converter=_addresses)
     bridge: str = attrs.field(default="azure0", converter=parse_device)
     uplink: str = attrs.field(default="eth0", converter=parse_device)
-    lock_wait_seconds: int = attrs.field(default=5, converter=seconds)
+    lock_wait_seconds: int = attrs.field(default=5, converter=parse_seconds)
 
 
 @attrs.frozen(field_transformer=checked_at_once)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hostrouting.boot import files
-from hostrouting.config.documents import parse_document
-from hostrouting.config.routing import CONFIG_BYTES_MAX, SECTION, StaticRoute
+from hostrouting.config.documents import CONFIG_BYTES_MAX, parse_document
+from hostrouting.config.routing import SECTION, StaticRoute
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import IpNetwork

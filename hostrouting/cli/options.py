@@ -10,7 +10,8 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.cli.output import bad, complain
-from hostrouting.config.routing import SECTION, Config, ExpectedCidr, read_config
+from hostrouting.config.documents import read_config
+from hostrouting.config.routing import SECTION, Config, ExpectedCidr
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.text import clean

@@ -10,6 +10,18 @@ from typing import Any, BinaryIO
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.opening import only_regular
 
+CONFIG_BYTES_MAX = 64 << 20
+
+
+def read_config(path: str | os.PathLike[str]) -> Any:
+    """Load a config file as raw JSON; use ``Config.load`` to parse it as well.
+
+    Raises:
+        ConfigError: the file doesn't exist or isn't valid JSON.
+        FileError: the file can't be read.
+    """
+    return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
+
 
 def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) -> Any:
     """Read a JSON file.

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from hostrouting.config.documents import read_document
+from hostrouting.config.documents import read_config
 from hostrouting.config.schema import Problem, Section, checked_at_once, each, read, read_section
 from hostrouting.config.values import (
     parse_boolean,
     parse_consumer,
     parse_integer,
     parse_pattern,
+    parse_seconds,
     parse_textfile,
     parse_word,
 )
@@ -22,12 +23,7 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.links import is_like
-from hostrouting.model.parsing import (
-    parse_any_cidr,
-    parse_any_prefix,
-    parse_device,
-    parse_gateway,
-)
+from hostrouting.model.parsing import parse_any_cidr, parse_any_prefix, parse_device, parse_gateway
 from hostrouting.model.prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
@@ -38,8 +34,7 @@ if TYPE_CHECKING:
 SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
-CONFIG_BYTES_MAX = 64 << 20
-WAIT_SECONDS, WAIT_SECONDS_MAX = 30, 600
+WAIT_SECONDS = 30
 STRICT_SETTLE_SECONDS = 60
 
 # Interfaces of pods and their overlay networks. Docker, libvirt and VPN interfaces are left out on purpose, because
@@ -115,23 +110,8 @@ def _watch(value: Watch | Mapping[str, Any]) -> Watch:
     return read(Watch, value)
 
 
-def read_config(path: str | os.PathLike[str]) -> Any:
-    """Load a config file as raw JSON; use ``Config.load`` to parse it as well.
-
-    Raises:
-        ConfigError: the file doesn't exist or isn't valid JSON.
-        FileError: the file can't be read.
-    """
-    return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
-
-
-def seconds(value: int) -> int:
-    """Validate a wait time in seconds."""
-    return parse_integer(value, WAIT_SECONDS_MAX)
-
-
 def _settle_seconds(value: int | None) -> int | None:
-    return None if value is None else seconds(value)
+    return None if value is None else parse_seconds(value)
 
 
 def _mode(value: str) -> OverlapMode:
@@ -369,7 +349,7 @@ class Config(Section):
 
     static_routes: StaticRoutes = attrs.field(default=StaticRoutes(), converter=_static_routes)
     route_overlap: RouteOverlap = attrs.field(default=RouteOverlap(), converter=_route_overlap)
-    wait_seconds: int = attrs.field(default=WAIT_SECONDS, converter=seconds)
+    wait_seconds: int = attrs.field(default=WAIT_SECONDS, converter=parse_seconds)
     uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=_named_patterns)
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)

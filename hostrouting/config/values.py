@@ -24,6 +24,7 @@ _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 _NAME_BYTES_MAX, _PATH_BYTES_MAX, _TEMPORARY_BYTES = 255, 4095, len(".") + len(".hostrouting-12345678")
 # Leave room for an instance's drop-in folder; "hostrouting-probe" is the dummy instance.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
+_WAIT_SECONDS_MAX = 600
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
@@ -34,6 +35,11 @@ def parse_integer(value: int, highest: int) -> int:
     if not 0 <= value <= highest:
         raise ValueError(f"{shown(value)} is out of range; expected 0 to {highest}")
     return value
+
+
+def parse_seconds(value: int) -> int:
+    """Validate a wait time in seconds."""
+    return parse_integer(value, _WAIT_SECONDS_MAX)
 
 
 def parse_boolean(value: bool) -> bool:

@@ -41,7 +41,7 @@ from node import add_nics, default_route
 from hostrouting import Config, Host, Layout, cli
 from hostrouting.azure import HostNetworking, NodeState
 from hostrouting.backend import Table
-from hostrouting.config import documents, routing
+from hostrouting.config import documents
 from hostrouting.model.family import Family
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -263,7 +263,7 @@ class Node:
 
         with (
             mock.patch.object(Host, "__init__", built),
-            mock.patch.object(routing, "read_document", read_below),
+            mock.patch.object(documents, "read_document", read_below),
             mock.patch.object(Host, "image", lambda root: image(self._below(root))),
             self._in_folder(),
             on_fakes(*self.azure),
