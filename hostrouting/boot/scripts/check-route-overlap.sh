@@ -55,9 +55,10 @@ AWK
 ==kernel
 CONFIG
 
-# Judges each family. Sets LISTED to the worst verdict and all messages, beginning with "unknown" ones.
+# Judges each family. Sets VERDICT to the worst verdict, LINES to all messages, beginning with "unknown" ones,
+# LACKS_DEFAULT and PENDING. Or fails and sets MESSAGE.
 judge() {
-  local text said=() words word verdict='' early='' lines='' pending=''
+  local text said=() words word
   for FAMILY in $FAMILIES; do
     if [ "$FAMILY" = 6 ]; then
       # The IPv4 default routes, if any, determine the uplinks for IPv6.
@@ -65,20 +66,22 @@ judge() {
       export IPV4_DEFAULTS=$LISTED
     fi
     list "$TABLES" think || return
-    [[ $LISTED = *$'\nend' ]] || return 0
+    # What awk prints before something ends it is no verdict.
+    MESSAGE='awk ended without an answer'
+    [[ $LISTED = *$'\nend' ]] || return
     said+=("${LISTED%$'\nend'}")
   done
+  PENDING=${said[0]%%$'\n'*} PENDING=${PENDING#"${PENDING%% *}"} VERDICT='' LACKS_DEFAULT='' LINES=''
   for words in again 'unknown no-default-route' overlap ok; do
     for text in "${said[@]}"; do
-      [[ $text != early-* ]] || early=early-
-      text=${text#early-} word=${text%%[ $'\n']*}
+      [[ $text != early-* ]] || LACKS_DEFAULT=yes
+      text=${text#early-} word=${text%%[ $'\n']*} text=${text#*$'\n'}
       [[ " $words " = *" $word "* ]] || continue
-      verdict=${verdict:-$word}
-      [[ $word = ok && $verdict != ok || $lines = $'\n'${text#*$'\n'} ]] || lines+=$'\n'${text#*$'\n'}
+      VERDICT=${VERDICT:-$word}
+      [[ $word = ok && $VERDICT != ok || $LINES = "$text" ]] || LINES+=${LINES:+$'\n'}$text
     done
   done
-  pending=${said[0]%%$'\n'*}
-  LISTED=$early${verdict:-nothing}${pending#"${pending%% *}"}$lines$'\nend'
+  VERDICT=${VERDICT:-nothing}
 }
 
 # Starts LISTENER, which writes down what changes.
@@ -138,35 +141,21 @@ is_calm() {
   done
 }
 
-# Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro. Sets
-# VERDICT, LACKS_DEFAULT, PENDING and LINES.
+# Asks the kernel and has the answers judged; anew if anything that matters has changed meanwhile, even to and fro.
 look() {
-  local left text
-  VERDICT=again
+  local left is_judged=''
   listen
   for ((left = ATTEMPTS; left; left--)); do
-    PENDING='' LINES=''
-    if ! hear_out || ! forget || ! judge; then
-      VERDICT=unknown LINES="check-failed: $MESSAGE"
+    { hear_out && forget && judge; } || break
+    if [ "$VERDICT" != again ] && hear_out && is_calm; then
+      is_judged=yes
       break
     fi
-    { hear_out && is_calm; } || continue
-    # What awk prints before something ends it is no verdict.
-    [[ $LISTED = *$'\nend' ]] || LISTED=''
-    LISTED=${LISTED%$'\nend'}
-    LINES=${LISTED#*$'\n'} text=${LISTED%%$'\n'*}
-    VERDICT=${text%% *} PENDING=${text#"${text%% *}"}
-    [ "$VERDICT" = again ] || break
+    MESSAGE='the routes changed each time that they were read; try again later'
   done
   kill "$LISTENER" 2>/dev/null
   trap 'kill $MONITOR 2>/dev/null' EXIT
-  LACKS_DEFAULT=''
-  [[ $VERDICT != early-* ]] || LACKS_DEFAULT=yes VERDICT=${VERDICT#early-}
-  case $VERDICT in
-    ok | overlap | unknown | nothing | no-default-route) ;;
-    again) VERDICT=unknown LINES='check-failed: the routes changed each time that they were read; try again later' ;;
-    *) VERDICT=unknown PENDING='' LINES='check-failed: awk ended without an answer' ;;
-  esac
+  [ -n "$is_judged" ] || VERDICT=unknown PENDING='' LACKS_DEFAULT='' LINES="check-failed: $MESSAGE"
 }
 
 attempt() {
