@@ -25,8 +25,9 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend) -> bool:
     # On these hosts, the model may find other entries than the kernel, and a snapshot is doubted anyway.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {*kernel_rules(Family.IPV6)}:
         return False
-    model = Fib6(state.rules, state.routes, state.addresses)
-    judged = (route.destination for route in state.routes if route.hops and reserved_block(route.destination) is None)
+    model = Fib6(state.rules, state.routes, state.addresses, links=backend.links(), silent_routers=state.silent_routers)
+    # Discards count too: the kernel looks up their packets again, with a source that it selects for no interface.
+    judged = (route.destination for route in state.routes if reserved_block(route.destination) is None)
     tried = dict.fromkeys(chain.from_iterable(map(_tried_addresses, judged)))
     entries: dict[Route, list[IpAddress]] = {}
     unrouted: list[IpAddress] = []
@@ -36,7 +37,13 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend) -> bool:
         elif found.route.type is RouteType.UNICAST:
             entries.setdefault(found.route, []).append(found.address)
     asked, chosen = backend.sources(entries), backend.sources_of_unrouted(unrouted)
-    return any((source,) != model.sources_to(address, None) for address, source in chosen.items()) or any(
+    retried = {
+        address: source
+        for address in unrouted
+        for source in model.sources_to(address, None)
+        if model.lookup(address, source).route is not None
+    }
+    return chosen != retried or any(
         {source for address in addresses for source in model.sources_to(address, entry)} != {*asked[entry]}
         for entry, addresses in entries.items()
     )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS = 0.002
 _SETTLE_SECONDS = 10.0
+# A route with a lifetime of 0 is used until the kernel's next clock tick, which a busy machine delays.
+_EXPIRY_SECONDS = 0.05
 
 # linux/if_addr.h, linux/rtnetlink.h, linux/fib_rules.h
 _IFA_F_TENTATIVE = 0x40
@@ -51,6 +53,8 @@ def make(steps: Sequence[str]) -> None:
             else:
                 subprocess.run(["sh", "-c", step], capture_output=True, check=True)
     _settle()
+    if any(" expires 0" in step for step in steps):
+        time.sleep(_EXPIRY_SECONDS)
 
 
 def _settle() -> None:

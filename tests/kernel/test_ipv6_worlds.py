@@ -134,6 +134,13 @@ _SELDOM = {
         ip -6 rule add from 2001:db8:1::/64 lookup 100 pref 15
         ip -6 rule add not from 2001:db8::/32 unreachable pref 16
     """,
+    "temporary addresses that an interface would prefer, for packets that an entry discards": """
+        sysctl -qw net.ipv6.conf.eth0.use_tempaddr=2
+        ip address add fd00:172:16:ff::4/64 dev eth0 nodad
+        ip -6 route add throw fd00:172:16:8000::/49
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from fd00:172:16:ff::/64 lookup 100 pref 15
+    """,
     "a CNI's own block, which only TCP meets": """
         ip link add cali1 address 02:00:00:00:00:02 type veth peer name peer-cali1
         sysctl -qw net.ipv6.conf.peer-cali1.disable_ipv6=1
