@@ -239,28 +239,39 @@ class Undo:
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], None]] = []
+        self._interrupted: Callable[[], None] | None = None
 
     def push(self, step: Callable[[], None]) -> None:
         """Push a step; it runs before all earlier steps."""
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
-        """Run every step, even if a step fails. A step that a signal handler interrupts is run again.
+        """Run every step, even if a step fails, or a signal handler raises an exception in a step or between two.
+
+        A step that a signal handler interrupts is run again.
 
         Returns:
             A message for each failure.
         """
         problems: list[str] = []
-        for step in reversed(self._steps):
-            for _ in range(2):
-                try:
-                    step()
-                except BaseException as error:  # noqa: BLE001 - whatever the error is, the other steps must run
-                    problems.append(str(error) or repr(error))
-                    if not isinstance(error, Exception):
-                        continue
-                break
-        return problems
+        while True:
+            try:
+                while self._steps:
+                    self._take_last(problems)
+                return problems
+            except BaseException as error:  # noqa: BLE001 - between two steps: the next step must still run
+                problems.append(str(error) or repr(error))
+
+    def _take_last(self, problems: list[str]) -> None:
+        step = self._steps[-1]
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - whatever the error is, the other steps must run
+            problems.append(str(error) or repr(error))
+            if step is not self._interrupted and not isinstance(error, Exception):
+                self._interrupted = step
+                return
+        self._steps.pop()
 
     @guarded
     def __enter__(self) -> Undo:

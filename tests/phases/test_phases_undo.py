@@ -67,6 +67,46 @@ def test_an_interrupted_step_runs_once_more() -> None:
     assert taken == ["once", "once", "twice", "twice", "first"]
 
 
+class Interrupt(BaseException):
+    """A substitute for KeyboardInterrupt, which would end pytest."""
+
+
+def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
+    """Roll back, with an interrupt at a line of Undo after the first step has begun; return whether it was reached."""
+    lines = 0
+    codes = {Undo.roll_back.__code__, Undo._take_last.__code__}
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        if event == "line" and begun:
+            lines += 1
+            if lines == moment:
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: trace if frame.f_code in codes else None)
+    try:
+        undo.roll_back()
+    finally:
+        sys.settrace(before)
+    return lines >= moment
+
+
+def test_an_interrupt_between_steps_skips_none() -> None:
+    """Every step runs, even if a signal handler raises an exception at any line after the first step has begun."""
+    moment, is_reached = 0, True
+    while is_reached:
+        moment += 1
+        taken: list[str] = []
+        undo = Undo()
+        for name in ("first", "second", "last"):
+            undo.push(partial(taken.append, name))
+        is_reached = roll_back_interrupted(undo, taken, moment)
+        assert list(dict.fromkeys(taken)) == ["last", "second", "first"]
+    assert moment > 6
+
+
 # --- Python's own Ctrl-C --------------------------------------------------------------------------------------------
 
 
@@ -101,7 +141,7 @@ def pythons_own() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back)
+BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back, Undo._take_last)
 
 
 @pytest.mark.usefixtures("pythons_own")
