@@ -174,8 +174,10 @@ class NetlinkBackend6(NetlinkBackend):
         packer = wire.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
-            exact = attrs.evolve(route.hops[0], gateway=route.hops[0].gateway or _NO_GATEWAY)
-            return packer.delete(attrs.evolve(route, hops=(exact,)), sequence)
+            (hop,) = route.hops
+            if hop.gateway is None:
+                route = attrs.evolve(route, hops=(attrs.evolve(hop, gateway=_NO_GATEWAY),))
+            return packer.delete(route, sequence)
 
         return self._write(routes, pack)
 
@@ -186,6 +188,8 @@ class _Unsorted(NetlinkBackend6):
 
 def _by_hop(route: Route) -> dict[Router, Route]:
     """Return a route for each next hop, by its interface and gateway. A discard route counts as one next hop."""
+    if len(route.hops) == 1:
+        return {(route.hops[0].dev, route.hops[0].gateway): route}
     hops = route.hops or (NextHop(),)
     return {(hop.dev, hop.gateway): attrs.evolve(route, hops=(hop,)) for hop in hops}
 

@@ -8,11 +8,10 @@ input first. Each ``parse_*`` function raises ``ValueError`` with a message that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
-from itertools import chain
-from socket import AF_INET, inet_pton
-from typing import TypeVar
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from socket import AF_INET, AF_INET6, inet_pton
+from typing import Any, TypeVar
 
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.prefixes import Prefix, numbers
@@ -34,19 +33,20 @@ RESERVED6 = {
     IPv6Network("ff00::/8"): "ff00::/8, which is multicast",
 }
 
-Made = TypeVar("Made")
 Network = TypeVar("Network", bound=IpNetwork)
 
 # The first octets of addresses in these blocks.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
+_RESERVED_OCTETS6 = frozenset((0, 0xFE, 0xFF))
 
 # Each length in its only valid form: ASCII digits without leading zeros, as in inet_pton(3). A dict lookup is several
 # times faster than a regex, which matters for long configs.
 _LENGTHS = {str(number): number for number in range(33)}
+_LENGTHS6 = {f"/{number}": number for number in range(129)}
+_WITHOUT_LENGTH = {"": 128}
 
 _DEFAULT = "'{}' is the default route; expected a more specific prefix"
 _IPV4_ONLY = "these tasks are IPv4-only"
-_IPV6_PREFIX = r"[0-9A-Fa-f:]+/(?:0|[1-9][0-9]{0,2})"
 
 
 def _text(value: object, kind: str) -> str:
@@ -62,8 +62,8 @@ def reserved_blocks(family: Family) -> tuple[IpNetwork, ...]:
 
 def reserved_block(network: IpNetwork) -> str | None:
     """Return a description of the special-purpose block that contains a network, if any."""
-    blocks = chain[tuple[IpNetwork, str]](RESERVED.items(), RESERVED6.items())
-    return next((words for block, words in blocks if is_inside(network, block)), None)
+    blocks: Mapping[Any, str] = RESERVED if network.version == 4 else RESERVED6
+    return next((words for block, words in blocks.items() if is_inside(network, block)), None)
 
 
 def is_inside(network: IpNetwork, other: IpNetwork) -> bool:
@@ -187,19 +187,21 @@ def parse_any_cidr(value: str | IpNetwork) -> IpNetwork:
         ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, str) and ":" in value:
-        value = _ipv6(value, _IPV6_PREFIX, IPv6Interface, "prefix; expected for example fd00:1::/48").network
+        prefix = _split_ipv6(value, _LENGTHS6, "prefix; expected for example fd00:1::/48")
+        value = IPv6Network(prefix, strict=False)
     if not isinstance(value, (IPv4Network, IPv6Network)):
         value = IPv4Network(split_prefix(value), strict=False)
     return _refuse_reserved(value)
 
 
-def _ipv6(text: str, form: str, make: Callable[[str], Made], what: str) -> Made:
+def _split_ipv6(text: str, lengths: Mapping[str, int], what: str) -> Prefix:
     # Reject zones ("fe80::1%eth0") and embedded dotted quads, because addresses compared with the kernel's output must
     # have a canonical form.
+    address, slash, length = text.partition("/")
     try:
-        if re.fullmatch(form, text):
-            return make(text)
-    except ValueError:
+        if "." not in address:
+            return int.from_bytes(inet_pton(AF_INET6, address), "big"), lengths[slash + length]
+    except (OSError, ValueError, KeyError):
         pass
     what += ", without a dotted quad (write IPv4 alone, such as 10.1.0.0/16)" if "." in text else ""
     raise ValueError(f"{shown(text)} {'has a zone' if '%' in text else f'is not an IPv6 {what}'}")
@@ -214,7 +216,7 @@ def parse_any_address(value: str | IpAddress) -> IpAddress:
     if isinstance(value, IPv6Address):
         return IPv6Address(int(value))
     if isinstance(value, str) and ":" in value:
-        return _ipv6(value, r"[0-9A-Fa-f:]+", IPv6Address, "address; expected for example fd00:1::20")
+        return IPv6Address(_split_ipv6(value, _WITHOUT_LENGTH, "address; expected for example fd00:1::20")[0])
     return parse_address(value)
 
 
@@ -227,15 +229,16 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, str) and ":" in value:
-        interface = _ipv6(value, _IPV6_PREFIX, IPv6Interface, "prefix; expected for example fd00:1::/64")
-        if interface.ip != interface.network.network_address:
-            raise ValueError(f"{shown(value)} has host bits set; did you mean {interface.network}?")
-        value = interface.network
+        prefix = _split_ipv6(value, _LENGTHS6, "prefix; expected for example fd00:1::/64")
+        network = IPv6Network(prefix, strict=False)
+        if numbers(network) != prefix:
+            raise ValueError(f"{shown(value)} has host bits set; did you mean {network}?")
+        value = network
     if not isinstance(value, IPv6Network):
         return parse_prefix(value)
     if value.prefixlen == 0:
         raise ValueError(_DEFAULT.format(value))
-    return _refuse_reserved(value)
+    return _refuse_reserved(value) if int(value.network_address) >> 120 in _RESERVED_OCTETS6 else value
 
 
 def parse_device(value: str) -> str:

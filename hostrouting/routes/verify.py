@@ -52,10 +52,11 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend) -> list[Refusal]:
         return []
     local = backend.routes(Table.LOCAL)
     left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_attributes(Table.MAIN), local=local)
-    probes = {route: address for route, address in left if address is not None}
-    answers = backend.lookup(tuple(probes.values())) if probes else ()
-    by_key = {route.key: route for route in wanted}
-    beaten = [each for each in zip(probes, answers, strict=True) if not _is_carried(*each, by_key)]
+    probes = [(route, address) for route, address in left if address is not None]
+    answers = backend.lookup([address for _, address in probes])
+    others = [(route, answer) for (route, _), answer in zip(probes, answers, strict=True) if answer.route != route]
+    by_key = {route.key: route for route in wanted} if others else {}
+    beaten = [each for each in others if not _is_carried(*each, by_key)]
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return []

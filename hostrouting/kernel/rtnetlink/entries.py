@@ -19,7 +19,7 @@ from hostrouting.kernel.nexthops import with_hops, with_shares
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, Run, attributes, to_number
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import BY_DEVICE, NextHop, NexthopObject, Preference, Route, Route6, RouteType
 
@@ -34,6 +34,7 @@ class Attributes(NamedTuple):
     """Attributes shared by entries, as a template entry with a placeholder destination."""
 
     entry: Route
+    copy: Callable[[IpNetwork], Route]
     is_wanted: bool
 
 
@@ -80,7 +81,7 @@ class RouteReader:
             DumpInterrupted: the entry's interface is gone.
         """
         common, prefix = self._single(message)
-        return attrs.evolve(common.entry, destination=self._family.network(prefix))
+        return common.copy(self._family.network(prefix))
 
     def address(self, message: bytes) -> int | None:
         """Return the first address of an entry's destination, or None for a default route."""
@@ -139,7 +140,7 @@ class RouteReader:
         route = with_shares(with_hops(self._decode(body), self._nexthops), lambda dev: dev in self._without_carrier())
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
-        common = self._known[body] = Attributes(route, self._is_wanted(route))
+        common = self._known[body] = Attributes(route, _copier(route), self._is_wanted(route))
         return common
 
     def _decode(self, body: bytes) -> Route:
@@ -180,11 +181,17 @@ class RouteReader:
 def routes_of(groups: Iterable[Group]) -> tuple[Route, ...]:
     """Expand groups into individual entries."""
     return tuple(
-        attrs.evolve(entry, destination=network_type(prefix))
+        copy(network_type(prefix))
         for entry, prefixes in groups
-        for network_type in (type(entry.destination),)
+        for copy, network_type in ((_copier(entry), type(entry.destination)),)
         for prefix in prefixes
     )
+
+
+def _copier(entry: Route) -> Callable[[IpNetwork], Route]:
+    """Return a function that copies an entry with another destination, in half the time of attrs.evolve."""
+    _, *others = attrs.astuple(entry, recurse=False)
+    return lambda destination: type(entry)(destination, *others)
 
 
 @functools.cache
