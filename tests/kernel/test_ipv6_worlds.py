@@ -115,6 +115,11 @@ _SELDOM = {
     "an anycast route that a program added": """
         ip -6 route add anycast fd00:172:16:8000::/64 dev ib0 table local
     """,
+    "an anycast route to lo of table main, which comes before table local": """
+        ip -6 route add anycast fd00:172:16:8000::/64 dev lo table main
+        ip -6 rule add lookup local pref 32767
+        ip -6 rule del pref 0
+    """,
     "a local route of table main after a rule": """
         ip -6 route add local fd00:172:16:ff::/72 dev lo table main
         ip -6 route add prohibit fd00:172:16::/48 table 100

@@ -32,6 +32,9 @@ _SO_MARK, _TCP_ESTABLISHED = 36, 1
 _RTM_NEWNEIGH, _REQUEST_REPLACE, _NDA_DST, _NDA_LLADDR = 28, 0x501, 1, 2
 _NUD_FAILED, _NUD_PERMANENT = 0x20, 0x80
 
+# The first type of ICMPv6 that isn't an error (RFC 4443).
+_INFORMATIONAL = 128
+
 # Errors for packets that the kernel refuses to send.
 _REFUSALS = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL, errnos.EADDRNOTAVAIL)
 
@@ -266,6 +269,8 @@ class Leaving:
             else:
                 asked = packet[48:64] if packet[6:7] == _ICMPV6 else b""
                 is_one = address.packed in packet[24:] or asked in self._failed
+                if asked and packet[40] < _INFORMATIONAL:
+                    dev = "lo"  # an error from this host to itself, which leaves if table main comes before table local
             if is_one:
                 found.append(_Frame(dev, link_address.hex(":"), packet))
 
