@@ -116,6 +116,18 @@ class Host:
             return str(self.layout.root)
         return os.uname().nodename if self.snapshot is None else self.snapshot.host or "a recorded host"
 
+    @property
+    def has_another_network(self) -> bool:
+        """Return whether this process shares PID 1's files but not its network namespace. If unknown, return False."""
+        if self.snapshot is not None or not (self._layout is None or self._layout.is_this_host):
+            return False
+        same = os.path.samefile  # a check doesn't import pathlib
+        try:
+            # This requires ptrace access to PID 1, which the units at boot don't have.
+            return same("/proc/1/root/run", "/run") and not same("/proc/1/ns/net", "/proc/thread-self/ns/net")
+        except OSError:
+            return False
+
     # Import these lazily: a check uses neither of them, and importing the layout takes as long as all of a check's
     # queries.
 

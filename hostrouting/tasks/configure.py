@@ -39,6 +39,7 @@ from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_routes
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.install_routes import wait_for_network, write_routes
+from hostrouting.tasks.queries import with_namespace_note
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
 from phases import CancelScope, all_or_nothing, run_child, task
 
@@ -326,6 +327,7 @@ class Run:
         if host.is_image:
             return unjudged(overlap, UnknownReason.NO_KERNEL, "an image is checked at its first boot")
         report = check_families(self.config, host.routes_of, scope, deadlines=self.deadlines)
+        report = with_namespace_note(report, host)
         # The script and the watcher take this lock, too. Concurrent writes could leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)

@@ -17,7 +17,7 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import OverlapReport
+from hostrouting.overlap.findings import Note, NoteKind, OverlapReport
 from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
@@ -93,7 +93,16 @@ def check_kernel(
     deadlines = Deadlines.of(config, scope) if is_live else None
     asked = backends or host.routes_of
     report = check_families(config, asked, scope, deadlines=deadlines, nameservers=nameservers, given=given)
-    return attrs.evolve(report, host=host.name)
+    report = attrs.evolve(report, host=host.name)
+    return with_namespace_note(report, host) if is_live else report
+
+
+def with_namespace_note(report: OverlapReport, host: Host) -> OverlapReport:
+    """Return a host's report, with a note if the report is about another network namespace than the host's."""
+    if not host.has_another_network:
+        return report
+    message = "this process has a network namespace of its own: the verdict is about that, not about the host"
+    return attrs.evolve(report, notes=(*report.notes, Note(NoteKind.NETNS, message)))
 
 
 def explain(

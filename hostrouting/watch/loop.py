@@ -15,7 +15,6 @@ import attrs
 
 from hostrouting.boot.files import remove_litter, write_if_changed
 from hostrouting.boot.host import Host
-from hostrouting.boot.layout import Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.trial import is_overdue, put_back
 from hostrouting.config.routing import Config
@@ -81,7 +80,7 @@ class WatchHostRouting:
             lock can't be acquired, or the watcher shares the host's files but not its network namespace.
         """
         load_all()
-        if _would_mark_another_network(self.host.layout):
+        if self.host.has_another_network:
             attempt = f"can't leave markers in {self.host.layout.run_dir}"
             raise FileError(
                 f"{attempt}: it is the host's, and this is another network namespace",
@@ -259,14 +258,3 @@ def _state(path: Path) -> tuple[int, ...] | None:
     except OSError:  # the value stays the same as long as the error lasts
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _would_mark_another_network(layout: Layout) -> bool:
-    """Return whether we share PID 1's files but not its network namespace. If unknown, return False."""
-    run = layout.run_dir.parent
-    try:
-        has_files = layout.root == Path("/") and Path(f"/proc/1/root{run}").samefile(run)
-        return has_files and not Path("/proc/1/ns/net").samefile("/proc/thread-self/ns/net")
-    except OSError:
-        # This requires ptrace access to PID 1, which the unit doesn't have.
-        return False

@@ -171,6 +171,22 @@ def test_an_image_with_this_hosts_folder_is_refused(tmp_path: Path, folder: str)
     assert "this host's own" in done.stderr
 
 
+def test_a_check_in_another_network_says_so(tmp_path: Path) -> None:
+    """PID 1 is the shell of the host."""
+    done = on_a_host(
+        tmp_path,
+        r"""
+        export PYTHON CONFIG
+        unshare --pid --fork --kill-child --mount-proc bash -c '
+          for enter in "env" "unshare --net"; do
+            echo "$enter: $($enter "$PYTHON" -m hostrouting check "$CONFIG" --output json | grep -c NETNS)"
+          done
+        '
+        """,
+    )
+    assert done.stdout.splitlines() == ["env: 0", "unshare --net: 1"]
+
+
 @pytest.mark.parametrize("enter", ["unshare --net", "ip netns exec other"])
 def test_a_watch_in_another_network_leaves_no_marker(tmp_path: Path, enter: str) -> None:
     """PID 1 is the shell of another host, which shares this host's files but not its network."""
