@@ -29,20 +29,12 @@ is_there() { [ -e "$1" ] || [ -L "$1" ]; }
 is_running() { [ -d /run/systemd/system ] && [ /proc/1/root -ef / ]; }
 reload() { ! is_running || systemctl daemon-reload; }
 
+paths() { cut -d ' ' -f 3 <<<"$FILES"; }
+gates() { paths | sed -n '\|/..-hostrouting\.conf$|p'; }
+units() { paths | sed -n "s|^$UNITS/\([^/]*\.service\)$|\1|p"; }
 # The files of the installed parts, and those of ours. The gate's own files don't belong to any part.
 installed_files() { sed -n 's/^  "parts": //p' "$1" | grep -o '"/etc/[^"]*"' | tr -d '"' | sort -u; }
-rendered_files() {
-  local path
-  while read -r _ _ path; do
-    case $path in /etc/hostrouting/* | */??-hostrouting.conf) ;; *) say "$path" ;; esac
-  done <<<"$FILES" | sort -u
-}
-units() {
-  local path
-  while read -r _ _ path; do
-    [[ $path != "$UNITS"/*.service ]] || say "${path##*/}"
-  done <<<"$FILES"
-}
+rendered_files() { paths | sed '\|^/etc/hostrouting/|d; \|/..-hostrouting\.conf$|d' | sort -u; }
 folders_of() { sed -n 's/^  "folders": //p' "$1" | grep -o '/[^"]*' || true; }
 # Removes the empty ones among FOLDERS and our own. Doesn't hide errors, because a chroot may lack /dev/null.
 take_folders() {
@@ -54,13 +46,10 @@ take_folders() {
 
 # Prints the consumer's units that systemd may start. For a template, adds a fictitious instance to show its settings.
 instances() {
-  local name
   is_running || return 0
   say "${CONSUMER/@./@hostrouting-probe.}"
   [[ $CONSUMER == *@.* ]] || return 0
-  systemctl list-units --all --full --plain --no-legend --no-pager -- "${CONSUMER/@./@*.}" | while read -r name _; do
-    say "$name"
-  done
+  systemctl list-units --all --full --plain --no-legend --no-pager -- "${CONSUMER/@./@*.}" | cut -d ' ' -f 1
 }
 
 # Takes the lock of a whole run, and refuses what isn't ours to change.

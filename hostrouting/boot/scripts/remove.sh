@@ -25,15 +25,6 @@ is_ours() {
   [ -e "$MANIFEST" ] || [[ $1 == *hostrouting* ]] || { [ -f "$1" ] && grep -q ' by hostrouting[;:]' "$1"; }
 }
 
-# paths_like PATTERN: those of the files that match.
-paths_like() {
-  local path
-  while read -r _ _ path; do
-    # shellcheck disable=SC2053 # it is a pattern
-    [[ $path != $1 ]] || say "$path"
-  done <<<"$FILES"
-}
-
 # A reload skips what is left of the lists of a start that runs the gate.
 wait_for_starts() {
   local unit left=$((START_SECONDS * 10))
@@ -67,7 +58,7 @@ begin "$@"
 FOLDERS=''
 [ ! -e "$MANIFEST" ] || FOLDERS=$(folders_of "$MANIFEST")
 take "$LIST"
-for path in $(paths_like "*/??-hostrouting.conf"); do take "$path"; done
+for path in $(gates); do take "$path"; done
 ! is_running || wait_for_starts
 for unit in $(units); do
   is_ours "$UNITS/$unit" || continue
@@ -77,7 +68,7 @@ done
 # Also if a run that was killed has come as far as this.
 if [ -n "$IS_CHANGED" ] || [ -e "$MANIFEST" ]; then reload; fi
 ! is_running || take_routes
-for path in $(paths_like "/etc/*"); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
+for path in $(paths); do [ "$path" = "$MANIFEST" ] || ! is_ours "$path" || take "$path"; done
 rm -rf "$STAGES"
 take "$RUN_DIR"/route-overlap.{ok,detected,json}
 # The manifest names the folders, and so goes behind them; then what it lies in.
