@@ -362,14 +362,9 @@ class Fib:
         is_claimed = found is not None and found.type in (RouteType.LOCAL, RouteType.BROADCAST)
         return found if is_claimed else None
 
-    def with_changes(self, *, add: Iterable[Route] = (), remove: Iterable[Route] = ()) -> Fib:
-        """Return a copy with routes added and removed.
-
-        New routes come before existing entries with the same key.
-        """
-        gone = set(remove)
-        left = [route for route in self.routes if route not in gone] if gone else self.routes
-        return attrs.evolve(self, routes=(*add, *left))
+    def with_routes(self, routes: Iterable[Route]) -> Fib:
+        """Return a copy with more routes, which come before existing entries with the same key."""
+        return attrs.evolve(self, routes=(*routes, *self.routes))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
         """Return whether a rule accepts the entry found in its table (fib4_rule_suppress)."""

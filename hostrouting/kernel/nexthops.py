@@ -17,7 +17,7 @@ import attrs
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, is_like
-from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Route, Route6, RouteType, Scope, Table
+from hostrouting.model.routes import Lookup, NextHop, NexthopObject, Protocol, Route, Route6, RouteType, Scope, Table
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
@@ -242,8 +242,16 @@ def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
 
 
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the default routes tied for the lowest metric, or an empty list if all use the same interfaces."""
-    live = [route for route in unicast_defaults(routes) if route.devs]
+    """Return the default routes tied for the lowest metric, or an empty list if all use the same interfaces.
+
+    Networkd merges the routes from several IPv6 routers into a multipath route, so its hops count as single routes.
+    """
+    single = (
+        attrs.evolve(route, hops=hops)
+        for route in unicast_defaults(routes)
+        for hops in (((hop,) for hop in route.hops) if route.protocol == Protocol.RA else (route.hops,))
+    )
+    live = [route for route in single if route.devs]
     lowest = min((route.metric for route in live), default=0)
     tied = [route for route in live if route.metric == lowest]
     return tied if len({route.devs for route in tied}) > 1 else []

@@ -28,10 +28,73 @@ class Changing(Protocol):
     """A backend's interface for change detection."""
 
     def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
-        """Yield a function, like ``RouteBackend.noticing_changes``."""
+        """Yield a function that returns whether anything relevant may have changed, even if it changed back.
+
+        Links, addresses, rules and nexthop objects are always relevant. For entries, see ``matters``. Once the function
+        has returned True, it keeps returning True. A backend without notifications may delegate to another backend in
+        the same network namespace (``NetlinkBackend().noticing_changes``).
+
+        Args:
+            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
+
+        Raises:
+            RestlessError: the data is inconsistent, as in a torn snapshot.
+        """
 
 
-class RouteBackend(Changing, Protocol):
+class Lookups(Protocol):
+    """The lookups in a kernel, or in a model of one."""
+
+    def lookup(
+        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
+    ) -> tuple[Lookup, ...]:
+        """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound).
+
+        If the FIB has no route for the packet, the result is a ``Lookup`` with an errno: ENETUNREACH (nothing matches),
+        EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL (blackhole). Any other errno (ENOMEM, EMFILE...) means
+        that the lookup itself failed and raises ``RouteError``. EACCES therefore never indicates missing privileges.
+
+        Args:
+            addresses: the destinations.
+            source: the packet's source address, or None (or 0.0.0.0) before the socket has chosen one. Lookups from an
+                address that isn't local fail (ENETUNREACH, or EINVAL for multicast and broadcast).
+            is_tcp: True for TCP, False for UDP. The kernel assumes UDP if no protocol is specified (inet_rtm_getroute
+                in net/ipv4/route.c).
+        """
+
+    def sources(
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
+    ) -> dict[Route, tuple[IpAddress, ...]]:
+        """Return the source addresses that the kernel selects for packets without one, grouped by entry.
+
+        Args:
+            entries: entries returned by ``lookup``, each with addresses that it matches. One address is enough for an
+                entry with a single hop. An entry with several hops needs enough addresses to exercise all of them. Each
+                address gets its own port. The kernel is queried for each address. A backend without a kernel derives
+                the sources from the entries.
+            is_tcp: see ``lookup``.
+
+        Returns:
+            The source addresses for each entry, sorted and without duplicates.
+        """
+
+    def sources_of_unrouted(
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
+    ) -> dict[IpAddress, IpAddress]:
+        """Return the source addresses with which the kernel retries failed lookups.
+
+        Only IPv6 does this. The kernel selects the source from the addresses of all interfaces (ip6_dst_lookup_tail).
+
+        Args:
+            addresses: destinations for which a lookup without a source address failed.
+            is_tcp: see ``lookup``.
+
+        Returns:
+            The source address for each destination. Destinations that remain unreachable are omitted.
+        """
+
+
+class RouteBackend(Changing, Lookups, Protocol):
     """A network namespace's FIB for one address family.
 
     All addresses and prefixes that the methods accept and return belong to ``family``.
@@ -90,68 +153,6 @@ class RouteBackend(Changing, Protocol):
 
         Returns:
             The entries in the kernel's order.
-        """
-
-    def noticing_changes(self, inside: Sequence[Prefix], /) -> AbstractContextManager[Callable[[], bool]]:
-        """Yield a function that returns whether anything relevant may have changed, even if it changed back.
-
-        Links, addresses, rules and nexthop objects are always relevant. For entries, see ``matters``. Once the function
-        has returned True, it keeps returning True. A backend without notifications may delegate to another backend in
-        the same network namespace (``NetlinkBackend().noticing_changes``).
-
-        Args:
-            inside: the relevant prefixes. An entry is relevant if its destination overlaps one of them.
-
-        Raises:
-            RestlessError: the data is inconsistent, as in a torn snapshot.
-        """
-
-    def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
-    ) -> tuple[Lookup, ...]:
-        """Return the best route to each address, for packets from this host (mark 0, tos 0, uid 0, not bound).
-
-        If the FIB has no route for the packet, the result is a ``Lookup`` with an errno: ENETUNREACH (nothing matches),
-        EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL (blackhole). Any other errno (ENOMEM, EMFILE...) means
-        that the lookup itself failed and raises ``RouteError``. EACCES therefore never indicates missing privileges.
-
-        Args:
-            addresses: the destinations.
-            source: the packet's source address, or None (or 0.0.0.0) before the socket has chosen one. Lookups from an
-                address that isn't local fail (ENETUNREACH, or EINVAL for multicast and broadcast).
-            is_tcp: True for TCP, False for UDP. The kernel assumes UDP if no protocol is specified (inet_rtm_getroute
-                in net/ipv4/route.c).
-        """
-
-    def sources(
-        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
-    ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses that the kernel selects for packets without one, grouped by entry.
-
-        Args:
-            entries: entries returned by ``lookup``, each with addresses that it matches. One address is enough for an
-                entry with a single hop. An entry with several hops needs enough addresses to exercise all of them. Each
-                address gets its own port. The kernel is queried for each address. A backend without a kernel derives
-                the sources from the entries.
-            is_tcp: see ``lookup``.
-
-        Returns:
-            The source addresses for each entry, sorted and without duplicates.
-        """
-
-    def sources_of_unrouted(
-        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
-    ) -> dict[IpAddress, IpAddress]:
-        """Return the source addresses with which the kernel retries failed lookups.
-
-        Only IPv6 does this. The kernel selects the source from the addresses of all interfaces (ip6_dst_lookup_tail).
-
-        Args:
-            addresses: destinations for which a lookup without a source address failed.
-            is_tcp: see ``lookup``.
-
-        Returns:
-            The source address for each destination. Destinations that remain unreachable are omitted.
         """
 
     def silent_routers(self) -> frozenset[Router]:
@@ -234,16 +235,18 @@ def is_plain_by(route: Route, devs: Collection[str], sources: Collection[IpAddre
         devs: the interface names.
         sources: the source addresses that the entry may have.
     """
-    if isinstance(route, Route6) and route.source_prefix is not None:
-        return False
+    return route.tos == 0 and not route.is_near and leaves_by(route, devs, sources)
+
+
+def leaves_by(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
+    """Return whether every packet that matches an entry leaves through one of some interfaces; see ``is_plain_by``."""
     return (
         route.type is RouteType.UNICAST
-        and route.tos == 0
-        and not route.is_near
         and bool(by := route.devs)
-        and set(by) <= set(devs)
+        and set(by).issubset(devs)
         and not route.encap
         and (route.source is None or route.source in sources)
+        and not (isinstance(route, Route6) and route.source_prefix is not None)
     )
 
 

@@ -65,8 +65,8 @@ class _Fixed:
 
     def lookup(
         self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
-    ) -> list[Lookup]:
-        return [self.fib.lookup(address, source, is_tcp=is_tcp) for address in addresses]
+    ) -> tuple[Lookup, ...]:
+        return tuple(self.fib.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def sources(
         self,

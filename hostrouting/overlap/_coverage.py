@@ -23,11 +23,12 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
+from hostrouting.kernel.port import leaves_by
 from hostrouting.kernel.rules import Flow, matches
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.parsing import reserved_blocks
 from hostrouting.model.prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
-from hostrouting.model.routes import Route, Route6, RouteType, Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 
 
@@ -92,7 +93,7 @@ class Coverage:
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
         """
-        others = (route for route in routes if route.tos == 0 and not self._is_plain(route))
+        others = (route for route in routes if route.tos == 0 and not leaves_by(route, self._devs, self._sources))
         suspects = {*self._besides, *(numbers(route.destination) for route in others)}
         shadows = PrefixSet(suspects, self._bits)
         return sorted({*filter(self._spans.covers, suspects), *filter(shadows.covers, self._cidrs)})
@@ -111,7 +112,7 @@ class Coverage:
         suspects, inner, bits = set(self._besides), set(borders), self._bits
         gateways = type(self._family.address(0))
         for route in routes:
-            is_plain = self._is_plain(route)
+            is_plain = leaves_by(route, self._devs, self._sources)
             if route.tos == 0 and self._spans.overlaps(*ends(prefix := numbers(route.destination), bits)):
                 (inner if is_plain else suspects).add(prefix)
             if not is_plain:
@@ -119,17 +120,6 @@ class Coverage:
         shadows = PrefixSet(suspects, self._bits)
         cuts = {*self._cidrs, *map(numbers, reserved_blocks(self._family)), *suspects, *filter(shadows.covers, inner)}
         return _lay([cut for cut in cuts if self._spans.covers(cut)], self._family)
-
-    def _is_plain(self, route: Route) -> bool:
-        """Return whether every packet that matches a route leaves as expected."""
-        return (
-            route.type is RouteType.UNICAST
-            and bool(devs := route.devs)
-            and self._devs.issuperset(devs)
-            and not route.encap
-            and (route.source is None or route.source in self._sources)
-            and not (self._bits == 128 and isinstance(route, Route6) and route.source_prefix)
-        )
 
 
 def _has_floor(rules: Sequence[Rule]) -> bool:

@@ -329,7 +329,7 @@ class Fixes:
             return str(error)
         if missing:
             return missing
-        fib = self._fib.with_changes(add=plan.add)
+        fib = self._fib.with_routes(plan.add)
         for address in fixed:
             probe = fib.lookup(address).route
             if probe is None or not set(probe.devs) <= set(state.uplinks):

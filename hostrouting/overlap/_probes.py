@@ -10,14 +10,15 @@ A successful lookup is repeated whenever a route or rule changes (ip6_dst_lookup
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import IPv6Network
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
 from hostrouting.kernel.nexthops import SourceKey, in_turn, source_key, spread
+from hostrouting.kernel.port import Lookups
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address
@@ -100,27 +101,8 @@ def is_modelled(probe: Probe, look_up: Callable[..., list[Lookup]]) -> bool:
     return _without_owner(lookup) in map(_without_owner, look_up([lookup.address], source=source, is_tcp=is_tcp))
 
 
-class Asked(Protocol):
-    """Protocol for lookups, implemented by ``RouteBackend`` and by models of a kernel."""
-
-    def lookup(
-        self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
-    ) -> Sequence[Lookup]:
-        """Look up addresses; see ``RouteBackend.lookup``."""
-
-    def sources(
-        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
-    ) -> Mapping[Route, tuple[IpAddress, ...]]:
-        """Return source addresses; see ``RouteBackend.sources``."""
-
-    def sources_of_unrouted(
-        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
-    ) -> Mapping[IpAddress, IpAddress]:
-        """Return source addresses; see ``RouteBackend.sources_of_unrouted``."""
-
-
 def ask(
-    intervals: Sequence[Interval], rules: Sequence[Rule], routes: Sequence[Route], asked: Asked, family: Family
+    intervals: Sequence[Interval], rules: Sequence[Rule], routes: Sequence[Route], asked: Lookups, family: Family
 ) -> dict[int, tuple[Probe, ...]]:
     """Perform every lookup that a socket may perform, except those with a known result.
 
@@ -168,7 +150,7 @@ def ask(
 
 
 def _by_source(
-    lookups: Iterable[Lookup], intervals: Sequence[Interval], asked: Asked, family: Family, *, is_tcp: bool
+    lookups: Iterable[Lookup], intervals: Sequence[Interval], asked: Lookups, family: Family, *, is_tcp: bool
 ) -> dict[IpAddress, list[int]]:
     """Map each source address to the probes to look up from it, given the results without a source."""
     is_4 = family is Family.IPV4

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import attrs
-
 from hostrouting.config.routing import Config
 from hostrouting.kernel.nexthops import contested_defaults, default_route
 from hostrouting.kernel.port import RouteBackend
@@ -14,7 +12,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Address, Hardware, Link, is_like
 from hostrouting.model.prefixes import Prefix
-from hostrouting.model.routes import Protocol, Route
+from hostrouting.model.routes import Route
 
 
 class ContestedDefaultError(RouteError):
@@ -49,26 +47,14 @@ def uplink_patterns(config: Config, backend: RouteBackend, ipv4: RouteBackend | 
 def is_contested(config: Config, defaults: Sequence[Route]) -> bool:
     """Return whether a CIDR's expected interface is ambiguous because of default routes with the same metric."""
     is_open = any(each.devs is None for each in config.route_overlap.expected_cidrs)
-    return config.uplinks is None and is_open and bool(_tied(defaults))
-
-
-def _tied(defaults: Sequence[Route]) -> list[Route]:
-    """Return the default routes that share the lowest metric, or an empty list if all use the same interfaces.
-
-    Networkd merges the routes from several IPv6 routers into a multipath route.
-    """
-    return contested_defaults(
-        attrs.evolve(route, hops=hops)
-        for route in defaults
-        for hops in (((hop,) for hop in route.hops) if route.protocol == Protocol.RA else (route.hops,))
-    )
+    return config.uplinks is None and is_open and bool(contested_defaults(defaults))
 
 
 def refuse_contested(config: Config, defaults: Sequence[Route]) -> None:
     """Raise an error if a CIDR's expected interface is ambiguous."""
     if not is_contested(config, defaults):
         return
-    tied = _tied(defaults)
+    tied = contested_defaults(defaults)
     is_4 = tied[0].family is Family.IPV4
     whose = "" if is_4 else "IPv6 "
     raise ContestedDefaultError(

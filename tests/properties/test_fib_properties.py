@@ -67,5 +67,5 @@ def test_planned_routes_are_predicted_as_the_kernel_uses_them(made: FakeKernel, 
     failures = made.add(more)
     added = [route for route in made.routes() if route not in before]
     assert len(added) <= len(more) - len(failures)
-    fib = Fib(made.rules(), before).with_changes(add=added)
+    fib = Fib(made.rules(), before).with_routes(added)
     assert substance(fib.lookup(IPv4Address("11.0.0.1"))) == substance(made.lookup([IPv4Address("11.0.0.1")])[0])

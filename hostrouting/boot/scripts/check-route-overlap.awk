@@ -131,19 +131,20 @@ function read_rule(    line, i) {
     rule_discards[substr(line, 2) + 0] = 1
 }
 
-function print_verdict(    i) {
+function print_verdict() {
   if (!ranges)
     print "nothing"
   else if (expected == "" && uplink_pattern != "" && !is_of_ipv4)
     print "unknown\nno-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (expected == "")
     print "no-default-route\n" missing_default() elsewhere
-  if (!ranges || expected == "")
-    return
-  if ((i = contested()) != "") {
-    print "unknown\ncontested-default: " i
-    return
-  }
+  else if (contested() != "")
+    print "unknown\ncontested-default: " contested()
+  else
+    judge_all()
+}
+
+function judge_all(    i) {
   find_places()
   look_up()
   devs_of["lo"] = "lo"
