@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _REQUIRED = "boot" in {word.strip() for word in os.environ.get("HOSTROUTING_REQUIRE", "").split(",")}
 _MACHINES = pytest.StashKey[list[Machine]]()
-_TEST_SECONDS = by_day(120, by_night=3600)
+_TEST_SECONDS = by_day(600, by_night=3600)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

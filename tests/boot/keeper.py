@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["Keeper", "MachineError", "finish", "obstacle"]
+__all__ = ["LIMIT_SECONDS", "Keeper", "MachineError", "finish", "obstacle"]
 
 _SCRIPT = Path(__file__).with_name("keeper.sh")
 _NAMESPACES = {"mnt": "mount", "uts": "uts", "ipc": "ipc", "net": "net", "pid": "pid", "cgroup": "cgroup"}
-_START_SECONDS = 30.0
-_END_SECONDS = 30.0
+# Any start, wait or end may take this long, which is far beyond what it takes: the processors may be busy.
+LIMIT_SECONDS = 180.0
 _STOPPED_CHECK_SECONDS = 0.05
 
 ENVIRONMENT = {
@@ -106,21 +106,20 @@ class Keeper:
         *argv: str,
         input: str | None = None,  # noqa: A002 - as subprocess.run
         env: Mapping[str, str] = ENVIRONMENT,
-        seconds: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program inside as root, and return its result, whatever its exit code.
 
         Raises:
-            MachineError: the program takes longer than ``seconds``, or was killed.
+            MachineError: the program takes longer than ``LIMIT_SECONDS``, or was killed.
         """
         with tempfile.TemporaryFile() as words, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             words.write((input or "").encode())
             words.seek(0)
             process = self._popen(argv, words, output, errors, env)
-            is_done = finish(process, seconds)
+            is_done = finish(process)
             texts = [_text_of(file) for file in (output, errors)]
         if not is_done:
-            raise MachineError(f"{' '.join(argv)}: not done in {seconds:g} s; so far:\n{''.join(texts)}")
+            raise MachineError(f"{' '.join(argv)}: not done in {LIMIT_SECONDS:g} s; so far:\n{''.join(texts)}")
         return subprocess.CompletedProcess(list(argv), process.returncode, *texts)
 
     def way_in(self, holder: str) -> list[str]:
@@ -151,7 +150,7 @@ class Keeper:
             self._process.stdin.close()
             self._process.stdout.close()
         try:
-            if self._process.wait(_END_SECONDS) != 0:
+            if self._process.wait(LIMIT_SECONDS) != 0:
                 raise MachineError(f"the machine's keeper failed: {self._last_words()}")
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)  # the process has a session of its own
@@ -176,11 +175,11 @@ class Keeper:
 
     def _listen(self) -> dict[str, str]:
         assert self._process.stdout is not None
-        end = time.monotonic() + _START_SECONDS
+        end = time.monotonic() + LIMIT_SECONDS
         said = b""
         while said.count(b"\n") < 2:
             if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise MachineError(f"the machine's keeper isn't up in {_START_SECONDS:g} s: {self._last_words()}")
+                raise MachineError(f"the machine's keeper isn't up in {LIMIT_SECONDS:g} s: {self._last_words()}")
             chunk = os.read(self._process.stdout.fileno(), 4096)
             if not chunk:
                 raise MachineError(f"the machine's keeper failed: {self._last_words()}")
@@ -199,7 +198,7 @@ class Keeper:
         return _text_of(self._words).strip()
 
 
-def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def finish(process: subprocess.Popen[bytes]) -> bool:
     """Wait for a process that was started through ``nsenter`` to exit, and kill it after a timeout.
 
     At shutdown, systemd sends SIGSTOP to all processes (``broadcast_signal``), including those started through
@@ -210,7 +209,7 @@ def finish(process: subprocess.Popen[bytes], seconds: float) -> bool:
     """
     if process.poll() is not None:
         return True
-    end = time.monotonic() + seconds
+    end = time.monotonic() + LIMIT_SECONDS
     pidfd = os.pidfd_open(process.pid)
     try:
         while process.poll() is None:

@@ -70,7 +70,7 @@ class Payload:
 
     def starts(self) -> list[float]:
         """Return the payload's start times in the current or last boot, as Unix timestamps."""
-        return [float(line.split()[0]) for line in self.machine.read(self.log).splitlines()]
+        return [float(line.split()[0]) for line in self.machine.peek(self.log).splitlines()]
 
     def has_run(self) -> bool:
         """Return whether the payload has started in this boot, or in the last one if the machine is off."""
@@ -78,23 +78,15 @@ class Payload:
 
     def is_running(self) -> bool:
         """Return whether the payload's own process is running, not just its unit."""
-        return self.machine.state(self.unit) == "active/running" and self.has_command("sleep infinity")
+        return self.has_command("sleep infinity") and self.machine.state(self.unit) == "active/running"
 
     def is_held(self) -> bool:
         """Return whether the gate is holding the start, that is, sleeping between two checks."""
-        return self.machine.state(self.unit) == "activating/condition" and self.has_command("sleep 1")
+        return self.has_command("sleep 1") and self.machine.state(self.unit) == "activating/condition"
 
     def has_command(self, words: str) -> bool:
         """Return whether one of the unit's processes has this command line."""
-        return words in self._commands()
-
-    def _commands(self) -> list[str]:
-        """Return the command lines of the unit's processes."""
-        branch = self.machine.show(self.unit, "ControlGroup")["ControlGroup"]
-        if not branch:
-            return []
-        script = 'ps --no-headers -o args -p "$(cat $(find "/sys/fs/cgroup$1" -name cgroup.procs) | paste -sd,)"'
-        return self.machine.run("sh", "-c", script, "sh", branch, check=False).stdout.splitlines()
+        return words in self.machine.commands(self.unit)
 
     def main_pid(self) -> int:
         """Return the unit's main PID, which changes when the unit is restarted."""

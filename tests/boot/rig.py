@@ -25,11 +25,12 @@ import socket
 import tarfile
 import tempfile
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from boot.keeper import ENVIRONMENT, Keeper, MachineError, finish
+from boot.keeper import ENVIRONMENT, LIMIT_SECONDS, Keeper, MachineError, finish
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,12 +41,8 @@ __all__ = ["Machine", "MachineError", "compile_python"]
 
 ROOT = "/mnt/root"
 PAYLOADS = "/var/lib/payload"
-CMDLINE = "/var/lib/boot-rig/cmdline"
-BOOT_SECONDS = 60.0
-POWER_OFF_SECONDS = 40.0
-WAIT_SECONDS = 30.0
 
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.03
 _CHECKOUT = Path(__file__).parents[2]
 _PYTHON = "/opt/python"
 _COMPILED = "/var/cache/python"
@@ -96,7 +93,7 @@ class Machine:
         try:
             self._keeper.close()
             if self._nspawn is not None:
-                finish(self._nspawn, POWER_OFF_SECONDS)
+                finish(self._nspawn)
         finally:
             self._console.close()
 
@@ -113,14 +110,12 @@ class Machine:
         answer = self._in_tree("systemctl", "--version")
         return int(answer.stdout.split()[1])
 
-    def boot(self, *, wait: bool = True, kernel_arguments: str = "", seconds: float = BOOT_SECONDS) -> None:
+    def boot(self, *, wait: bool = True) -> None:
         """Boot the machine.
 
         Args:
             wait: whether to wait until systemd has finished booting and the job queue is empty, even if units have
                 failed. Otherwise, wait only until systemctl responds.
-            kernel_arguments: contents of the machine's /proc/cmdline.
-            seconds: timeout for the boot.
 
         Raises:
             MachineError: the boot timed out, or the machine stopped.
@@ -129,7 +124,7 @@ class Machine:
             raise MachineError("it's on already")
         self._boots += 1
         self._boot_id = ""
-        self._prepare(kernel_arguments)
+        self._empty_payload_logs()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes:
             name = f"/run/notify-{self._boots}"
             notes.bind(self._keeper.path(name))
@@ -141,16 +136,14 @@ class Machine:
                 *("--network-namespace-path=/proc/1/ns/net", "--capability=CAP_NET_ADMIN"),
                 # systemd 257 processes at most five mount events per second by default.
                 "--setenv=SYSTEMD_DEFAULT_MOUNT_RATE_LIMIT_BURST=100000",
-                # nspawn sets up mounts below /proc last, from inside the machine.
-                f"--bind-ro={CMDLINE}:/proc/cmdline",
                 output=self._console,
                 errors=self._console,
                 env=ENVIRONMENT | {"NOTIFY_SOCKET": name},
             )
-            self._await_boot(notes, wait=wait, end=time.monotonic() + seconds)
+            self._await_boot(notes, wait=wait)
         self._boot_id = self.read("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
 
-    def power_off(self, *, seconds: float = POWER_OFF_SECONDS) -> None:
+    def power_off(self) -> None:
         """Shut the machine down cleanly, as its power button would, and wait until it is off. Its files stay.
 
         Raises:
@@ -159,8 +152,8 @@ class Machine:
         self._inside()  # raises an error if the machine is off
         assert self._nspawn is not None
         self._keeper.run("kill", "-s", "RTMIN+4", self._leader)  # systemd(1): like systemctl start poweroff.target
-        if not finish(self._nspawn, seconds):
-            raise MachineError(f"not off in {seconds:g} s; its last words:\n{self.journal()[-4000:]}")
+        if not finish(self._nspawn):
+            raise MachineError(f"not off in {LIMIT_SECONDS:g} s; its last words:\n{self.journal()[-4000:]}")
         if self._nspawn.returncode != 0:
             raise MachineError(f"systemd-nspawn ended with {self._nspawn.returncode}: {self._console_text()}")
 
@@ -169,15 +162,14 @@ class Machine:
         self.power_off()
         self.boot()
 
-    def _prepare(self, kernel_arguments: str) -> None:
-        """Truncate the payload logs and set the kernel command line for the next boot."""
+    def _empty_payload_logs(self) -> None:
         emptied = f"mkdir -p {PAYLOADS}; find {PAYLOADS} -type f -exec truncate --size=0 {{}} +"
         _checked(self._in_tree("sh", "-euc", emptied))
-        self.write(CMDLINE, f"{kernel_arguments}\n")
 
-    def _await_boot(self, notes: socket.socket, *, wait: bool, end: float) -> None:
+    def _await_boot(self, notes: socket.socket, *, wait: bool) -> None:
         """Wait for systemd-nspawn's sd_notify(3) messages: its child's PID, and READY=1 once the child has booted."""
         self._leader = ""
+        end = time.monotonic() + LIMIT_SECONDS
         is_ready = False
         while not (is_ready if wait else self._leader and self._answers()):
             if self._nspawn is None or self._nspawn.poll() is not None:
@@ -248,6 +240,14 @@ class Machine:
         """
         return _checked(self._anywhere("cat", path))
 
+    def peek(self, path: str) -> str:
+        """Return the contents of a file on the machine's disk without starting a program there.
+
+        Args:
+            path: a path without symlinks, which would lead to the host's files.
+        """
+        return Path(self._keeper.path(f"{ROOT}{path}")).read_text()
+
     def exists(self, path: str) -> bool:
         """Return whether a file, directory or symlink exists, even if the symlink is dangling."""
         look = 'if [ -e "$1" ] || [ -L "$1" ]; then echo yes; else echo no; fi'
@@ -264,7 +264,6 @@ class Machine:
         *argv: str,
         check: bool = True,
         input: str | None = None,  # noqa: A002 - as subprocess.run
-        seconds: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program inside the booted machine, as root with all capabilities.
 
@@ -272,12 +271,11 @@ class Machine:
             argv: the program and its arguments.
             check: whether to raise an error on a nonzero exit code.
             input: the program's input.
-            seconds: the time limit.
 
         Raises:
             MachineError: the machine is off, or ``check`` is set and the program failed.
         """
-        done = self._keeper.run(*self._inside(), *argv, input=input, env=ENVIRONMENT, seconds=seconds)
+        done = self._keeper.run(*self._inside(), *argv, input=input, env=ENVIRONMENT)
         if check:
             _checked(done)
         return done
@@ -301,7 +299,7 @@ class Machine:
             raise MachineError("it's on: use python()")
         # The Python code is mounted at the paths recorded in its bytecode.
         show = f"mount -t tmpfs tmpfs /opt; mkdir {_PYTHON}; mount --rbind {ROOT}{_PYTHON} {_PYTHON}"
-        show += f'; mount --bind {ROOT}/var/cache /var/cache; exec "$@"'
+        show += f'; mount --rbind {ROOT}/var/cache /var/cache; exec "$@"'
         argv = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", show, "sh")
         env = ENVIRONMENT | {"PYTHONPATH": _PYTHON, "PYTHONPYCACHEPREFIX": _COMPILED}
         _checked(self._keeper.run(*argv, "python3", "-m", "hostrouting", *arguments, env=env))
@@ -314,15 +312,15 @@ class Machine:
         start = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
         return int(self.run("sh", "-c", start, "sh", *argv).stdout)
 
-    def python(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def python(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run this checkout's command line inside or offline, as in ``python("check", "--cidr", "10.0.0.0/8")``."""
         argv = ("python3", "-m", "hostrouting", *arguments)
-        return self.run(*argv, check=check, seconds=seconds) if self.is_on else self.run_offline(*argv, check=check)
+        return self.run(*argv, check=check) if self.is_on else self.run_offline(*argv, check=check)
 
-    def systemctl(self, *arguments: str, check: bool = True, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def systemctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run systemctl inside. If the machine is off, only commands such as enable and mask work."""
         if self.is_on:
-            return self.run("systemctl", *arguments, check=check, seconds=seconds)
+            return self.run("systemctl", *arguments, check=check)
         return self.run_offline("systemctl", "--root=/", *arguments, check=check)
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
@@ -339,6 +337,15 @@ class Machine:
     def main_pid(self, unit: str) -> int:
         """Return a unit's main PID, or 0 if it has none."""
         return int(self.show(unit, "MainPID")["MainPID"])
+
+    def commands(self, unit: str) -> list[str]:
+        """Return the command lines of a unit's processes without starting a program in the machine."""
+        found = []
+        for folder, _, _ in os.walk(self._keeper.path("/sys/fs/cgroup")):
+            for pid in _processes(folder) if unit in folder.split("/") else ():
+                with suppress(OSError):  # the process has just ended
+                    found.append(Path("/proc", pid, "cmdline").read_text().rstrip("\0").replace("\0", " "))
+        return found
 
     def when(self, unit: str, timestamp: str) -> float:
         """Return a unit's timestamp, such as ``ExecMainExitTimestamp``, as a Unix timestamp with microseconds."""
@@ -358,23 +365,25 @@ class Machine:
             return self.run(*argv, check=False).stdout
         return self._in_tree(*argv, "--directory=/var/log/journal").stdout
 
-    def wait_until(self, predicate: Callable[[], bool], what: str = "", *, seconds: float = WAIT_SECONDS) -> None:
+    def wait_until(self, predicate: Callable[[], bool], what: str = "") -> None:
         """Poll a condition until it holds.
 
         Raises:
-            MachineError: the condition doesn't hold within ``seconds``; the message contains the end of the journal.
+            MachineError: the condition doesn't hold within ``LIMIT_SECONDS``; the message contains the end of the journal.
         """
         began = time.monotonic()
-        end = began + seconds
+        end = began + LIMIT_SECONDS
         while not predicate():
             looked = time.monotonic()
             if looked > end:
-                raise MachineError(f"{what or predicate} doesn't hold after {seconds:g} s:\n{self.journal()[-4000:]}")
+                raise MachineError(
+                    f"{what or predicate} doesn't hold after {LIMIT_SECONDS:g} s:\n{self.journal()[-4000:]}"
+                )
             # The predicate starts programs, so spend at most half of the time on it.
             time.sleep(max(_POLL_SECONDS, looked - began))
             began = time.monotonic()
 
-    def wait_for(self, unit: str, *states: str, seconds: float = WAIT_SECONDS) -> None:
+    def wait_for(self, unit: str, *states: str) -> None:
         """Wait until a unit is in one of these states, for example ``active`` or ``active/exited``."""
         wanted = set(states)
 
@@ -382,7 +391,7 @@ class Machine:
             state = self.state(unit)
             return bool({state, state.partition("/")[0]} & wanted)
 
-        self.wait_until(is_there, f"{unit} in {' or '.join(states)}", seconds=seconds)
+        self.wait_until(is_there, f"{unit} in {' or '.join(states)}")
 
     def way_in(self) -> list[str]:
         """Return the command prefix with which another process can run programs inside, like ``run``."""
@@ -425,6 +434,13 @@ def compile_python(tree: Path, folder: Path) -> None:
         archive.seek(0)
         with tarfile.open(fileobj=archive) as members:
             members.extractall(folder, filter="data")
+
+
+def _processes(cgroup: str) -> list[str]:
+    try:
+        return Path(cgroup, "cgroup.procs").read_text().split()
+    except OSError:  # it has just been removed
+        return []
 
 
 def _package(name: str) -> Path:

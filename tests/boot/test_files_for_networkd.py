@@ -102,7 +102,6 @@ def test_netplan_makes_the_sections_that_we_write_for_networkd(machine: Machine)
         assert sections(machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")) == sections(text)
 
 
-@pytest.mark.each_release
 def test_a_netplan_file_fixes_at_boot(cabled: Machine) -> None:
     cabled.write("/etc/netplan/01-node.yaml", NETPLAN, mode=0o600)
     cabled.boot()

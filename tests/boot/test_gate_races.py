@@ -14,9 +14,7 @@ from boot.test_gate import (
     FIXED,
     TEMPLATE,
     UNITS,
-    boot_held,
     installed,
-    marker,
     write_config,
 )
 
@@ -116,25 +114,3 @@ python3 -m hostrouting {other} || exit; wait $!"""
         else:
             assert sorted(planned.values()) == [0, 2], number
     assert running.main_pid() == pid
-
-
-UNBOUNDED = """\
-[Unit]
-StartLimitIntervalSec=0
-[Service]
-Restart=on-failure
-RestartSec=4s
-ExecStartPre=/bin/sh -c 'echo first >>/run/order'
-ExecStartPre=/bin/sh -c 'echo second >>/run/order'
-"""
-
-
-def test_unboundeds_steps_run_after_the_verdict(node: Machine) -> None:
-    payload = installed(node)
-    node.write(f"{UNITS}/{payload.unit}.d/10-unbounded.conf", UNBOUNDED)
-    boot_held(node, payload)
-    assert not node.exists("/run/order")
-    node.ip(*FIX)
-    payload.wait_until_it_ran()
-    assert node.read("/run/order") == "first\nsecond\n"
-    assert marker(node) == {"ok": ""}

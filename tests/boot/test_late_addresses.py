@@ -32,7 +32,7 @@ def test_a_strict_node_waits_for_the_address_that_shadows(machine: Machine) -> N
         machine.write("/etc/systemd/system/agent.service", AGENT)
         machine.systemctl("enable", "agent.service")
         machine.boot(wait=False)
-        machine.wait_until(payload.is_held, f"the gate holds {payload.unit}", seconds=60)
+        machine.wait_until(payload.is_held, f"the gate holds {payload.unit}")
         assert "172.16.0.10/16" in machine.ip("address", "show", "dev", "ib0")
         assert not payload.has_run()
         assert list(marker(machine)) == ["detected"]

@@ -152,7 +152,7 @@ def test_a_roll_out_stops_at_a_sick_batch_until_its_fix(new_fleet: Callable[[int
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in said
     tried = fleet.nodes[KEPT : KEPT + HELD]
     for node in tried:
-        node.wait_until(partial(is_over, node), "the trial is over", seconds=TRY_SECONDS + 20)
+        node.wait_until(partial(is_over, node), "the trial is over")
     later = SIZE - KEPT - HELD
     assert fleet.states() == ["WARN"] * KEPT + ["put back"] * HELD + ["untouched"] * later, said
     assert set(counts) == {f"n{number:02}" for number in range(1, KEPT + HELD + 1)}
@@ -190,7 +190,7 @@ def test_a_node_that_its_trial_cuts_off_stops_the_batch(new_fleet: Callable[[int
     code, counts, said = fleet.roll_out(2)
     assert (code != 0, counts["n02"]["unreachable"]) == (True, 1), said
     for node in fleet.nodes:
-        node.wait_until(partial(is_over, node), "the trial is over", seconds=TRY_SECONDS + 20)
+        node.wait_until(partial(is_over, node), "the trial is over")
     assert fleet.states() == ["put back", "put back"], said
 
 

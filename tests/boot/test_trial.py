@@ -21,7 +21,6 @@ UNIT = "hostrouting-trial"
 TRIAL = f"{MARKERS}/trial.json"
 TRIED = "/root/tried.json"
 OTHER = {"destination": "172.16.9.0/24"}
-AT_ONCE = 20.0
 
 
 def ours(node: Machine) -> list[str]:
@@ -49,19 +48,20 @@ def write_tried(node: Machine) -> None:
 
 def is_over(node: Machine) -> bool:
     """Return whether a trial has ended and none of its units is loaded."""
-    units = node.systemctl("list-units", "--all", "--plain", "--no-legend", f"{UNIT}.*").stdout
-    return not (node.exists(TRIAL) or node.exists(f"{MARKERS}/trial.confirmed.json") or units.strip())
+    units = f"systemctl list-units --all --plain --no-legend '{UNIT}.*'"
+    script = f'[ ! -e {TRIAL} ] && [ ! -e {MARKERS}/trial.confirmed.json ] && [ -z "$({units})" ]'
+    return node.run("sh", "-c", script, check=False).returncode == 0
 
 
 def outcome(node: Machine, before: str) -> str:
     """Return ``back`` or ``confirmed`` if all routes and files match, or else a description of the state."""
-    is_as_before = files(node) == before
-    planned = {path: node.python("plan", path, check=False).returncode for path in (CONFIG, TRIED)}
-    if ours(node) == ["172.16.1.0/24"] and is_as_before:
+    found, is_as_before = ours(node), files(node) == before
+    if found == ["172.16.1.0/24"] and is_as_before:
         return "back"
-    if ours(node) == ["172.16.9.0/24"] and planned[TRIED] == 0:
+    planned = node.python("plan", TRIED, check=False)
+    if found == ["172.16.9.0/24"] and planned.returncode == 0:
         return "confirmed"
-    return f"{ours(node)}; /etc as before: {is_as_before}; plans {planned}"
+    return f"{found}; /etc as before: {is_as_before}; {planned.stdout}"
 
 
 def test_unconfirmed_routes_are_rolled_back_in_time(node: Machine, running: Payload) -> None:
@@ -84,17 +84,6 @@ def test_unconfirmed_routes_are_rolled_back_in_time(node: Machine, running: Payl
     assert is_over(node)
     assert outcome(node, before) == "confirmed"
     assert running.main_pid() == pid
-
-
-def test_a_strict_overlap_and_a_signal_roll_back_at_once(node: Machine, running: Payload) -> None:
-    before = files(node)
-    node.write(TRIED, node.read(TRIED).replace('["172.16.9.0/24"]', '["172.16.1.0/24"]'))
-    done = node.python("apply", "--try", "600", TRIED, check=False)
-    assert done.returncode == 1
-    assert "OVERLAP: expected CIDR 172.16.1.0/24" in done.stderr
-    assert is_over(node)
-    assert outcome(node, before) == "back"
-    assert running.is_running()
 
 
 def test_a_start_ignores_the_trial_and_ends_it(node: Machine, running: Payload) -> None:
@@ -187,26 +176,12 @@ def test_any_killed_process_leaves_routes_rolled_back_or_confirmed(node: Machine
         words += "; python3 -m hostrouting confirm" if chance.random() < 0.7 else ""
         kill(node, words, chance.uniform(0.1, 1.6))
         killed = stage(node)
-        node.wait_until(lambda: is_over(node), "the trial is over", seconds=seconds + AT_ONCE)
+        node.wait_until(lambda: is_over(node), "the trial is over")
         seen[killed, outcome(node, before)] += 1
         assert {how for _, how in seen} <= {"back", "confirmed"}, seen
         assert running.main_pid() == pid
         node.python("apply", CONFIG)
     print(seen)  # noqa: T201 - the figures, with --capture=no
-
-
-def test_a_killed_confirm_is_completed_when_the_time_is_over(node: Machine, running: Payload) -> None:
-    """Random kills rarely interrupt a confirm halfway."""
-    chance = random.Random(19)
-    for _ in range(by_day(1, by_night=20)):
-        before = files(node)
-        node.python("apply", "--try", "3", TRIED)
-        stop = f"while [ ! -e {MARKERS}/trial.confirmed.json ]; do sleep 0.01; done; sleep {chance.uniform(0, 0.4):.3f}"
-        node.run("sh", "-c", f"setsid python3 -m hostrouting confirm & {stop}; kill -s KILL -- -$!; wait $!; true")
-        node.wait_until(lambda: is_over(node), "the trial is over", seconds=AT_ONCE)
-        assert outcome(node, before) == "confirmed"
-        node.python("apply", CONFIG)
-    assert running.is_running()
 
 
 def test_a_killed_trial_script_is_run_again(node: Machine, running: Payload) -> None:

@@ -22,7 +22,6 @@ TEXTFILE = "/var/lib/metrics/hostrouting.prom"
 WATCH = {"enabled": True, "textfile": TEXTFILE}
 NETWORK = "/etc/systemd/network/10-eth0.network"
 OURS = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
-BACK_SECONDS = 2.0
 
 
 def routes(node: Machine) -> list[str]:
@@ -121,10 +120,6 @@ def test_only_the_watcher_restores_what_networkd_removes(machine: Machine) -> No
         assert is_there(machine)
         watcher = machine.main_pid(UNIT)
         operation(machine)
-        machine.wait_until(lambda: accepts(machine), "the kernel takes it again")
-        accepted = time.monotonic()
-        machine.wait_until(lambda: is_there(machine), f"the route after {operation.__name__}")
-        assert time.monotonic() - accepted < BACK_SECONDS, operation.__name__
         settle(machine)
         machine.wait_until(lambda: is_there(machine), f"the route after {operation.__name__}")
         assert machine.main_pid(UNIT) == watcher
@@ -171,13 +166,13 @@ def test_a_late_infiniband_address_stops_no_machine(node: Machine, watched: Payl
     assert is_ok(node, "192.168.0.0/16")
     for attempt in (1, 2):
         node.ip("address", "add", "192.168.7.1/16", "dev", "ib0")
-        node.wait_until(lambda: markers(node) == ["detected"], "the marker", seconds=BACK_SECONDS)
-        node.wait_until(lambda: not is_ok(node, "192.168.0.0/16"), "the metrics", seconds=BACK_SECONDS)
-        node.wait_until(lambda n=attempt: len(entries(node, "failure")) == n, "the journal", seconds=BACK_SECONDS)  # type: ignore[misc]
+        node.wait_until(lambda: markers(node) == ["detected"], "the marker")
+        node.wait_until(lambda: not is_ok(node, "192.168.0.0/16"), "the metrics")
+        node.wait_until(lambda n=attempt: len(entries(node, "failure")) == n, "the journal")  # type: ignore[misc]
         assert "overlap: OVERLAP: expected CIDR 192.168.0.0/16" in node.show(UNIT, "StatusText")["StatusText"]
         node.ip("address", "del", "192.168.7.1/16", "dev", "ib0")
-        node.wait_until(lambda: markers(node) == ["ok"], "the marker", seconds=BACK_SECONDS)
-        node.wait_until(lambda: is_ok(node, "192.168.0.0/16"), "the metrics", seconds=BACK_SECONDS)
+        node.wait_until(lambda: markers(node) == ["ok"], "the marker")
+        node.wait_until(lambda: is_ok(node, "192.168.0.0/16"), "the metrics")
     entry = entries(node, "failure")[0]
     assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "192.168.0.0/17"}' in entry["MESSAGE"]
     assert (entry["HOSTROUTING_CIDR"], entry["HOSTROUTING_DEV"]) == ("192.168.0.0/16", "ib0")

@@ -4,11 +4,11 @@
 
 The cache directory is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache directory. It contains:
 
-    lock                        held while a tree is created; a waiting process then finds the finished tree
-    build-TOKEN/mark, tree/     unfinished, and the only kind of folder that is removed, if its mark contains its token
-    SUITE-KEY/mark, tree/       finished; KEY is a hash of the suite, the packages and the set-up
+    lock                held while a tree is created; a waiting process then finds the finished tree
+    build-TOKEN/tree    unfinished
+    SUITE-KEY/tree      finished; KEY is a hash of the suite, the packages and the set-up
 
-Old trees remain until a user deletes them: this module removes only its own failed builds.
+Old trees, and those of killed builders, remain until a user deletes them: a builder removes only what it has just made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import platform
 import re
 import secrets
 import shutil
-import stat
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -33,12 +32,10 @@ if TYPE_CHECKING:
 __all__ = [
     "SUITES",
     "CannotBuildError",
-    "NotOursError",
     "build_all",
     "cache_folder",
     "find_or_build",
     "outer_network",
-    "remove_build",
 ]
 
 # Debian suites, with their systemd versions.
@@ -64,8 +61,15 @@ printf '[Journal]\nStorage=persistent\nSyncIntervalSec=1s\nRateLimitIntervalSec=
   >/etc/systemd/journald.conf.d/boot-rig.conf
 for unit in getty.target console-getty.service systemd-firstboot.service systemd-timesyncd.service \
   apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
-  systemd-logind.service dev-hugepages.mount sys-fs-fuse-connections.mount; do
+  systemd-logind.service dev-hugepages.mount sys-fs-fuse-connections.mount systemd-remount-fs.service \
+  systemd-tmpfiles-setup-dev-early.service systemd-tmpfiles-setup-dev.service systemd-udev-load-credentials.service \
+  systemd-update-utmp.service systemd-update-utmp-runlevel.service; do
   ln -sf /dev/null "/etc/systemd/system/$unit"
+done
+# None of these generators has anything to generate, and each reload would run them all.
+mkdir /etc/systemd/system-generators
+for generator in /usr/lib/systemd/system-generators/systemd-*; do
+  ln -s /dev/null "/etc/systemd/system-generators/${generator##*/}"
 done
 # ConditionNeedsUpdate=: nothing has to be brought up to date at boot.
 touch -d '2040-01-01' /etc/.updated /var/.updated
@@ -84,16 +88,10 @@ ENVIRONMENT = {
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 _KEPT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
-_MARK = "mark"
-_BUILD = re.compile(r"build-(?P<token>[0-9a-f]{32})")
 
 
 class CannotBuildError(Exception):
     """Raised if a tree is missing and can't be created."""
-
-
-class NotOursError(Exception):
-    """Raised instead of removing a directory that this module didn't create or that isn't safe to remove."""
 
 
 def cache_folder() -> Path:
@@ -158,17 +156,13 @@ def _locked(cache: Path) -> Iterator[int]:
 
 
 def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
-    for left_behind in cache.glob("build-*"):  # left behind by a killed builder, as a live one would hold the lock
-        remove_build(left_behind, cache)
-    token = secrets.token_hex(16)
-    build = cache / f"build-{token}"
+    build = cache / f"build-{secrets.token_hex(16)}"
     build.mkdir(mode=0o755)
-    (build / _MARK).write_text(f"{token}\n")
     try:
         make(build / "tree")
         build.rename(final)
     except BaseException:
-        remove_build(build, cache)
+        shutil.rmtree(build)
         raise
 
 
@@ -206,49 +200,6 @@ def outer_network() -> str:
             found = f"/proc/{pid}/ns/net"
         pid = int(re.findall(r"^PPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
     return found
-
-
-def remove_build(folder: Path, cache: Path) -> None:
-    """Remove an unfinished tree created by this module, and nothing else.
-
-    Args:
-        folder: ``build-TOKEN`` in ``cache``, with a mark that contains the same token.
-        cache: the directory that contains the trees.
-
-    Raises:
-        NotOursError: ``folder`` isn't such a directory, or something is mounted in it; nothing was removed.
-    """
-    for objection in _objections(folder, cache):
-        raise NotOursError(f"refused to remove {folder}: {objection}")
-    shutil.rmtree(folder)
-
-
-def _objections(folder: Path, cache: Path) -> Iterator[str]:
-    """Yield the reasons why a directory must not be removed. Only the first one counts; later checks rely on earlier
-    ones.
-    """
-    if not cache.is_absolute() or cache.resolve() != cache or folder.parent != cache:
-        yield "it isn't directly in the folder of trees, or there are links on the way"
-    name = _BUILD.fullmatch(folder.name)
-    if name is None:
-        yield "its name isn't that of an unfinished tree"
-        return
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_dev != cache.lstat().st_dev:
-        yield "it isn't a folder of ours on the same file system"
-    mark = folder / _MARK
-    if mark.is_symlink() or not mark.is_file() or mark.read_text() != f"{name['token']}\n":
-        yield "it doesn't hold its mark"
-    if mounted := _mounts_below(folder):
-        yield f"something is mounted there: {', '.join(mounted)}"
-    if not shutil.rmtree.avoids_symlink_attacks:
-        yield "this Python can't do it without following links"
-
-
-def _mounts_below(folder: Path) -> list[str]:
-    points = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    plain = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point) for point in points]
-    return [point for point in plain if Path(point).is_relative_to(folder)]
 
 
 if __name__ == "__main__":
