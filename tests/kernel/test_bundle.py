@@ -32,7 +32,8 @@ ln -sT usr/bin "$0/bin"
 for each in lib lib64; do [ ! -e "/$each" ] || ln -sT "usr/$each" "$0/$each"; done
 [ -z "$3" ] || { mkdir -p "$0/run/systemd/system" && mount -t proc proc "$0/proc"; }
 mount --rbind /usr "$0/usr" && cp -a "$2" "$0/tmp/out" && ip link set lo up || exit 70
-ip route add 10.0.0.0/8 dev lo proto 217 && env -u TMPDIR chroot "$0" /tmp/out/"$1" && ip -N route show proto 217
+ip route add 10.0.0.0/8 dev lo proto 217 && ip route add fd00:1::/48 dev lo proto 217 || exit 70
+env -u TMPDIR chroot "$0" /tmp/out/"$1" && ip -N route show proto 217 && ip -6 -N route show proto 217
 """
 
 
@@ -42,7 +43,8 @@ CONFIGS = {
     "routes": config(ROUTE, cidrs=()),
     "kubelet": config(
         ROUTE,
-        routeOverlap={"expectedCidrs": ["10.0.0.0/8"], "containerDevs": ["a*"]},
+        "fd00:1::/48",
+        routeOverlap={"expectedCidrs": ["10.0.0.0/8", "fd00:1::/48"], "containerDevs": ["a*"]},
         consumer="kubelet.service",
         waitSeconds=7,
         watch={"enabled": True},
@@ -296,7 +298,7 @@ def test_a_run_in_a_chroot_leaves_this_machines_kernel_alone(
     argv = [*enter, str(tree), script, str(out), given]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1].split()[0] == "10.0.0.0/8"
+    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["10.0.0.0/8", "fd00:1::/48"]
     assert (tree / "etc/hostrouting").exists() == (script == "install.sh")
 
 

@@ -42,35 +42,43 @@ def test_a_host_goes_through_check_plan_apply_check_remove(tmp_path: Path) -> No
     done = on_a_host(
         tmp_path,
         r"""
-        before=$(ip -4 route show table all)
+        tables() { ip -4 route show table all; ip -6 route show | grep -v ^fe80; }
+        before=$(tables)
         cp "$CONFIG" /etc/aks-flex-node/config.json
         hostrouting plan > "$SCRATCH/plan" || echo "plan: $?"
-        head -n 1 "$SCRATCH/plan"
+        head -n 2 "$SCRATCH/plan"
         hostrouting apply --routes-only
         ip route get 172.16.1.1 | head -n 1
+        ip route get fd00:16:0:1::1 | cut -d " " -f -5
         ls /etc/aks-flex-node /run/aks-flex-node
         hostrouting check
         hostrouting remove
-        [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
+        [ "$before" = "$(tables)" ] && echo as-before
         """,
     )
     assert done.stderr == ""
     line = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
+    line6 = "fd00:16:0:1::/64 via fd00:a::1 dev eth0 proto hostrouting metric 512"
     assert [text.strip() for text in done.stdout.splitlines()] == [
         "plan: 2",
         f"+ {line}",
+        f"+ {line6}",
         f"added     {line}",
+        f"added     {line6}",
         "172.16.1.1 via 10.1.0.1 dev eth0 src 10.1.0.4 uid 0",
+        "fd00:16:0:1::1 from :: via fd00:a::1",
         "/etc/aks-flex-node:",
         "config.json",
         "",
         "/run/aks-flex-node:",
         "lock",
         "run.lock",
-        f"ok on {HOST}: 0 of 1 expected CIDRs fail; mode STRICT",
+        f"ok on {HOST}: 0 of 2 expected CIDRs fail; mode STRICT",
         "expected interface: eth0",
-        "✓ 172.16.1.0/24  by eth0",
+        "✓ 172.16.1.0/24     by eth0",
+        "✓ fd00:16:0:1::/64  by eth0",
         f"removed   {line}",
+        f"removed   {line6}",
         "as-before",
     ]
 
@@ -95,6 +103,7 @@ def test_fix_prints_a_config_and_commands_that_work(tmp_path: Path) -> None:
         "as-before",
         "added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
         "added     172.16.2.0/23 via 10.1.0.1 dev eth0 proto hostrouting",
+        "added     fd00:16:0:1::/64 via fd00:a::1 dev eth0 proto hostrouting metric 512",
         f"ok on {HOST}: 0 of 1 expected CIDRs fail; mode WARN",
         "expected interface: eth0",
         "✓ 172.16.2.0/23  by eth0",

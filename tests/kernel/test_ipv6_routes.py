@@ -230,12 +230,15 @@ def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
     ],
     ids=["foreign", "rule", "silent router", "covered"],
 )
-def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, breaking: str, words: str) -> None:
+def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: Path, breaking: str, words: str) -> None:
     run_ip6("route add default dev ib0 table 100", *breaking.splitlines())
+    install(node, BOTH[0])
     before = tables(node)
     with pytest.raises(RouteError, match=words):
         install(node, *BOTH)
     assert tables(node) == before
+    done = Sandbox(tmp_path, awk_or_skip("busybox")).run(render_static_routes(config(*BOTH)))
+    assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
 
 
 def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host) -> None:
@@ -390,5 +393,6 @@ def test_script_and_task_leave_the_same_table(tmp_path: Path, seed: int) -> None
     assert shown() == before
     done = Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(wanted))
     assert (done.returncode == 0, shown()) == (not said, after), (said, done.stdout, done.stderr)
+    assert "put back" not in done.stderr
     if said:
         assert after == before

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, RemoveHostRouting
+from hostrouting.model.family import Family
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.watch.loop import WatchHostRouting, _Watch
 from phases import Serial, task
@@ -27,6 +28,8 @@ TEMPLATE = "systemd-nspawn@.service"
 X, Y, Z = "172.16.1.0/24", "172.16.2.0/24", "172.16.9.0/24"
 X_HALVES = ("172.16.1.0/25", "172.16.1.128/25")
 X_WIDER = "172.16.0.0/23"
+# The same in IPv6, where ib0's connected route is fd00:16::/48.
+X6, Y6 = "fd00:16:0:1::/64", "fd00:16:0:2::/64"
 # Nothing shadows this CIDR.
 SERVICES = "10.96.0.0/12"
 
@@ -160,7 +163,8 @@ def confirming(host: Host) -> Task[object]:
 
 def losing(host: Host) -> Task[object]:
     """Return a task that removes our routes, like a network manager might."""
-    return task("lose")(lambda _: host.routes.delete(host.routes.our_routes()))
+    backends = host.backends([*Family])
+    return task("lose")(lambda _: [backend.delete(backend.our_routes()) for backend in backends])
 
 
 def looking(config: Config) -> Make:
@@ -175,6 +179,7 @@ def looking(config: Config) -> Make:
 
 _GOOD, _BAD = _config([X], [X]), _config([Z], [X])
 _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
+_GOOD6, _EITHER = _config([X6], [X6]), _config([X, X6], [X, X6])
 _NOTHING = Config()
 
 PAIRS = (
@@ -240,6 +245,14 @@ PAIRS = (
     _passing("healthy, trial confirmed", _GOOD, confirming, is_healthy=True, first=trying(_config([X, Z], [X]))),
     _passing("healthy, route lost and watched", _GOOD, looking(_GOOD), is_healthy=True, first=losing),
     _passing("shadowed, route lost and watched", _BAD, looking(_BAD), is_healthy=False, first=losing),
+    _healthy("healthy, IPv6 begun", _GOOD, _EITHER),
+    _healthy("healthy, IPv6 dropped", _EITHER, _GOOD),
+    _healthy("healthy, IPv6 routes and CIDRs swapped", _GOOD6, _config([Y6], [Y6])),
+    _healthy("healthy, other family", _GOOD, _GOOD6),
+    _shadowed("shadowed, IPv6 routes and CIDRs crossed", _config([X, Y6], [X, X6]), _config([X, X6], [X, Y6])),
+    _passing("shadowed, IPv6 fixed on trial", _config([X], [X, X6]), trying(_EITHER), is_healthy=False),
+    _passing("healthy, IPv6 broken on trial", _EITHER, trying(_config([X, Y6], [X, Y6])), is_healthy=True),
+    _passing("healthy, both routes lost and watched", _EITHER, looking(_EITHER), is_healthy=True, first=losing),
 )
 
 # This update isn't safe, so the search must find counterexamples.

@@ -16,6 +16,7 @@ import attrs
 import phases
 from hostrouting import Host, HostRoutingError
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import is_read, runs
 from search.starts import LoadedSystemd
@@ -146,7 +147,7 @@ def _be_the_update(make: Callable[[Host], phases.Task[object]], connection: Conn
         steps = _Steps(connection)
         _watch_netlink(steps)
         host = Host(
-            routes=NetlinkBackend(), units=LoadedSystemd(lambda words: steps.take(f"systemd {words}")), layout=LAYOUT
+            NetlinkBackend(), LoadedSystemd(lambda words: steps.take(f"systemd {words}")), LAYOUT, NetlinkBackend6()
         )
         sys.addaudithook(lambda event, arguments: _see(steps, event, arguments))
         connection.send(_end(make(host), steps))

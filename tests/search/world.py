@@ -21,11 +21,12 @@ from file_trees import Entry, read_trees, restore_trees
 from hostrouting import Layout
 from hostrouting.boot import render
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.routes import Route, Table
 from search.pairs import KUBELET, TEMPLATE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from hostrouting.model.family import IpNetwork
 
@@ -39,6 +40,7 @@ _SOURCE = "hostrouting-search"
 _COPIED = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "passwd")
 
 _REFUSING_TABLE = 100
+_BACKENDS = (NetlinkBackend(), NetlinkBackend6())
 
 AWKS = ("gawk", "mawk", "busybox")
 
@@ -175,10 +177,11 @@ def restore(state: State) -> None:
     restore_trees(state.etc, _read(_ETC))
     restore_trees(state.run, _read(_RUN))
     accept_routes()
-    backend, there = NetlinkBackend(), frozenset(_our_routes())
-    failures = (*backend.delete([*there - state.routes]), *backend.add([*state.routes - there]))
-    if failures:
-        raise WorldError(f"the routes can't be put back: {failures}")
+    there = frozenset(_our_routes())
+    _delete(there - state.routes)
+    for backend in _BACKENDS:
+        if failures := backend.add([route for route in state.routes - there if route.family is backend.family]):
+            raise WorldError(f"the routes can't be put back: {failures}")
 
 
 def forget_boot() -> None:
@@ -187,8 +190,7 @@ def forget_boot() -> None:
     there = _read(_RUN)
     kept = {name: entry for name, entry in there.items() if Path(name) == _RUN or Path(name).is_relative_to(SYSTEMD)}
     restore_trees(kept, there)
-    if failures := NetlinkBackend().delete(_our_routes()):
-        raise WorldError(f"the routes can't be removed: {failures}")
+    _delete(_our_routes())
 
 
 def refuse_route(destination: IpNetwork) -> None:
@@ -196,15 +198,18 @@ def refuse_route(destination: IpNetwork) -> None:
 
     Packets to the destination still leave through ib0, as they do without the update.
     """
-    ip("route", "replace", str(destination), "dev", "ib0", "table", str(_REFUSING_TABLE))
-    ip("rule", "add", "to", str(destination), "lookup", str(_REFUSING_TABLE), "pref", str(_REFUSING_TABLE))
+    family = f"-{destination.version}"
+    ip(family, "route", "replace", str(destination), "dev", "ib0", "table", str(_REFUSING_TABLE))
+    ip(family, "rule", "add", "to", str(destination), "lookup", str(_REFUSING_TABLE), "pref", str(_REFUSING_TABLE))
 
 
 def accept_routes() -> None:
     """Remove the rule added by ``refuse_route``, if any."""
-    if any(rule.table == _REFUSING_TABLE for rule in NetlinkBackend().rules()):
-        ip("rule", "delete", "pref", str(_REFUSING_TABLE))
-        ip("route", "flush", "table", str(_REFUSING_TABLE))
+    for backend in _BACKENDS:
+        if any(rule.table == _REFUSING_TABLE for rule in backend.rules()):
+            family = f"-{backend.family.value}"
+            ip(family, "rule", "delete", "pref", str(_REFUSING_TABLE))
+            ip(family, "route", "flush", "table", str(_REFUSING_TABLE))
 
 
 def ip(*words: str) -> None:
@@ -213,7 +218,13 @@ def ip(*words: str) -> None:
 
 
 def _our_routes() -> list[Route]:
-    return [route for route in NetlinkBackend().routes(Table.MAIN) if route.is_ours]
+    return [route for backend in _BACKENDS for route in backend.routes(Table.MAIN) if route.is_ours]
+
+
+def _delete(routes: Collection[Route]) -> None:
+    for backend in _BACKENDS:
+        if failures := backend.delete([route for route in routes if route.family is backend.family]):
+            raise WorldError(f"the routes can't be removed: {failures}")
 
 
 def _read(root: Path) -> dict[str, Entry]:

@@ -13,8 +13,11 @@ link add ib0 type veth peer name peer-ib0
 link set peer-ib0 up
 link set ib0 up
 address add 172.16.0.10/16 dev ib0
+address add fd00:a::4/64 dev eth0 nodad
+route add ::/0 via fd00:a::1 dev eth0
+address add fd00:16::10/48 dev ib0 nodad
 """
-"""The commands for ``ip -batch`` that build the node of ``node.shadowed_kernel``."""
+"""The commands for ``ip -batch`` that build the node of ``node.shadowed_kernel``, with the same shadow in IPv6."""
 
 # /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc. No write leaves the namespaces.
 SETUP = rf"""
@@ -31,8 +34,11 @@ hostrouting() {{ "$PYTHON" -m hostrouting "$@"; }}
 
 CONFIG = {
     "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+        "staticRoutes": {
+            "enabled": True,
+            "routes": [{"destination": "172.16.1.0/24"}, {"destination": "fd00:16:0:1::/64"}],
+        },
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "fd00:16:0:1::/64"], "mode": "STRICT"},
         "waitSeconds": 0,
     }
 }

@@ -99,9 +99,10 @@ class Run:
 
 
 def routes() -> list[str]:
-    """Return our routes."""
-    listed = subprocess.run(["ip", "-N", "route", "show", *OURS], check=True, capture_output=True, text=True)
-    return listed.stdout.splitlines()
+    """Return our routes of both families."""
+    each = (["ip", f"-{family}", "-N", "route", "show", *OURS] for family in (4, 6))
+    listed = [subprocess.run(words, check=True, capture_output=True, text=True).stdout for words in each]
+    return "".join(listed).splitlines()
 
 
 @attrs.frozen
@@ -126,7 +127,8 @@ class State:
         """Restore this state on the host."""
         restore_trees(self.files | self.run, read_trees(*PLACES, RUN))
         if routes() != self.routes:
-            subprocess.run(["ip", "route", "flush", *OURS], check=True, capture_output=True)
+            for family in ("-4", "-6"):
+                subprocess.run(["ip", family, "route", "flush", *OURS], check=True, capture_output=True)
             for route in self.routes:
                 subprocess.run(["ip", "route", "add", *route.split(), *OURS], check=True)
         restored = State()

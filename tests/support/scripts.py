@@ -32,6 +32,8 @@ if [ -n "$ETC" ]; then
   mkdir "$ROOT/scratch/upper" "$ROOT/scratch/work"
   mount -t overlay none -o "lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work" /etc
 fi
+# Some hosts lack /etc/protocols.
+[ ! -e /etc/protocols ] || mount --bind /dev/null /etc/protocols
 eval "$PREPARE"
 exec "$@"
 """

@@ -107,7 +107,7 @@ function look_up(    i, firsts) {
   for (i = 1; i <= places; i++) {
     first_at[i] = add_question(i, "", "")
     if (treats_tcp_apart)
-      tcp_at[i] = add_question(i, "", " ipproto tcp")
+      tcp_at[i] = add_question(i, "", " ipproto 6")
   }
   ask()
   add_turns(1)

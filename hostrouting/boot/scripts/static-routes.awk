@@ -238,6 +238,7 @@ function carry_out(    step, i) {
     print "done"
     return
   }
+  changes = 0 # busybox takes a variable without a value for unequal to 0 if it is passed to a function
   for (step = 1; step <= 6; step++)
     for (i = 1; i <= lines[step]; i++) {
       commands[++changes] = made[step, i]
@@ -342,7 +343,7 @@ function plan_proof(i,    address) {
   looked_at = wanted_to[i]
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
-    question[++questions] = "route get fibmatch " address " uid 0" (family == 4 ? "" : " ipproto udp")
+    question[++questions] = "route get fibmatch " address " uid 0" (family == 4 ? "" : " ipproto 17")
     asked_for[questions] = looked_at
     right_answer[questions] = outcome(looked_at, carried_by[i])
   }

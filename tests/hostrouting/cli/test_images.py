@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 CONFIG = {
     "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}, {"destination": "fd00:1::/48"}]},
+        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "fd00:1::/48"], "mode": "STRICT"},
     }
 }
 ETC = "etc/systemd/system"
