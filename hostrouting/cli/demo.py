@@ -11,9 +11,9 @@ import signal
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import NoReturn
 
 import attrs
@@ -28,19 +28,25 @@ from hostrouting.cli.report import overlap_text
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
-from hostrouting.kernel.port import Kernel
-from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
-from hostrouting.overlap.check import check_overlap
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import Kernel, RouteBackend
+from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Route6, Table
+from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.configure import ConfigureStaticRoutes, RemoveHostRouting
 
 _NODE = "node-7"
-_API_SERVER = IPv4Address("172.16.1.1")
 _INDENT = "   "
 
-CONFIG = Config(route_overlap=RouteOverlap(["172.16.0.0/12", "10.96.0.0/12"], "STRICT"))
+_CIDRS = {Family.IPV4: ["172.16.0.0/12", "10.96.0.0/12"], Family.IPV6: ["fd00:172::/32"]}
+_API_SERVERS: dict[Family, IpAddress] = {
+    Family.IPV4: IPv4Address("172.16.1.1"),
+    Family.IPV6: IPv6Address("fd00:172:16::1:1"),
+}
+_SHARED = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/64"}
 
 
 def main() -> int:
@@ -66,6 +72,7 @@ def story(width: int | None) -> Iterator[str]:
         HostRoutingError: a step failed or had an unexpected result.
     """
     kernel: Kernel
+    routes6: RouteBackend | None = None
     with tempfile.TemporaryDirectory(prefix="hostrouting-demo-") as root:
         try:
             enter_namespace()
@@ -76,43 +83,59 @@ def story(width: int | None) -> Iterator[str]:
             kernel = FakeKernel()
             _build(kernel)
             yield head(f"kernel: in memory ({error})")
-        host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
-        yield from _tell(kernel, host, None if width is None else width - len(_INDENT))
+        if isinstance(kernel, NamespaceKernel):
+            try:
+                routes6 = _build6(kernel)
+            except RouteError as error:
+                yield f"without IPv6: {error}"
+        host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root), routes6=routes6)
+        yield from _tell(host, None if width is None else width - len(_INDENT))
 
 
-def _tell(kernel: Kernel, host: Host, width: int | None) -> Iterator[str]:
-    before = kernel.routes(Table.MAIN)
+def _tell(host: Host, width: int | None) -> Iterator[str]:
+    kernels = [host.routes] if host.routes6 is None else [host.routes, host.routes6]
+    families = [kernel.family for kernel in kernels]
+    config = Config(route_overlap=RouteOverlap([cidr for family in families for cidr in _CIDRS[family]], "STRICT"))
+    before = [kernel.routes(Table.MAIN) for kernel in kernels]
 
-    yield _heading("A node comes up: eth0 has the default route, eight InfiniBand interfaces share 172.16.0.0/16")
-    first, second, third, *_, last = map(str, before)
-    yield _below("\n".join([first, second, third, dim("…"), last]))
+    shared = " and ".join(_SHARED[family] for family in families)
+    yield _heading(f"A node comes up: eth0 has the default route, ib0 to ib7 share {shared}")
+    for routes in before:
+        yield _below("\n".join(_first_and_last(routes)))
 
-    yield _heading(f"The cluster's network is in there too. Where does a packet to its API server {_API_SERVER} go?")
-    yield _below(_answer(kernel))
+    yield _heading("The cluster's network is in there too. Where does a packet to its API server go?")
+    yield _answers(kernels)
 
     yield _heading("hostrouting check: the node must not start like this; the fix is part of the error")
-    sick = _checked(CONFIG, kernel)
+    sick = _checked(config, host)
     yield _below(overlap_text(sick, width=width))
 
     yield _heading("hostrouting apply, with the fix: next hop inherited from the default route")
-    config = attrs.evolve(CONFIG, static_routes={"enabled": True, "routes": sick.fix.routes})
+    config = attrs.evolve(config, static_routes={"enabled": True, "routes": sick.fix.routes})
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
-    yield _below(_answer(kernel))
+    yield _answers(kernels)
 
     yield _heading("hostrouting check, again")
-    yield _below(overlap_text(_checked(config, kernel), width=width))
+    yield _below(overlap_text(_checked(config, host), width=width))
 
     yield _heading("hostrouting apply, again; then remove: the table is as it was")
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
     yield _routes(phases.run(RemoveHostRouting(host=host)))
-    if kernel.routes(Table.MAIN) != before:
+    if [kernel.routes(Table.MAIN) for kernel in kernels] != before:
         raise HostRoutingError("the table isn't what it was before; please report this")
     yield _below(f"{good('✓')} every route that was there before is untouched")
 
 
-def _checked(config: Config, kernel: Kernel) -> OverlapReport:
-    report = phases.run(phases.task("check")(partial(check_overlap, config, kernel)))
+def _checked(config: Config, host: Host) -> OverlapReport:
+    report = phases.run(phases.task("check")(partial(check_families, config, host.routes_of)))
     return attrs.evolve(report, host=_NODE)
+
+
+def _first_and_last(routes: Sequence[Route]) -> list[str]:
+    """Return the default route, and the shared network's first and last route."""
+    default, *_ = (str(route) for route in routes if route.destination.prefixlen == 0)
+    first, *_, last = (str(route) for route in routes if str(route.destination) in _SHARED.values())
+    return [default, first, dim("…"), last]
 
 
 def _heading(text: str) -> str:
@@ -138,13 +161,32 @@ def _build(kernel: Kernel) -> None:
         kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")
 
 
-def _answer(kernel: Kernel) -> str:
-    """Return the kernel's route lookup for the API server's address."""
-    (answer,) = kernel.lookup([_API_SERVER])
+def _build6(kernel: NamespaceKernel) -> RouteBackend:
+    """Give the node IPv6 addresses and an IPv6 default route, and return the IPv6 backend.
+
+    Raises:
+        RouteError: IPv6 is disabled.
+    """
+    kernel.add_address("eth0", "fd00:10:1::4/64")
+    for number in range(8):
+        kernel.add_address(f"ib{number}", f"fd00:172:16::{10 + number}/64")
+    hop, backend = NextHop("eth0", IPv6Address("fd00:10:1::1")), NetlinkBackend6()
+    backend.add([Route6(IPv6Network("::/0"), (hop,), protocol=Protocol.RA, metric=1024)])
+    return backend
+
+
+def _answers(kernels: Sequence[RouteBackend]) -> str:
+    """Return the route lookup for the API server's address in each family."""
+    return _below("\n".join(map(_answer, kernels)))
+
+
+def _answer(kernel: RouteBackend) -> str:
+    address = _API_SERVERS[kernel.family]
+    (answer,) = kernel.lookup([address])
     if answer.route is None:
-        raise HostRoutingError(f"there is no route to {_API_SERVER}")
+        raise HostRoutingError(f"there is no route to {address}")
     mark = good if answer.route.devs == ("eth0",) else bad
-    return f"{_API_SERVER}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
+    return f"{address!s:16}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
 
 
 def run() -> NoReturn:

@@ -15,24 +15,26 @@ import os
 import socket
 from collections.abc import Callable
 from functools import cached_property
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv6Address, ip_interface
 from typing import Any, TypeVar
 
 from hostrouting.kernel._namespaces import Namespace, made, make_namespace, refusal, this_namespace
 from hostrouting.kernel._namespaces import NamespaceError as NamespaceError
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.requests import request
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
+from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 T = TypeVar("T")
 
-# After a carrier change, a work queue updates the routes (net/core/link_watch.c). On an idle machine, this takes
-# microseconds.
-_CARRIER_SECONDS = 10.0
+# After some changes, a work queue updates the routes. On an idle machine, this takes microseconds.
+_WORK_SECONDS = 10.0
 
 
 def enter_namespace() -> None:
@@ -97,7 +99,7 @@ class NamespaceKernel(NetlinkBackend):
         Raises:
             RouteError: the kernel rejected the request, for example with ENODEV if there is no link with that name.
         """
-        changes, scope = NetlinkBackend(), CancelScope(timeout=_CARRIER_SECONDS)
+        changes, scope = NetlinkBackend(), CancelScope(timeout=_WORK_SECONDS)
         changes.wait_for_change(scope)  # the first call returns at once
         if up is not None:
             self._set_up(name, up)
@@ -132,7 +134,8 @@ class NamespaceKernel(NetlinkBackend):
 
         Args:
             dev: the interface.
-            address: the address, like ``10.1.0.4/24``.
+            address: the address, like ``10.1.0.4/24``. An IPv6 address needs an interface that is up, and
+                can be used as soon as this returns.
             peer: the peer address of a point-to-point link. The prefix length then applies to the peer.
             metric: the metric of the connected route.
             prefix_route: whether the kernel adds the connected route.
@@ -141,17 +144,28 @@ class NamespaceKernel(NetlinkBackend):
             RouteError: the kernel rejected the request, for example with EEXIST if the interface already has the
                 address.
         """
-        interface = IPv4Interface(address)
+        interface = ip_interface(address)
+        family, length = Family.of(interface), interface.network.prefixlen
+        flags = rtnl.IFA_F_NODAD if family is Family.IPV6 else 0
         self._ask(
             f"add the address {address} to {dev}",
             rtnl.RTM_NEWADDR,
             rtnl.ADD,
-            {"family": 2, "prefixlen": interface.network.prefixlen, "index": self._index(dev)},
+            {"family": family.af, "prefixlen": length, "index": self._index(dev)},
             ("IFA_LOCAL", str(interface.ip)),
             ("IFA_ADDRESS", peer or str(interface.ip)),
-            ("IFA_FLAGS", 0 if prefix_route else rtnl.IFA_F_NOPREFIXROUTE),
+            ("IFA_FLAGS", flags | (0 if prefix_route else rtnl.IFA_F_NOPREFIXROUTE)),
             *((("IFA_RT_PRIORITY", metric),) if metric else ()),
         )
+        if isinstance(interface.ip, IPv6Address):
+            self._wait_for_local(interface.ip)
+
+    def _wait_for_local(self, address: IPv6Address) -> None:
+        """Wait until a work queue has added an address's entry to table local (addrconf_dad_work)."""
+        ipv6, scope = NetlinkBackend6(), CancelScope(timeout=_WORK_SECONDS)
+        ipv6.wait_for_change(scope)  # the first call returns at once
+        while not any(entry.destination.network_address == address for entry in ipv6.routes(Table.LOCAL)):
+            ipv6.wait_for_change(scope)
 
     def del_address(self, dev: str, address: str) -> None:
         """Remove an address from an interface.

@@ -27,10 +27,19 @@ PICTURE = ROOT / "docs" / "demo.svg"
 NO_NAMESPACES = "echo 0 > /proc/sys/user/max_net_namespaces && exec"
 
 
-def check_story(output: str) -> None:
-    told = re.findall(r"OVERLAP|added|unchanged|removed|by ib0|by eth0 |✓", output)
-    assert told.count("OVERLAP") == 1
-    assert [told.count(word) for word in ("added", "unchanged", "removed")] == [2, 2, 2]
+# An address of each family's shadowed network.
+ADDRESSES = ("172.16.1.1", "fd00:172:16::1:1")
+
+
+def check_story(output: str, families: int = 2) -> None:
+    """Check that each step is told, for IPv4 and, with two families, for IPv6."""
+    told = re.findall(r"OVERLAP|added|unchanged|removed", output)
+    assert told == [
+        *["OVERLAP"] * families,
+        *(word for word in ("added", "unchanged", "removed") for _ in range(2 * families)),
+    ]
+    answers = re.findall(r"^ *(\S+) +by (\S+)  ", output, re.MULTILINE)
+    assert answers == [(address, dev) for dev in ("ib0", "eth0") for address in ADDRESSES[:families]]
     assert output.index("by ib0") < output.index("OVERLAP") < output.index("added") < output.index("by eth0  ")
     assert output.rstrip().endswith("✓ every route that was there before is untouched")
 
@@ -94,7 +103,33 @@ def test_without_namespaces_the_demo_runs_in_memory() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"kernel: in memory \(can't make a network namespace: .+\)\n", done.stdout)
-    check_story(done.stdout)
+    check_story(done.stdout, families=1)
+
+
+# In a network namespace of its own, each process sees its own settings here.
+WITHOUT_IPV6 = """
+import sys
+from pathlib import Path
+from hostrouting.cli import demo
+
+enter = demo.enter_namespace
+def enter_without_ipv6():
+    enter()
+    Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+
+demo.enter_namespace = enter_without_ipv6
+sys.exit(demo.main())
+"""
+
+
+@pytest.mark.kernel
+def test_without_ipv6_the_demo_shows_ipv4() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_IPV6], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second, *_ = done.stdout.splitlines()
+    assert first.endswith("(network namespace)")
+    assert second.startswith("without IPv6: can't add the address fd00:10:1::4/64 to eth0: ")
+    check_story(done.stdout, families=1)
 
 
 def without_kernel(picture: str) -> list[tuple[str, str]]:

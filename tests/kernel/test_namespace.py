@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,10 @@ from hostrouting.kernel import _namespaces
 from hostrouting.kernel._namespaces import in_thread, this_namespace
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.links import Address6
+from hostrouting.model.routes import NextHop, Route, RouteType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,6 +172,19 @@ def test_only_one_end_of_a_cable_is_seen_here(kernel: NamespaceKernel) -> None:
     assert sorted(link.name for link in kernel.in_fabric(kernel.links)) == ["eth0", "ib0", "lo"]
     play(kernel, "link del ib0")
     assert sorted(link.name for link in kernel.in_fabric(kernel.links)) == ["eth0", "lo"]
+
+
+def test_an_ipv6_address_can_be_used_at_once(kernel: NamespaceKernel) -> None:
+    kernel.add_link("eth0")
+    kernel.add_address("eth0", "fd00:1::4/64")
+    (own,) = (each for each in NetlinkBackend6().addresses() if each.local == IPv6Address("fd00:1::4"))
+    assert isinstance(own, Address6)
+    assert (own.dev, own.prefix_length, own.is_tentative) == ("eth0", 64, False)
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sent:
+        sent.bind((str(own.local), 0))
+    (found,) = NetlinkBackend6().lookup([own.local])
+    assert found.route is not None
+    assert found.route.type is RouteType.LOCAL
 
 
 # --- packets ----------------------------------------------------------------------------------------------------
