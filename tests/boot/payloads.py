@@ -78,15 +78,13 @@ class Payload:
 
     def is_running(self) -> bool:
         """Return whether the payload's own process is running, not just its unit."""
-        return self.has_command("sleep infinity") and self.machine.state(self.unit) == "active/running"
+        return (
+            "sleep infinity" in self.machine.commands(self.unit) and self.machine.state(self.unit) == "active/running"
+        )
 
     def is_held(self) -> bool:
         """Return whether the gate is holding the start, that is, sleeping between two checks."""
-        return self.has_command("sleep 1") and self.machine.state(self.unit) == "activating/condition"
-
-    def has_command(self, words: str) -> bool:
-        """Return whether one of the unit's processes has this command line."""
-        return words in self.machine.commands(self.unit)
+        return "sleep 1" in self.machine.commands(self.unit) and self.machine.state(self.unit) == "activating/condition"
 
     def main_pid(self) -> int:
         """Return the unit's main PID, which changes when the unit is restarted."""

@@ -356,9 +356,9 @@ class Machine:
             raise MachineError(f"{unit} has no {timestamp}; systemd forgets units that are dead") from None
         return datetime.strptime(f"{day} {hour}", "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=timezone.utc).timestamp()
 
-    def journal(self, unit: str | None = None, *, every_boot: bool = False) -> str:
+    def journal(self, unit: str | None = None) -> str:
         """Return the journal of this boot, or of the last one if the machine is off."""
-        chosen = [*([f"--unit={unit}"] if unit else []), *([] if every_boot else [f"--boot={self._boot_id or '0'}"])]
+        chosen = [*([f"--unit={unit}"] if unit else []), f"--boot={self._boot_id or '0'}"]
         argv = ["journalctl", "--no-pager", "--no-hostname", "--output=short-monotonic", *chosen]
         if self.is_on:
             self.run("journalctl", "--sync", check=False)
@@ -379,8 +379,8 @@ class Machine:
                 raise MachineError(
                     f"{what or predicate} doesn't hold after {LIMIT_SECONDS:g} s:\n{self.journal()[-4000:]}"
                 )
-            # The predicate starts programs, so spend at most half of the time on it.
-            time.sleep(max(_POLL_SECONDS, looked - began))
+            # The predicate may start programs, so spend at most a quarter of the time on it.
+            time.sleep(max(_POLL_SECONDS, 3 * (looked - began)))
             began = time.monotonic()
 
     def wait_for(self, unit: str, *states: str) -> None:

@@ -56,12 +56,12 @@ LATECOMERS = [
 
 
 @pytest.mark.each_release
-def test_systemds_own_failures_are_retried_as_without_the_gate(node: Machine, trying: Payload) -> None:
+def test_systemds_own_failures_are_retried_as_without_the_gate(node: Machine, trying: Payload, by_turns: Any) -> None:
     """Without the "-" prefix, a failing ``ExecCondition=`` would skip the unit, with no error, restart or start."""
     beside = add_kubelet(node, "beside", enabled=False)
     node.write(f"{UNITS}/beside.service.d/10-restart.conf", TRYING)
     node.ip(*FIX)
-    for setting, come, leave in LATECOMERS:
+    for setting, come, leave in by_turns(LATECOMERS):
         for payload in (trying, beside):
             node.write(f"{UNITS}/{payload.unit}.d/20-late.conf", f"[Service]\n{setting}\n")
         counts = [len(payload.starts()) for payload in (trying, beside)]
@@ -159,30 +159,6 @@ def test_other_programs_lines_neither_open_nor_close_it(node: Machine, trying: P
         node.systemctl("stop", trying.unit)
         unfix(node)
         node.write(path, text) if before is None else node.remove(path)
-
-
-# Unbounded's agent has an ExecStartPre= step that rewrites the drop-in that contains it.
-REWRITE = """#!/bin/sh
-printf '[Service]\\nExecStartPre=/usr/local/bin/rewrite %s\\nExecStartPre=/bin/sleep 0.1\\n' "$(date +%N)" \
-  >/etc/systemd/system/kubelet.service.d/override.conf
-systemctl daemon-reload
-sleep 0.1
-"""
-
-
-def test_a_step_that_rewrites_its_drop_in_changes_nothing(node: Machine, trying: Payload) -> None:
-    """While the step is running, a reload removes its line, and systemd skips the rest of the list."""
-    node.write("/usr/local/bin/rewrite", REWRITE, mode=0o755)
-    node.write(f"{DROP_INS}/override.conf", service("ExecStartPre=/usr/local/bin/rewrite 0"))
-    begin(node, trying)
-    trying.wait_until_held()
-    assert not trying.has_run()
-    node.ip(*FIX)
-    wait_for_a_start(node, trying, 0)
-    unfix(node)
-    node.systemctl("stop", trying.unit)
-    assert not start(node, trying)
-    assert len(trying.starts()) == 1
 
 
 def test_the_last_look_sees_changes_after_the_first(node: Machine, trying: Payload) -> None:

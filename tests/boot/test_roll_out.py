@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
@@ -88,6 +88,10 @@ class Fleet:
     def run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, str(PROGRAMS / program), "-i", str(self._inventory), *words]
         return subprocess.run(argv, env=self._env, cwd=self._folder, capture_output=True, text=True)
+
+    def module(self, name: str, *words: str, **arguments: Any) -> subprocess.CompletedProcess[str]:
+        """Run one of the collection's modules on the first host."""
+        return self.run("ansible", "n01", "-m", f"hostrouting.hostrouting.{name}", "-a", json.dumps(arguments), *words)
 
     def cut_off_once_tried(self, host: str) -> None:
         """Make a host unreachable for Ansible while a trial is running there."""
@@ -198,26 +202,17 @@ def test_check_mode_plans_strict_fails_and_snapshots_are_fetched(
     new_fleet: Callable[[int, Collection[int]], Fleet], tmp_path: Path
 ) -> None:
     fleet = new_fleet(1, {1})
-    arguments = json.dumps({"config": {"hostRouting": ROUTING}, "try_seconds": 60})
-    apply = ("ansible", "n01", "-m", "hostrouting.hostrouting.apply", "-a", arguments)
-    done = fleet.run(*apply, "--check", "--diff")
+    apply = partial(fleet.module, "apply", config={"hostRouting": ROUTING}, try_seconds=60)
+    done = apply("--check", "--diff")
     assert "+ 172.16.1.0/24 via 10.1.0.1 dev eth0" in done.stdout
     assert (done.returncode, fleet.states()) == (0, ["untouched"])
 
     fleet.nodes[0].write(CONFIG, AGENT, mode=0o600)
-    config = (
-        "ansible",
-        "n01",
-        "-m",
-        "hostrouting.hostrouting.config",
-        "-a",
-        json.dumps({"config": {"hostRouting": {}}}),
-    )
-    done = fleet.run(*config, "--check")
+    done = fleet.module("config", "--check", config={"hostRouting": {}})
     assert (done.returncode, '"changed": true' in done.stdout, fleet.nodes[0].read(CONFIG)) == (0, True, AGENT)
     fleet.nodes[0].remove(CONFIG)
 
-    done = fleet.run(*apply)
+    done = apply()
     assert done.returncode != 0
     result = json.loads(done.stdout.partition("=>")[2])
     assert [finding["kind"] for finding in result["report"]["overlap"]["findings"]] == ["OVERLAP"]
