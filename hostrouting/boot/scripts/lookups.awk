@@ -112,10 +112,7 @@ function look_up(    i, firsts) {
   ask()
   add_turns(1)
   firsts = questions
-  if (family == 4)
-    add_probes()
-  else
-    add_probes_by_devs()
+  add_probes()
   if (questions > firsts) {
     ask()
     read_probes(firsts)
@@ -176,18 +173,19 @@ function free_ports(    port, i, range) {
   return " sport " port " dport " port
 }
 
-# Asks for the kernel's sources where routes name none, once for each class.
-function add_probes(    i, ids, id, asked_by, firsts) {
+# Asks for the kernel's sources where routes name none, once for each class, or in IPv6 for each address.
+function add_probes(    i, ids, id, asked_by, firsts, is_local) {
   firsts = questions
   for (i = 1; i <= firsts; i++) {
     if (i in failed)
       continue
     parse(text_of[i])
-    # A rule for a source may also catch local addresses if it precedes table local. Without such a rule, a second
-    # lookup only differs if a route names a source that this host doesn't have.
-    if ((type_of[class] == 2 && asks_local_first) || !(has_sources || (src_of[class] != "" && !(src_of[class] in is_address))))
+    # A rule for a source may also catch local addresses if it precedes table local, or in IPv6 table main.
+    is_local = type_of[class] == 2 && asks_local_first && (family == 4 || table_of[class] != 254)
+    # Without such a rule, a second lookup only differs if a route names a source that this host doesn't have.
+    if (is_local || !(has_sources || (family == 4 && src_of[class] != "" && !(src_of[class] in is_address))))
       continue
-    way_of[i] = class is_tcp[i]
+    way_of[i] = family == 4 ? class is_tcp[i] : i
     if (!(way_of[i] in asked_by))
       id[++ids] = way_of[i]
     asked_by[way_of[i]] = asked_by[way_of[i]] " " i
@@ -200,8 +198,10 @@ function add_probes(    i, ids, id, asked_by, firsts) {
 function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, n, p, from_port) {
   count = split(asked_by, list, " ")
   parse(text_of[list[1]])
-  if (src_of[class] != "") {
+  if (src_of[class] != "" || family == 6) {
     sources_of[id] = src_of[class]
+    if (src_of[class] == "")
+      add_probes_by_devs(id)
     return
   }
   take_apart(type_of[class], class)
@@ -225,24 +225,12 @@ function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, 
     }
 }
 
-# Asks for IPv6 sources. A source depends on the address and the hop.
-function add_probes_by_devs(    i, k, firsts, list, count) {
-  firsts = questions
-  for (i = 1; has_sources && i <= firsts; i++) {
-    if (i in failed)
-      continue
-    parse(text_of[i])
-    # Table main may have local entries too, and a rule for a source may precede it.
-    if (type_of[class] == 2 && asks_local_first && table_of[class] != 254)
-      continue
-    way_of[i] = i
-    if ((sources_of[i] = src_of[class]) != "")
-      continue
-    count = split(devs_of[class], list, "/")
-    for (k = 1; k <= count; k++) {
-      probed_by[add_question(place_of[i], "", is_tcp[i])] = i
-      question[questions] = "route get " address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) with_ports (count > 1 ? " oif " list[k] : "")
-    }
+# An IPv6 source depends on the hop's interface.
+function add_probes_by_devs(i,    k, list, count) {
+  count = split(devs_of[class], list, "/")
+  for (k = 1; k <= count; k++) {
+    probed_by[add_question(place_of[i], "", is_tcp[i])] = i
+    question[questions] = "route get " address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) with_ports (count > 1 ? " oif " list[k] : "")
   }
 }
 
