@@ -43,7 +43,7 @@ def after(snapshot: Snapshot, event: HostEvent, restored: Iterable[Route] = ()) 
 
 
 def _load(snapshot: Snapshot) -> Net:
-    net = Net(promotes_secondaries=False, ignores_linkdown=False)
+    net = Net()
     net.rules[:] = snapshot.rules
     net.is_merged = snapshot.rules == KERNEL_RULES and snapshot.is_merged is not False
     for link in snapshot.links:

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import Sources, with_shares
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -73,9 +73,6 @@ class Fib:
         lacks_unknown: see ``matches``.
     """
 
-    # The sysctl net.ipv4.conf.all.ignore_routes_with_linkdown. In a snapshot, such hops are already marked as dead.
-    ignores_linkdown = False
-
     family: ClassVar[Family] = Family.IPV4
 
     rules: Sequence[Rule]
@@ -125,11 +122,7 @@ class Fib:
 
     def hop(self, route: Route, flow: Flow) -> NextHop | None:
         """Return the first usable hop of an entry (fib_lookup_good_nhc)."""
-        skips_linkdown = self.ignores_linkdown and flow.protocol
-        for hop in route.hops:
-            if not hop.is_dead and flow.oif in (None, hop.dev) and not (skips_linkdown and hop.is_linkdown):
-                return hop
-        return None
+        return next((hop for hop in route.hops if not hop.is_dead and flow.oif in (None, hop.dev)), None)
 
     def find(self, table: int, flow: Flow) -> Route | None:
         """Look up a flow in a single table.
@@ -280,18 +273,7 @@ class Fib:
         table = Table.MAIN if self.is_merged and route.table == Table.LOCAL else route.table
         if (kind, table) != (route.type, route.table):
             route = attrs.evolve(route, type=kind, table=table)
-        return Lookup(address, self.shown(route))
-
-    def shown(self, route: Route) -> Route:
-        """Return an entry as shown in dumps.
-
-        Hops that the kernel ignores for lack of a carrier are shown as dead (fib_nexthop_info).
-        """
-        if not self.ignores_linkdown:
-            return route
-        linkdown = {hop.dev for hop in route.hops if hop.is_linkdown and not hop.is_dead}
-        hops = (attrs.evolve(hop, is_dead=hop.is_dead or hop.is_linkdown) for hop in route.hops)
-        return with_shares(attrs.evolve(route, hops=tuple(hops)), linkdown.__contains__)
+        return Lookup(address, route)
 
     def _refuse_ends(self, flow: Flow) -> int:
         """Return the errno if the kernel rejects the addresses without a lookup, or else 0."""

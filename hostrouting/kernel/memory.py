@@ -12,6 +12,7 @@
 
 The following isn't modelled:
 
+- sysctls: they have the kernel's defaults
 - nexthop objects (EINVAL, as if the object didn't exist)
 - VRFs and encapsulation
 - IPv6 addresses other than each device's link-local one
@@ -48,20 +49,13 @@ from phases import CancelScope
 
 
 class FakeKernel(WholeTables):
-    """A thread-safe in-memory ``Kernel``. It starts out like a new network namespace with ``lo`` up.
-
-    Args:
-        promote_secondaries: the sysctl net.ipv4.conf.all.promote_secondaries. If set, deleting a primary address
-            promotes the next address in its subnet.
-        ignore_routes_with_linkdown: the sysctl net.ipv4.conf.all.ignore_routes_with_linkdown. If set, hops without a
-            carrier are skipped.
-    """
+    """A thread-safe in-memory ``Kernel``. It starts out like a new network namespace with ``lo`` up."""
 
     family: Family = Family.IPV4
 
-    def __init__(self, *, promote_secondaries: bool = False, ignore_routes_with_linkdown: bool = False) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._net = Net(promotes_secondaries=promote_secondaries, ignores_linkdown=ignore_routes_with_linkdown)
+        self._net = Net()
         self._changed = threading.Event()
         self._seen = threading.local()
         self.add_link(LOOPBACK, kind=None, hardware=Hardware.LOOPBACK)

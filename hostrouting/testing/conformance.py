@@ -100,24 +100,21 @@ def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
 def conformance_test(
     make_kernel: Callable[[], AbstractContextManager[Kernel]],
     *,
-    make_reference: Callable[[], Kernel] = FakeKernel,
     settings: hypothesis_settings | None = None,
 ) -> type[TestCase]:
-    """Return a test case that compares a kernel with a reference implementation.
+    """Return a test case that compares a kernel with ``FakeKernel``.
 
     Args:
         make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and nothing else exists.
-        make_reference: a function that returns the reference, for example a ``FakeKernel`` with different sysctls.
         settings: Hypothesis settings; defaults to the current profile.
 
     Returns:
         The class. Assign it to a name in a test module.
     """
-    kernel_maker, reference_maker = make_kernel, make_reference
+    kernel_maker = make_kernel
 
     class Machine(ConformanceMachine):
         make_kernel = staticmethod(kernel_maker)
-        make_reference = staticmethod(reference_maker)
 
     test_case: type[TestCase] = Machine.TestCase
     test_case.settings = hypothesis_settings(  # type: ignore[attr-defined]
@@ -133,13 +130,12 @@ class ConformanceMachine(RuleBasedStateMachine):
     """The state machine used by ``conformance_test``. Subclass it to add rules."""
 
     make_kernel: ClassVar[Callable[[], AbstractContextManager[Kernel]]]
-    make_reference: ClassVar[Callable[[], Kernel]]
 
     def __init__(self) -> None:
         super().__init__()
         self._stack = ExitStack()
         self.candidate: Kernel = self._stack.enter_context(type(self).make_kernel())
-        self.reference: Kernel = type(self).make_reference()
+        self.reference: Kernel = FakeKernel()
 
     def teardown(self) -> None:
         """Exit the kernel's context manager."""

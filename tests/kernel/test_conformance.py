@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unittest
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,13 +23,8 @@ if TYPE_CHECKING:
 
 
 _SETTINGS = settings(max_examples=by_day(3, by_night=5000), stateful_step_count=by_day(12, by_night=40))
-_FEWER = settings(_SETTINGS, max_examples=by_day(1, by_night=1000))
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
-
-
-def _set(sysctl: str) -> None:
-    Path("/proc/sys/net/ipv4/conf/all", sysctl).write_text("1")
 
 
 @contextmanager
@@ -38,27 +32,7 @@ def _linux() -> Iterator[NamespaceKernel]:
     yield on_linux()
 
 
-@contextmanager
-def _promoting_linux() -> Iterator[NamespaceKernel]:
-    with _linux() as kernel:
-        _set("promote_secondaries")
-        yield kernel
-
-
-@contextmanager
-def _linkdown_ignoring_linux() -> Iterator[NamespaceKernel]:
-    with _linux() as kernel:
-        _set("ignore_routes_with_linkdown")
-        yield kernel
-
-
 TestLinux = conformance_test(_linux, settings=_SETTINGS)
-TestLinuxThatPromotesSecondaries = conformance_test(
-    _promoting_linux, make_reference=lambda: FakeKernel(promote_secondaries=True), settings=_FEWER
-)
-TestLinuxThatIgnoresLinkdown = conformance_test(
-    _linkdown_ignoring_linux, make_reference=lambda: FakeKernel(ignore_routes_with_linkdown=True), settings=_FEWER
-)
 
 
 # --- the state machine itself ------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     MakeKernel = Callable[..., Kernel]
 
 
-def _in_a_namespace(**sysctls: bool) -> Kernel:
+def _in_a_namespace(*sysctls: str) -> Kernel:
     enter_namespace()
     kernel = NamespaceKernel()  # this fails outside a namespace of our own
-    for name, value in sysctls.items():
+    for name in sysctls:
         for conf in ("all", "default"):
-            Path(f"/proc/sys/net/ipv4/conf/{conf}/{name}").write_text(str(int(value)))
+            Path(f"/proc/sys/net/ipv4/conf/{conf}/{name}").write_text("1")
     return kernel
 
 
@@ -463,7 +463,8 @@ def test_rule_selector(make_kernel: MakeKernel, selector: str, is_caught: bool) 
     play(kernel, PAIR + scenario)
 
 
-def test_promote_secondaries_keeps_addresses_and_routes(make_kernel: MakeKernel) -> None:
+@pytest.mark.kernel
+def test_promote_secondaries_keeps_addresses_and_routes() -> None:
     scenario = """
         addr add 10.1.0.5/24 dev eth0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0
@@ -471,10 +472,11 @@ def test_promote_secondaries_keeps_addresses_and_routes(make_kernel: MakeKernel)
         has 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.5
         has 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
     """
-    play(make_kernel(promote_secondaries=True), PAIR + scenario)
+    play(_in_a_namespace("promote_secondaries"), PAIR + scenario)
 
 
-def test_ignore_routes_with_linkdown_skips_them(make_kernel: MakeKernel) -> None:
+@pytest.mark.kernel
+def test_ignore_routes_with_linkdown_skips_them() -> None:
     scenario = """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10
@@ -482,4 +484,4 @@ def test_ignore_routes_with_linkdown_skips_them(make_kernel: MakeKernel) -> None
         has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting dead linkdown
         get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 10
     """
-    play(make_kernel(ignore_routes_with_linkdown=True), PAIR + scenario)
+    play(_in_a_namespace("ignore_routes_with_linkdown"), PAIR + scenario)

@@ -81,7 +81,7 @@ def delete_device(net: Net, dev: Device) -> None:
         raise NetlinkError(errnos.EOPNOTSUPP)
     set_device_up(net, dev, is_up=False)
     while dev.addresses:
-        _inet_del_ifa(net, dev, dev.addresses[0], promotes=False, keeps_secondaries=True)
+        _inet_del_ifa(net, dev, dev.addresses[0], keeps_secondaries=True)
     net.change_entries(lambda route: None if any(hop.dev == dev.name for hop in route.hops) else route)
     del net.devices[dev.name]
     for other in net.devices.values():
@@ -115,62 +115,34 @@ def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
             ifa = attrs.evolve(ifa, is_secondary=True)
     dev.addresses.insert(len(dev.addresses) if ifa.is_secondary else position, ifa)
     net.changes += 1
-    _fib_addr_added(net, dev, ifa)
+    _fib_add_ifaddr(net, dev, ifa)
+    fib_sync_up(net, dev, revive=True)
 
 
 def inet_del_ifa(net: Net, dev: Device, local: IpAddress, length: int) -> None:
     """Remove the first matching address from a device.
 
-    If it is primary, its secondary addresses are removed too, unless promote_secondaries is set. The first secondary
-    address then becomes primary.
+    If it is primary, its secondary addresses are removed too.
 
     Raises:
         NetlinkError: EADDRNOTAVAIL.
     """
     for ifa in dev.addresses:
         if (ifa.local, ifa.prefix_length) == (local, length):
-            _inet_del_ifa(net, dev, ifa, promotes=net.promotes_secondaries, keeps_secondaries=False)
+            _inet_del_ifa(net, dev, ifa, keeps_secondaries=False)
             return
     raise NetlinkError(errnos.EADDRNOTAVAIL, "ipv4: Address not found")
 
 
-def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, promotes: bool, keeps_secondaries: bool) -> None:
+def _inet_del_ifa(net: Net, dev: Device, ifa: Address, *, keeps_secondaries: bool) -> None:
     net.changes += 1
-    promoted: Address | None = None
-    siblings: list[Address] = []
     if not ifa.is_secondary and not keeps_secondaries:
-        after = dev.addresses[dev.addresses.index(ifa) + 1 :]
-        siblings = [other for other in after if other.is_secondary and other.network == ifa.network]
-        if promotes and siblings:
-            promoted = siblings[0]
-            # All addresses still exist at this point. The routes are re-added below with the new source address.
-            for other in siblings:
-                _fib_del_ifaddr(net, dev, other, ifa)
-        else:
-            for other in siblings:
+        for other in dev.addresses[dev.addresses.index(ifa) + 1 :]:
+            if other.is_secondary and other.network == ifa.network:
                 dev.addresses.remove(other)
                 _fib_addr_deleted(net, dev, other)
-    position = dev.addresses.index(ifa)
     dev.addresses.remove(ifa)
     _fib_addr_deleted(net, dev, ifa)
-    if promoted is None:
-        return
-    primary = attrs.evolve(promoted, is_secondary=False)
-    _promote(dev, promoted, primary, ifa.scope, position)
-    _fib_addr_added(net, dev, primary)
-    for other in siblings[1:]:
-        _fib_add_ifaddr(net, dev, other)
-
-
-def _promote(dev: Device, promoted: Address, primary: Address, scope: int, position: int) -> None:
-    """Move a promoted address behind the last primary address that follows the removed one."""
-    # If the promoted address directly followed the removed one, it stays in place (prev_prom is NULL).
-    stays = dev.addresses[position] == promoted
-    dev.addresses.remove(promoted)
-    for there, other in enumerate(dev.addresses[position:], start=position + 1):
-        if not stays and not other.is_secondary and scope <= other.scope:
-            position = there
-    dev.addresses.insert(position, primary)
 
 
 # --- the routes of addresses ---------------------------------------------------------------------------------------
@@ -218,41 +190,18 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
                 fib_new_route(net, route, How.APPEND)
 
 
-def _fib_del_ifaddr(net: Net, dev: Device, ifa: Address, promoting: Address | None = None) -> None:
-    """Delete an address's routes, except those that other addresses need.
+def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
+    """Delete the routes of a deleted address, except those that other addresses need (fib_inetaddr_event, NETDEV_DOWN).
 
-    Args:
-        net: the namespace.
-        dev: the device.
-        ifa: the address.
-        promoting: the primary address that is being removed while ``ifa`` is kept (iprim).
+    Deleting the last address also removes the device's other routes.
     """
-    others = [other for other in dev.addresses if other != ifa]
-    if promoting is not None:
-        others = [other for other in others if other.network != promoting.network]
-    needed = [item for other in others for item in _routes_of(dev, other).items()]
+    needed = [item for other in dev.addresses for item in _routes_of(dev, other).items()]
     gone = dict(item for item in _routes_of(dev, ifa).items() if item not in needed)
     for route in gone.values():
         with contextlib.suppress(NetlinkError):
             fib_table_delete(net, attrs.evolve(route, metric=0))
-    if "local" not in gone or ifa in dev.addresses:
-        return
-    if inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
+    if "local" in gone and inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
         # Routes in table main with this source address are removed, but not those in other tables (fib_sync_down_addr).
         net.change_entries(lambda route: None if route.source == ifa.local and route.table == Table.MAIN else route)
-
-
-def _fib_addr_added(net: Net, dev: Device, ifa: Address) -> None:
-    """Add the routes for a new address (fib_inetaddr_event, NETDEV_UP)."""
-    _fib_add_ifaddr(net, dev, ifa)
-    fib_sync_up(net, dev, revive=True)
-
-
-def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
-    """Delete the routes for a deleted address (fib_inetaddr_event, NETDEV_DOWN).
-
-    Deleting the last address also removes the device's other routes.
-    """
-    _fib_del_ifaddr(net, dev, ifa)
     if not dev.addresses:
         fib_sync_down_dev(net, dev, force=True)

@@ -54,18 +54,11 @@ class Device:
 
 
 class Net(Fib):
-    """A network namespace in memory. ``changes`` is the number of changes so far.
+    """A network namespace in memory. ``changes`` is the number of changes so far."""
 
-    Args:
-        promotes_secondaries: the sysctl net.ipv4.conf.all.promote_secondaries.
-        ignores_linkdown: the sysctl net.ipv4.conf.all.ignore_routes_with_linkdown.
-    """
-
-    def __init__(self, *, promotes_secondaries: bool, ignores_linkdown: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(KERNEL_RULES, ())
         self.rules: list[Rule] = [*KERNEL_RULES]
-        self.promotes_secondaries = promotes_secondaries
-        self.ignores_linkdown = ignores_linkdown
         self.devices: dict[str, Device] = {}
         self.changes = 0
         self.indexes = count(1)  # for devices; an index is never reused
@@ -189,7 +182,7 @@ def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
     """
     newest_first = reversed([table for table in net.tables if number in (None, table)])
     return tuple(
-        net.shown(route)
+        route
         for table in sorted(newest_first, key=lambda table: table & 0xFF)
         for _, _, routes in sorted(
             (first, -length, routes)
