@@ -18,13 +18,12 @@ from azure_world import (
     NIC,
     STALE_MAC,
     AzureWorld,
-    Leftover,
     deleting,
     ip,
     mac_of,
     restore,
 )
-from datagrams import Customers, answer, loses, sniffing
+from datagrams import Customers, answer, loses
 from programs import tool
 from stale import arp_reply, dnat
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
 
-EACH = tuple(Leftover)
 DNAT, ARPREPLY = dnat(NEW, STALE_MAC), arp_reply(NEW, STALE_MAC)
 
 
@@ -85,39 +83,6 @@ def test_without_leftovers_nothing_is_removed(world: AzureWorld) -> None:
     assert answer(world.live, GATEWAY) == "fabric"
 
 
-def test_a_stale_dnat_rule_hides_the_new_pod(world: AzureWorld) -> None:
-    world.add_new_pod()
-    world.leave(Leftover.DNAT)
-    with sniffing(world.live) as sees:
-        assert loses(world.fabric, NEW)
-        assert sees(STALE_MAC)  # flooded to every port of the bridge
-    assert answer(world.host, NEW) == "new pod"  # so a probe from the host proves nothing
-    clean(world)
-    assert answer(world.fabric, NEW) == "new pod"
-
-
-def test_a_stale_arpreply_rule_hides_the_new_pod(world: AzureWorld) -> None:
-    world.add_new_pod()
-    world.leave(Leftover.ARPREPLY)
-    with sniffing(world.fabric) as sees:
-        assert loses(world.live, NEW)
-        assert sees(STALE_MAC)
-    assert answer(world.fabric, NEW) == "new pod"
-    clean(world)
-    world.forget(world.live)
-    assert answer(world.live, NEW) == "new pod"
-
-
-def test_a_permanent_neighbour_hides_a_moved_address(world: AzureWorld) -> None:
-    world.move_to_another_node()
-    world.leave(Leftover.NEIGHBOUR)
-    with sniffing(world.fabric) as sees:
-        assert loses(world.host, NEW)
-        assert sees(STALE_MAC)
-    clean(world)
-    assert answer(world.host, NEW) == "another node"
-
-
 def test_a_live_pod_with_a_changed_mac_is_kept(world: AzureWorld) -> None:
     """KubeVirt's bridge binding moves the MAC to the VM inside the pod and gives the pod's end a different one."""
     world.layout.of(STATE_FILE).unlink()
@@ -133,7 +98,7 @@ def test_a_live_pod_with_a_changed_mac_is_kept(world: AzureWorld) -> None:
             f"route add default via {GATEWAY} dev k6t",
         )
     )
-    world.leave(*EACH, is_listed=False)
+    world.leave(is_listed=False)
     assert answer(world.live, GATEWAY) == "fabric"
     before = world.rules(), world.neighbours()
     clean(world)
@@ -150,8 +115,9 @@ def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
     world.add_new_pod()
     rules, neighbours, routes = world.rules(), world.neighbours(), world.routes()
     counted = world.packets()
-    for number in (32, *range(40, 60)):
-        world.leave(*EACH, address=f"10.224.0.{number}", mac=mac_of(number))
+    world.leave(*((f"10.224.0.{number}", mac_of(number)) for number in (32, *range(40, 60))))
+    assert loses(world.fabric, NEW)
+    assert answer(world.host, NEW) == "new pod"  # so a probe from the host proves nothing
     kept = (world.fabric, LIVE, "pod .33"), (world.host, LIVE, "pod .33"), (world.live, GATEWAY, "fabric")
     batches: list[bool] = []
     with Customers(*kept) as customers:
@@ -175,7 +141,7 @@ def test_a_live_pod_is_served_throughout(world: AzureWorld) -> None:
 )
 @pytest.mark.usefixtures("nft")
 def test_rules_that_ebtables_cannot_print_are_an_error(world: AzureWorld, rule: str, reason: str) -> None:
-    world.leave(*EACH)
+    world.leave()
     tool("nft", f"insert rule bridge nat PREROUTING {rule}")
     before = listed_by_nft(), world.neighbours(), world.routes()
     with pytest.raises(AzureVnetError, match=f"can't read ebtables' rules: .*{reason}"):
@@ -220,7 +186,7 @@ def test_a_half_done_add_stays(world: AzureWorld) -> None:
 
 def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
     rules = world.rules()
-    world.leave(*EACH)
+    world.leave()
 
     def change() -> None:
         restore(deleting(DNAT), dnat(NEW, mac_of(98)))

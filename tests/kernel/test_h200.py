@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node import hears, listening
+from node import LOST_AFTER_SECONDS, hears, listening
 
 import phases
 from hostrouting import Config, Configure, Host, Layout, RouteOverlapError, cli
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[int, str, str]]
 
-LOST_AFTER_SECONDS = 0.2
 BY_IB0 = "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10"
 ALL_BUT_THE_SUBNET = [
     "172.16.0.0/22",

@@ -10,9 +10,8 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +25,15 @@ from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere
-from hostrouting.kernel.rtnetlink.messages import HEADER, Names, attribute, number
-from hostrouting.kernel.rtnetlink.values import ADDRESSES, NEXTHOPS
+from hostrouting.kernel.rtnetlink.messages import HEADER, attribute, number
+from hostrouting.kernel.rtnetlink.values import ADDRESSES
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
-from phases import CancelScope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import TypeVar
 
     from hostrouting.kernel.namespace import NamespaceKernel
@@ -314,27 +312,6 @@ def test_reading_needs_no_privileges(node: NamespaceKernel) -> None:
 # --- writes ----------------------------------------------------------------------------------------------------
 
 
-def test_one_bad_route_of_a_thousand_is_named(node: NamespaceKernel) -> None:
-    routes = many(1000)
-    routes[499] = attrs.evolve(routes[499], hops=(NextHop("eth0", IPv4Address("10.9.0.1")),))
-    (failure,) = node.add(routes)
-    assert (failure.route, failure.errno) == (routes[499], errno.ENETUNREACH)
-    assert failure.message == "Nexthop has invalid gateway"
-    assert len(ours(node)) == 999
-    assert [failure.errno for failure in node.delete(routes)] == [errno.ESRCH]
-    assert ours(node) == []
-
-
-def test_an_unknown_device_fails_only_its_route(node: NamespaceKernel) -> None:
-    good, bad, worse = many(3)
-    bad = attrs.evolve(bad, hops=(NextHop("ib7", GATEWAY),))
-    worse = attrs.evolve(worse, hops=(NextHop("eth0", GATEWAY), NextHop("a name that is far too long")))
-    failures = node.add([bad, good, worse])
-    assert [(failure.route, failure.errno) for failure in failures] == [(bad, errno.ENODEV), (worse, errno.ENODEV)]
-    assert "ib7" in failures[0].message
-    assert len(ours(node)) == 1
-
-
 def test_a_device_is_looked_up_anew_for_each_batch(node: NamespaceKernel) -> None:
     (wanted,) = many(1, (NextHop("ib0"),))
     assert node.add([wanted]) == ()
@@ -393,41 +370,7 @@ def test_nothing_to_do_opens_no_socket() -> None:
     assert (backend.add([]), backend.replace([]), backend.delete([]), backend.lookup([])) == ((), (), (), ())
 
 
-# --- interrupted dumps -------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def meanwhile(*actions: Callable[[], object]) -> Iterator[None]:
-    """Run actions repeatedly in another thread until the context exits."""
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.is_set():
-            for action in actions:
-                action()
-
-    with ThreadPoolExecutor(1) as pool:
-        worker = pool.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-            worker.result()
-
-
 # --- sockets, threads, loops, files ------------------------------------------------------------------------------
-
-
-def test_notifications_are_never_taken_for_answers(node: NamespaceKernel) -> None:
-    routes, noise = many(150), many(1, (NextHop("ib0"),))
-    node.wait_for_change(CancelScope())
-    churn = (lambda: node.replace([attrs.evolve(noise[0], mtu=1400)]), lambda: node.replace(noise))
-    with meanwhile(*churn):
-        assert node.add(routes[1:]) == ()
-        assert [failure.errno for failure in node.add(routes[1:])] == [errno.EEXIST] * 149
-        answers = node.lookup([there.destination[1] for there in routes[1:]])
-        assert [answer.route for answer in answers] == routes[1:]
-        assert node.delete(routes[1:]) == ()
 
 
 def forge(port: int) -> list[type[OSError]]:
@@ -511,13 +454,6 @@ def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: 
     with pytest.raises(RouteError) as caught:
         kernel.routes()
     assert caught.value.errno == errno.EMFILE
-
-
-def test_a_sixteen_bit_weight_is_read_as_shown() -> None:
-    members = struct.pack("=IBBHIBBH", 1, 43, 1, 0, 2, 2, 0, 0)
-    body = bytes(16 + 8) + struct.pack("=HHIHH", 8, 1, 10, 4 + len(members), 2) + members
-    *_, decode = NEXTHOPS
-    assert decode(body, Names()).members == ((1, 44), (2, 3))
 
 
 CHECK = """

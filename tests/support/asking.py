@@ -197,7 +197,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
     """
     live, reports = NetlinkBackend(), []
     backends: list[tuple[RouteBackend, str]] = [(live, ""), (SnapshotBackend(recorded(live)), case.recorded)]
-    if case.by_ip or is_chosen(f"by ip {case.does}", one_of=3):
+    if case.by_ip or is_chosen(f"by ip {case.does}", one_of=6):
         backends.append((SnapshotBackend(recorded_by(BY_HAND, ip=case.ip)), case.by_ip))
     for backend, why in backends:
         report = check_overlap(case.config, backend, phases.CancelScope())
@@ -212,7 +212,7 @@ def all_say(case: Case, tmp_path: Path) -> list[OverlapReport]:
             # ``explain`` sometimes succeeds for a single address even if the verdict for the whole host is unknown.
             may_be = (None,) if case.unknown else (None, not case.told)
             assert is_explained_as_expected(backend, case) in may_be
-    for name in awks_for(case.does) if is_chosen(f"script {case.does}", one_of=2) else ():
+    for name in awks_for(case.does) if is_chosen(f"script {case.does}", one_of=4) else ():
         root = tmp_path / name
         root.mkdir()
         sandbox = Sandbox(root, awk_or_skip(name))

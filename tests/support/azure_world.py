@@ -6,14 +6,13 @@
                     └──── hairpin ────────┘
                       node ───────────────── lxc32 ─── new pod .32, another CNI's, routed
 
-The old pod .32 is gone, but azure-vnet's state for it may remain (``Leftover``). Like Azure's fabric, this one sends no
+The old pod .32 is gone, but azure-vnet's state for it may remain (``leave``). Like Azure's fabric, this one sends no
 ARP requests: it knows that all of these addresses are behind the NIC's MAC.
 """
 
 from __future__ import annotations
 
 import os
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,14 +57,6 @@ _OTHERS_RULES = (
     "-N OTHERS",
     f"-A OTHERS -p IPv4 -i eth0 --ip-dst 10.224.0.37 -j dnat --to-dst {STALE_MAC} --dnat-target ACCEPT",
 )
-
-
-class Leftover(Enum):
-    """State that azure-vnet failed to remove when it deleted the old pod."""
-
-    DNAT = "the rule by which the fabric's packets go to the old pod's MAC"
-    ARPREPLY = "the rule that tells the bridge's pods the old pod's MAC"
-    NEIGHBOUR = "the permanent neighbour that tells the host the old pod's MAC"
 
 
 def mac_of(number: int) -> str:
@@ -203,15 +194,6 @@ class AzureWorld:
         self._await_carrier("lxc32")
         return pod
 
-    def move_to_another_node(self) -> None:
-        """Move the address .32 to a pod on another node, so that the fabric answers its ARP requests and datagrams."""
-
-        def there() -> None:
-            ip(f"neighbour del {NEW} dev eth0", f"address add {NEW}/32 dev lo", "link set lo up")
-            self.echo.listen("another node", NEW)
-
-        self.kernel.in_fabric(there)
-
     def _add_pod(self, name: str, veth: str, mac: str) -> Place:
         namespace = Namespace()
         far = f"/proc/{os.getpid()}/fd/{namespace.fd}"
@@ -225,15 +207,16 @@ class AzureWorld:
 
     # --- leftovers --------------------------------------------------------------------------------------------
 
-    def leave(self, *leftovers: Leftover, address: str = NEW, mac: str = STALE_MAC, is_listed: bool = True) -> None:
-        """Create leftovers from a deleted pod; by default, azure-vnet's state still lists the pod."""
-        if Leftover.DNAT in leftovers:
-            restore(dnat(address, mac))
-        if Leftover.ARPREPLY in leftovers and ":" not in address:
-            restore(arp_reply(address, mac))
-        if Leftover.NEIGHBOUR in leftovers:
-            ip(f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent")
-        if is_listed:
+    def leave(self, *pods: tuple[str, str], is_listed: bool = True) -> None:
+        """Create leftovers of deleted pods, each an address and a MAC; by default, of pod .32.
+
+        They are the rule by which the fabric's packets go to the pod's MAC, the rule that tells it to the bridge's
+        pods, the permanent neighbour that tells it to the host, and an entry in azure-vnet's state if ``is_listed``.
+        """
+        pods = pods or ((NEW, STALE_MAC),)
+        restore(*(rule for pod in pods for rule in (dnat(*pod), arp_reply(*pod))))
+        ip(*(f"neighbour replace {address} lladdr {mac} dev azure0 nud permanent" for address, mac in pods))
+        for address, mac in pods if is_listed else ():
             self.save_endpoint(address, mac, f"azvgone{address.rpartition('.')[2]}")
 
     def save_endpoint(self, address: str, mac: str, veth: str) -> None:
@@ -265,10 +248,6 @@ class AzureWorld:
     def everything(self) -> tuple[list[str], list[str], list[str], str]:
         """Return all state that a clean-up may change."""
         return self.rules(), self.neighbours(), self.routes(), self.layout.of(STATE_FILE).read_text()
-
-    def forget(self, place: Place, dev: str = "eth0") -> None:
-        """Flush the neighbour cache in another namespace, because a wrong entry would last for half a minute."""
-        place.run(lambda: ip(f"neighbour flush dev {dev}"))
 
 
 def _sysctl(name: str, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Send datagrams between named namespaces that echo them, and capture the traffic."""
+"""Send datagrams between named namespaces that echo them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 PORT = 5353
 PATIENCE_SECONDS = 5.0
-LOST_AFTER_SECONDS = 0.3
-
-_ETH_P_IP = 0x0800
+LOST_AFTER_SECONDS = 0.1
 
 
 class Runner(Protocol):
@@ -76,30 +74,6 @@ def answer(source: Place, address: str, *, patience: float = PATIENCE_SECONDS) -
 def loses(source: Place, address: str) -> bool:
     """Return whether a datagram to an address gets no reply."""
     return answer(source, address, patience=LOST_AFTER_SECONDS) is None
-
-
-@contextmanager
-def sniffing(place: Place, dev: str = "eth0") -> Iterator[Callable[[str], bool]]:
-    """Capture frames on an interface, and yield a function that waits for an IPv4 frame to a given MAC."""
-
-    def open_here() -> socket.socket:
-        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
-        wire.bind((dev, _ETH_P_IP))
-        wire.settimeout(PATIENCE_SECONDS)
-        return wire
-
-    with place.run(open_here) as wire:
-
-        def sees(mac: str) -> bool:
-            wanted = bytes.fromhex(mac.replace(":", ""))
-            try:
-                while wire.recv(2048)[:6] != wanted:
-                    pass
-            except TimeoutError:
-                return False
-            return True
-
-        yield sees
 
 
 class Customers:

@@ -37,7 +37,7 @@ PAIR = """
 """A scenario: two NICs, and no routes but the kernel's."""
 
 PATIENCE_SECONDS = 30.0
-LOST_AFTER_SECONDS = 0.2
+LOST_AFTER_SECONDS = 0.1
 
 
 def on_linux() -> NamespaceKernel:
