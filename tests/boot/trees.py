@@ -5,7 +5,7 @@
 The cache directory is ``$HOSTROUTING_BOOT_CACHE``, or ``hostrouting-boot`` in the user's cache directory. It contains:
 
     lock                held while a tree is created; a waiting process then finds the finished tree
-    build-TOKEN/tree    unfinished
+    build-NAME/tree     unfinished
     SUITE-KEY/tree      finished; KEY is a hash of the suite, the packages and the set-up
 
 Old trees, and those of killed builders, remain until a user deletes them: a builder removes only what it has just made.
@@ -18,25 +18,18 @@ import hashlib
 import os
 import platform
 import re
-import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-__all__ = [
-    "SUITES",
-    "CannotBuildError",
-    "build_all",
-    "cache_folder",
-    "find_or_build",
-    "outer_network",
-]
+__all__ = ["BUILD_SECONDS", "SUITES", "CannotBuildError", "find_or_build", "outer_network"]
 
 # Debian suites, with their systemd versions.
 SUITES = {"bookworm": 252, "trixie": 257}
@@ -94,41 +87,27 @@ class CannotBuildError(Exception):
     """Raised if a tree is missing and can't be created."""
 
 
-def cache_folder() -> Path:
-    """Return the directory that contains the trees."""
-    if named := os.environ.get("HOSTROUTING_BOOT_CACHE"):
-        return Path(named).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
-
-
-def find_or_build(
-    suite: str, *, cache: Path | None = None, make: Callable[[str, Path, int], None] | None = None
-) -> Path:
+def find_or_build(suite: str) -> Path:
     """Return a suite's tree, creating it if it doesn't exist, which takes half a minute and needs the network.
-
-    Args:
-        suite: a suite in ``SUITES``.
-        cache: the cache directory, or None for ``cache_folder()``.
-        make: a function that creates a suite's tree at a path and keeps the lock's file descriptor open until it has
-            finished, or None for mmdebstrap.
 
     Raises:
         CannotBuildError: the tree is missing and can't be created.
     """
-    cache = (cache or cache_folder()).resolve()
+    cache = _cache_folder().resolve()
     final = cache / f"{suite}-{_key(suite)}"
     if not final.exists():
-        if make is None and (obstacle := _obstacle()):
+        if obstacle := _obstacle():
             raise CannotBuildError(f"can't build a tree of Debian {suite}, because {obstacle}")
         with _locked(cache) as lock:
             if not final.exists():
-                _build(cache, final, lambda target: (make or _mmdebstrap)(suite, target, lock))
+                _build(suite, final, lock)
     return final / "tree"
 
 
-def build_all() -> list[Path]:
-    """Create the missing trees for all suites, and return all trees."""
-    return [find_or_build(suite) for suite in SUITES]
+def _cache_folder() -> Path:
+    if named := os.environ.get("HOSTROUTING_BOOT_CACHE"):
+        return Path(named).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "hostrouting-boot"
 
 
 def _key(suite: str) -> str:
@@ -155,11 +134,10 @@ def _locked(cache: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _build(cache: Path, final: Path, make: Callable[[Path], None]) -> None:
-    build = cache / f"build-{secrets.token_hex(16)}"
-    build.mkdir(mode=0o755)
+def _build(suite: str, final: Path, lock: int) -> None:
+    build = Path(tempfile.mkdtemp(prefix="build-", dir=final.parent))
     try:
-        make(build / "tree")
+        _mmdebstrap(suite, build / "tree", lock)
         build.rename(final)
     except BaseException:
         shutil.rmtree(build)
@@ -204,7 +182,7 @@ def outer_network() -> str:
 
 if __name__ == "__main__":
     try:
-        for tree in build_all():
-            print(tree)  # noqa: T201
+        for suite in SUITES:
+            print(find_or_build(suite))  # noqa: T201
     except CannotBuildError as error:
         sys.exit(str(error))
