@@ -50,19 +50,40 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
+    if plan.remove:
+        undo.push(partial(_put_back, backend, plan.remove))
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
         _refuse(verb, failures)
+
+    def put_back_most() -> None:
+        backend.add(_by_gateways(plan.remove))
+
+    if plan.remove:
+        # Put routes back before added ones are deleted, so that no destination is ever without a route. An added route
+        # may cover the gateway of a removed one, which then can be put back only later.
+        undo.push(put_back_most)
     # Each deletion first reads all our routes, so the number of calls is limited to avoid quadratic time.
     for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
-        undo.push(partial(_put_back, backend, remove[::-1]))
         _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
 
 
+def _by_gateways(routes: Sequence[Route]) -> list[Route]:
+    """Return routes in an order in which they can be added.
+
+    Routes that make gateways reachable come first. The last are those that cover gateways, because IPv6 gateways must
+    not be behind other gateways (ip6_validate_gw).
+    """
+    gateways = {hop.gateway for route in routes for hop in route.hops if hop.gateway is not None}
+    return sorted(
+        routes, key=lambda route: 0 if route.is_near else 1 + any(each in route.destination for each in gateways)
+    )
+
+
 def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
-    failures = backend.add(routes)
+    failures = backend.add(_by_gateways(routes))
     # Those that haven't been removed are there. In IPv6, another program's next hop may have kept their place.
     there = {route.key for route in backend.our_routes()} if failures else set()
-    _refuse("put back", [each for each in failures if each.errno != errnos.EEXIST or each.route.key not in there])
+    _refuse("put back", [each for each in failures if each.route.key not in there])
 
 
 def apply_what_goes(

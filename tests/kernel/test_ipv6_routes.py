@@ -241,6 +241,21 @@ def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: P
     assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
 
 
+@pytest.mark.parametrize("is_wanted", [False, True], ids=["removed", "added"])
+def test_routes_are_put_back_past_one_that_covers_their_gateway(node: Host, tmp_path: Path, is_wanted: bool) -> None:
+    """The kernel refuses a route whose gateway is behind another gateway of its interface (ip6_validate_gw)."""
+    covering = {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"}
+    install(node, {"destination": "fd00:7::/48", "gateway": "fd00:a::9"}, *([] if is_wanted else [covering]))
+    run_ip6("route add default dev ib0 table 100", f"rule add to {WANTED} lookup 100 priority 50")
+    before = tables(node)
+    asked = config(str(WANTED), *([covering] if is_wanted else []))
+    with pytest.raises(RouteError, match="doesn't win") as caught:
+        phases.run(InstallRoutes(asked, host=node))
+    assert (caught.value.__notes__, tables(node)) == (["in task install-routes"], before)
+    done = Sandbox(tmp_path, awk_or_skip("mawk")).run(render_static_routes(asked))
+    assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
+
+
 def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host) -> None:
     install(node, *BOTH)
     join(IB0)
@@ -369,10 +384,11 @@ def build(commands: list[str]) -> None:
 
 
 def shown() -> list[str]:
-    """Return both tables as the kernel shows them, so that next hops have the order in which they were added."""
+    """Return both tables as the kernel shows them, with sorted next hops. Each route has its first hop's protocol."""
     commands = ("-4 route show table main", "-6 -N -o route show table main")
     listed = [subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=True) for words in commands]
-    return [line for each in listed for line in each.stdout.splitlines() if not line.startswith("fe80::/64 ")]
+    lines = [line.split("\\\t") for each in listed for line in each.stdout.splitlines()]
+    return [" ".join([route, *sorted(hops)]) for route, *hops in lines if not route.startswith("fe80::/64 ")]
 
 
 @pytest.mark.parametrize("seed", range(by_day(12, by_night=1000)))

@@ -33,7 +33,7 @@ if [ -n "$ETC" ]; then
   mount -t overlay none -o "lowerdir=/etc,upperdir=$ROOT/scratch/upper,workdir=$ROOT/scratch/work" /etc
 fi
 # Some hosts lack /etc/protocols.
-[ ! -e /etc/protocols ] || mount --bind /dev/null /etc/protocols
+[ ! -e /etc/protocols ] || mount -n --bind /dev/null /etc/protocols
 eval "$PREPARE"
 exec "$@"
 """

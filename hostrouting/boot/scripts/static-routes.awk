@@ -151,7 +151,7 @@ function fail(how, why) {
     reason[how] = how == "lacking" ? why ", needed by " looked_at : "can\047t install " looked_at ": " why
 }
 
-function make_plan(    i, id, words_of, carrier) {
+function make_plan(    i, id, words_of, carrier, gateways) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
       near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? uplinks_of(default_on("*")) : wanted_dev[i]) "/"
@@ -171,12 +171,24 @@ function make_plan(    i, id, words_of, carrier) {
     return
   for (i = 1; i <= wanted; i++)
     plan_one(i)
+  for (i = 1; i <= our_count && family == 6; i++)
+    for (id = hops_of(our_class[i]); id >= 1; id--)
+      gateways[number(via[id])] = 1
   for (i = 1; i <= our_count; i++)
     if (is_apart(our_class[i]) || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
-      remove(5 + is_near(our_class[i]), our_to[i], our_class[i])
+      remove(is_near(our_class[i]) ? 7 : 6 - has_any(our_to[i], gateways), our_to[i], our_class[i])
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
+}
+
+# Returns whether a prefix contains any of these addresses.
+function has_any(prefix, addresses,    n) {
+  place(prefix)
+  for (n in addresses)
+    if (n >= first && n <= last)
+      return 1
+  return 0
 }
 
 function plan_one(i,    id, old) {
@@ -207,7 +219,8 @@ function is_same(old, new) {
   return family == 4 ? command(looked_at, old) == command(looked_at, new) : ways_of[old] src_of[old] "," mtu_of[old] == ways_of[new] src_of[new] "," mtu_of[new]
 }
 
-# There are six steps, because routes that gateways may need are added first and removed last.
+# There are seven steps, because routes that gateways may need are added first and removed last. Those that cover IPv6
+# gateways are put back last, because gateways must not be behind other gateways (ip6_validate_gw).
 function change(step, words, words_back) {
   made[step, ++lines[step]] = "route " words
   undone[step, lines[step]] = "route " words_back
@@ -239,7 +252,7 @@ function carry_out(    step, i) {
     return
   }
   changes = 0 # busybox takes a variable without a value for unequal to 0 if it is passed to a function
-  for (step = 1; step <= 6; step++)
+  for (step = 1; step <= 7; step++)
     for (i = 1; i <= lines[step]; i++) {
       commands[++changes] = made[step, i]
       undoing[changes] = undone[step, i]
@@ -252,7 +265,7 @@ function carry_out(    step, i) {
 
 # Makes the changes, and asks which routes win. An IPv6 hop that is no longer ours needs no removal.
 function commit(    i, firm, why) {
-  firm = family == 4 ? changes : changes - lines[5] - lines[6]
+  firm = family == 4 ? changes : changes - lines[5] - lines[6] - lines[7]
   why = why_not(1, firm, firm == changes ? questions : 0, "")
   if (why == "" && firm < changes)
     why = why_not(firm + 1, changes, questions, "-force")
@@ -296,18 +309,23 @@ function why_not(from, until, asked, options,    i, count, list, is_gone) {
 
 # Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
 # failure.
-function put_back(count,    i, list, known, left) {
+function put_back(count,    i, list, known, left, again) {
   for (i = 1; i <= count; i++)
     list[i] = undoing[count + 1 - i]
   if (count == 0)
     return ""
   run(list, count, "-force")
-  for (i = 1; i <= count && left == ""; i++)
+  for (i = 1; i <= count; i++)
     if (i in failed) {
       known++
       if (failed[i] !~ /(No such process|File exists)$/)
-        left = failed[i]
+        again[++left] = list[i]
     }
+  # An added route may have covered the gateway of a removed one.
+  if (left) {
+    run(again, left, "-force")
+    known = left = ""
+  }
   if (status != 0 && !known)
     left = complaint == "" ? "ip was ended" : complaint
   return left == "" ? "" : "not all could be put back: " left
