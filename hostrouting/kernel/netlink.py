@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain
 from typing import TypeVar
 
 from hostrouting.kernel.nexthops import in_order
@@ -137,10 +136,10 @@ class NetlinkBackend(Ipv4Lookups):
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
             reader, found = self._reader(), []
-            for message in chain.from_iterable(map(rtnl.split, self._dump(talk, Table.MAIN))):
-                if (first := reader.address(message)) is None:
-                    found.append(reader.entry(message))
-                elif first and self.family is Family.IPV4:
+            for run in self._dump(talk, Table.MAIN):
+                if not reader.has_destinations(run):
+                    found += [reader.entry(message) for message in rtnl.split(run)]
+                elif reader.last_address(run) and self.family is Family.IPV4:
                     break  # the kernel dumps a table in address order (leaf_walk_rcu); closing the socket ends the dump
             return tuple(route for route in found if route.destination.prefixlen == 0)
 

@@ -83,9 +83,15 @@ class RouteReader:
         common, prefix = self._single(message)
         return common.copy(self._family.network(prefix))
 
-    def address(self, message: bytes) -> int | None:
-        """Return the first address of an entry's destination, or None for a default route."""
-        return int.from_bytes(message[self._address], "big") if message[_DST_HEADER] == self._has_dst else None
+    def has_destinations(self, run: Run) -> bool:
+        """Return whether no entry in a run of messages is a default route."""
+        step = (run.length + 3) & ~3
+        columns = enumerate(self._has_dst, _DST_HEADER.start)
+        return all(run.messages[at::step] == bytes((value,)) * (len(run.messages) // step) for at, value in columns)
+
+    def last_address(self, run: Run) -> int:
+        """Return the first address of the last destination in a run of messages, all of which have one."""
+        return int.from_bytes(run.messages[-((run.length + 3) & ~3) :][self._address], "big")
 
     def groups(self, run: Run) -> list[Group]:
         """Decode the wanted entries in a run of messages, in order.
@@ -120,12 +126,12 @@ class RouteReader:
         return self._chosen(common, [(first, bits) for bits, first in layout.iter_unpack(block)])
 
     def _single(self, message: bytes) -> tuple[Attributes, Prefix]:
-        if (first := self.address(message)) is None:
+        if message[_DST_HEADER] != self._has_dst:
             common = self._attributes(message[HEADER_BYTES:])
             return common, numbers(common.entry.destination)
         address = self._address
         common = self._attributes(message[HEADER_BYTES : address.start] + self._any + message[address.stop :])
-        return common, (first, message[_LENGTH_AT])
+        return common, (int.from_bytes(message[address], "big"), message[_LENGTH_AT])
 
     def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
         if not common.is_wanted:
