@@ -81,15 +81,16 @@ def _metric(value: int) -> int:
 
 
 def _routes(value: Sequence[StaticRoute | Mapping[str, Any]]) -> tuple[StaticRoute, ...]:
-    first: dict[tuple[Family, Prefix, int], int] = {}
+    first: dict[tuple[int, Prefix, int], int] = {}
     positions = count()
+    usual_metrics = {family.value: family.usual_metric for family in Family}
 
     def parse(item: object) -> StaticRoute:
         position = next(positions)
         route = read(StaticRoute, item)
-        family = Family.of(route.destination)
-        metric = route.metric or family.usual_metric
-        earlier = first.setdefault((family, numbers(route.destination), metric), position)
+        version = route.destination.version
+        metric = route.metric or usual_metrics[version]
+        earlier = first.setdefault((version, numbers(route.destination), metric), position)
         if earlier != position:
             twin = f"{route.destination} with metric {metric} is already routes[{earlier}]"
             raise ValueError(f"{twin}; the kernel has only one route for each destination and metric")
@@ -172,7 +173,9 @@ class StaticRoute(Section):
     metric: int = attrs.field(default=0, converter=_metric)
 
     def __attrs_post_init__(self) -> None:
-        problems = self._apply_rules() or list(self._problems_of_gateway())
+        problems = self._apply_rules()
+        if not problems and self.gateway is not None:
+            problems.extend(self._problems_of_gateway())
         if problems:
             raise ConfigError(problems)
 
@@ -221,6 +224,8 @@ class StaticRoutes(Section):
 
     def of(self, family: Family) -> tuple[StaticRoute, ...]:
         """Return the routes in the given family."""
+        if self.families == (family,):
+            return self.routes
         return tuple(route for route in self.routes if Family.of(route.destination) is family)
 
 

@@ -234,7 +234,7 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         if numbers(network) != prefix:
             raise ValueError(f"{shown(value)} has host bits set; did you mean {network}?")
         value = network
-    if not isinstance(value, IPv6Network):
+    elif not isinstance(value, IPv6Network):
         return parse_prefix(value)
     if value.prefixlen == 0:
         raise ValueError(_DEFAULT.format(value))

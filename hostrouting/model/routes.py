@@ -7,7 +7,7 @@ from collections import Counter
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
-from socket import AF_INET6, inet_ntop
+from socket import AF_INET, AF_INET6, inet_ntop
 from typing import ClassVar, NamedTuple
 
 import attrs
@@ -352,13 +352,15 @@ def _tail(
 
 def destination_words(network: IpNetwork) -> str:
     """Return a destination in ip-route(8) syntax."""
-    if network.prefixlen == 0:
+    address, length = network.network_address, network.prefixlen
+    if length == 0:
         return "default"
     # inet_ntop(3) takes an eighth of the time of ipaddress, but writes some addresses with dots, like ::10.1.0.0.
-    if network.version == 6 and int(network.network_address) >> 48:
-        words = inet_ntop(AF_INET6, network.network_address.packed)
-        return words if network.prefixlen == 128 else f"{words}/{network.prefixlen}"
-    return str(network).removesuffix(f"/{network.max_prefixlen}")
+    if network.version == 4:
+        words = inet_ntop(AF_INET, address.packed)
+    else:
+        words = inet_ntop(AF_INET6, address.packed) if int(address) >> 48 else str(address)
+    return words if length == network.max_prefixlen else f"{words}/{length}"
 
 
 # Taken from fib_props in net/ipv4/fib_semantics.c and, for rules, from fib4_rule_action.

@@ -56,6 +56,8 @@ class RoutePlan:
 
     def of(self, family: Family) -> RoutePlan:
         """Return the part of the plan for a family."""
+        if self.families == {family}:
+            return self
 
         def chosen(routes: tuple[Route, ...]) -> tuple[Route, ...]:
             return tuple(route for route in routes if route.family is family)

@@ -74,9 +74,11 @@ def resolve(
         except RouteError as refused:
             refusals.append(Refusal(f"can't install {static}: {refused.message}", refused.hint))
         else:
-            metric = static.metric or like.family.usual_metric
-            route = type(like)(static.destination, like.hops, metric=metric, source=like.source, mtu=like.mtu)
-            (near if route.is_near else others).append(route)
+            metric = static.metric or family.usual_metric
+            route = type(like)(
+                static.destination, like.hops, scope=like.scope, metric=metric, source=like.source, mtu=like.mtu
+            )
+            (near if like.is_near else others).append(route)
     if refusals:
         raise RouteError.of(refusals)
     words = [f"{what}, needed by {static}" for what, static in missing.items()]
