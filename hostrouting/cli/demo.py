@@ -44,7 +44,7 @@ _INDENT = "   "
 _CIDRS = {Family.IPV4: ["172.16.0.0/12", "10.96.0.0/12"], Family.IPV6: ["fd00:172::/32"]}
 _API_SERVERS: dict[Family, IpAddress] = {
     Family.IPV4: IPv4Address("172.16.1.1"),
-    Family.IPV6: IPv6Address("fd00:172:16::1:1"),
+    Family.IPV6: IPv6Address("fd00:172:16::1"),
 }
 _SHARED = {Family.IPV4: "172.16.0.0/16", Family.IPV6: "fd00:172:16::/64"}
 
@@ -186,7 +186,7 @@ def _answer(kernel: RouteBackend) -> str:
     if answer.route is None:
         raise HostRoutingError(f"there is no route to {address}")
     mark = good if answer.route.devs == ("eth0",) else bad
-    return f"{address!s:16}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
+    return f"{address!s:14}  {mark('by ' + ','.join(answer.route.devs))}  {dim(str(answer.route))}"
 
 
 def run() -> NoReturn:

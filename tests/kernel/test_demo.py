@@ -28,7 +28,7 @@ NO_NAMESPACES = "echo 0 > /proc/sys/user/max_net_namespaces && exec"
 
 
 # An address of each family's shadowed network.
-ADDRESSES = ("172.16.1.1", "fd00:172:16::1:1")
+ADDRESSES = ("172.16.1.1", "fd00:172:16::1")
 
 
 def check_story(output: str, families: int = 2) -> None:
