@@ -10,7 +10,7 @@ from brute_force import default_route, live
 from churning import churning
 from connecting import disagreements, local_ranges, words
 from fixing import is_told
-from leaving import FIRST_PACKETS, Leaving, SocketKind, seen_leaving
+from leaving import FIRST_PACKETS, Leaving, SocketKind, truths
 from scripts import told_by
 from worlds.ipv6 import World6
 
@@ -18,6 +18,7 @@ from audit.examine import Audit, booted, is_unknown
 from audit.making import make
 from hostrouting import HostRoutingError
 from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import RouteType
 from hostrouting.report import NoteKind
 from hostrouting.routes.formats import as_ip
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from hostrouting import OverlapReport, StaticRoute
     from hostrouting.backend import RouteBackend
-    from hostrouting.model.family import Family, IpAddress
+    from hostrouting.model.family import Family
 
 # How many reports of each kind to create while the host is changing.
 _LIVE, _RECORDED, _BOOTED = 4, 2, 1
@@ -44,6 +45,7 @@ class SocketAudit(Audit):
     def run(self) -> None:
         """Run every comparison."""
         self._has_ipv4 = not isinstance(self.host, World6)
+        self._connected = set[IpAddress]()
         # Include ports in the multipath hash.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         seen, report = self._look(self._addresses()), self._live()
@@ -66,7 +68,12 @@ class SocketAudit(Audit):
     def _look(self, addresses: Sequence[IpAddress]) -> Seen:
         kinds = FIRST_PACKETS if self._has_ipv4 else tuple(SocketKind)
         self.share.sockets += len(addresses) * len(kinds) * self.host.tries
-        return seen_leaving(addresses, tries=self.host.tries, failed=self.host.failed, kinds=kinds)
+        seen = dict.fromkeys(addresses, frozenset[str | None]())
+        for truth in truths(addresses, tries=self.host.tries, failed=self.host.failed, kinds=kinds):
+            seen[truth.address] |= truth.ends
+            if truth.kind is SocketKind.CONNECTION:
+                self._connected.add(truth.address)
+        return seen
 
     def _checked(self, backends: Callable[[Family], RouteBackend]) -> OverlapReport:
         with Leaving(failed=self.host.failed):
@@ -103,6 +110,7 @@ class SocketAudit(Audit):
             passes_hops=self.host.passes_hops,
             turns=tuple(map(frozenset, tied.values())),
             unconnected=unconnected,
+            connected=None if self._has_ipv4 else self._connected,
         )
 
     def _compare_with_live(self, way: str, found: OverlapReport | str, report: OverlapReport) -> None:

@@ -157,6 +157,13 @@ _SELDOM = {
         ip -6 route add default via fe80::2 dev ib0 table 100
         ip -6 rule add ipproto udp lookup 100 pref 15
     """,
+    "a TCP connection that fails once it has a source, and whose replies are lost": """
+        ip -6 route add unreachable default table 100
+        ip -6 rule add not from 2001:db8::/32 ipproto tcp lookup main pref 11
+        ip -6 rule add from 2001:db8::/32 lookup 100 pref 22
+        ip -6 rule add lookup local pref 40
+        ip -6 rule del pref 0
+    """,
     "a failing lookup of TCP alone that another source repeats": """
         ip -6 route add default via fe80::2 dev ib0 table 100
         ip -6 route add blackhole fd00:172:16::/52 table 101

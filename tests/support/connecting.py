@@ -9,7 +9,7 @@ from hostrouting.overlap.findings import FindingKind
 from hostrouting.report import NoteKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from leaving import Seen
 
@@ -28,6 +28,7 @@ def disagreements(
     passes_hops: bool = False,
     turns: Sequence[Devs] = (),
     unconnected: Sequence[IpNetwork] = (),
+    connected: Container[IpAddress] | None = None,
 ) -> list[str]:
     """Return the differences between the check and the sockets.
 
@@ -39,6 +40,8 @@ def disagreements(
             anyway.
         turns: sets of interfaces. The kernel chooses one by the states of neighbours, and may choose another one later.
         unconnected: broadcast and multicast destinations, to which ordinary sockets can't connect.
+        connected: addresses to which a TCP connection was established, or None if that wasn't tried. Elsewhere, the
+            sockets don't show where connections from a source leave.
     """
     # A CIDR may be expected through the uplinks and again through the same named devices. Reports only show devices.
     strictest = {
@@ -52,7 +55,10 @@ def disagreements(
             if address in expected.cidr:
                 soon = devs.union(*(turn for turn in turns if turn & devs))
                 is_refused = None in devs and holds(unconnected, address)
-                wrong += check.disagreements_at(address, devs, soon, is_refused=is_refused, passes_hops=passes_hops)
+                is_connected = connected is None or address in connected
+                wrong += check.disagreements_at(
+                    address, devs, soon, is_refused=is_refused, is_connected=is_connected, passes_hops=passes_hops
+                )
     return wrong
 
 
@@ -73,7 +79,7 @@ class _Expected:
         ]
 
     def disagreements_at(
-        self, address: IpAddress, devs: Devs, soon: Devs, *, is_refused: bool, passes_hops: bool
+        self, address: IpAddress, devs: Devs, soon: Devs, *, is_refused: bool, is_connected: bool, passes_hops: bool
     ) -> Iterator[str]:
         about = [finding for finding in self._findings if holds(finding.ranges, address)]
         told: set[str | None] = {dev for finding in about for dev in finding.devs}
@@ -87,7 +93,8 @@ class _Expected:
         if unsaid - ({None} if is_refused and told else set()):
             yield f"{address} leaves by {words(unsaid)}, and the check doesn't say so"
         for finding in about:
-            is_excused = is_refused or (passes_hops and len(finding.devs) > 1)
+            is_hidden = finding.source is not None and not is_connected
+            is_excused = is_refused or is_hidden or (passes_hops and len(finding.devs) > 1)
             if not (self._is_seen(finding, soon) or is_excused):
                 yield f"{address} leaves by {words(devs)}, but: {finding.message}"
 
