@@ -65,7 +65,9 @@ class NetlinkBackend(Ipv4Lookups):
 
     def addresses(self) -> tuple[Address, ...]:
         """Return all of this host's addresses."""
-        return self._list(values.ADDRESSES[self.family])
+        # With ipv6.disable=1, the kernel answers with the addresses of the other families (rtnl_dump_all).
+        found = self._list(values.ADDRESSES[self.family])
+        return tuple(address for address in found if address.local.version == self.family.value)
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the policy rules in evaluation order."""
@@ -121,7 +123,7 @@ class NetlinkBackend(Ipv4Lookups):
             return
         try:
             for run in talk.dump(rtnl.RTM_GETROUTE, wire.dump_routes(self.family, table, protocol)):
-                # With ipv6.disable=1, the kernel answers with the routes of the other families (rtnetlink_rcv_msg).
+                # With ipv6.disable=1, the kernel answers with the routes of the other families (rtnl_dump_all).
                 if run.messages[rtnl.HEADER_BYTES] == self.family.af:
                     yield run
         except NetlinkError as refusal:

@@ -16,11 +16,12 @@ import pytest
 from asking import BY_HAND, recorded_by
 from audit.making import make
 from nightly import by_day
-from node import SUBNETS6, build_node6, on_linux, run_ip6
+from node import SUBNETS6, build_node, build_node6, on_linux, run_ip6
 from worlds.ipv6 import World6, world
 
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend6, take_snapshot
@@ -296,6 +297,16 @@ def test_a_snapshot_of_half_of_ipv6_is_refused(missing: str) -> None:
 
 
 # --- hosts that expect no IPv6 --------------------------------------------------------------------------------------
+
+
+def test_a_kernel_without_ipv6_has_no_ipv6_routes(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ipv6.disable=1, the kernel answers for all other families instead (rtnl_dump_all)."""
+    Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1", encoding="ascii")
+    build_node(kernel)
+    dump = Conversation.dump
+    monkeypatch.setattr(Conversation, "dump", lambda self, kind, body: dump(self, kind, b"\0" + body[1:]))
+    backend = NetlinkBackend6()
+    assert (backend.routes(), backend.our_routes(), backend.default_routes(), backend.addresses()) == ((), (), (), ())
 
 
 def test_a_check_of_ipv4_asks_nothing_about_ipv6(node: NamespaceKernel, tmp_path: Path) -> None:

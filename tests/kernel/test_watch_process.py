@@ -290,17 +290,26 @@ def heard_groups(pid: int) -> int:
     return reduce(or_, (int(row[3], 16) for row in rows if f"socket:[{row[9]}]" in inodes), 0)
 
 
-def test_ipv6_is_heard_only_if_it_is_expected(watch: Callable[..., Watcher]) -> None:
+def is_there6() -> bool:
+    return "via 2001:db8:1::1 dev eth0 proto 217" in ip("-6", "-N", "route", "show", "fd00:10::/48")
+
+
+def test_ipv6_is_heard_and_repaired_only_if_it_is_expected(watch: Callable[..., Watcher]) -> None:
     ip("-6", "address", "add", "2001:db8:1::4/64", "dev", "eth0", "nodad")
     ip("-6", "route", "add", "default", "via", "2001:db8:1::1", "dev", "eth0")
     watcher = watch()
     watcher.hear("READY=1")
     markers = watcher.root / "run/aks-flex-node"
     assert heard_groups(watcher.process.pid) & _IPV6_GROUPS == 0
-    both = {**CONFIG["hostRouting"], "routeOverlap": {"expectedCidrs": ["172.16.1.0/24", "fd00:10::/48"]}}
+    expected = ["172.16.1.0/24", "fd00:10::/48"]
+    routes = {"enabled": True, "routes": [{"destination": cidr} for cidr in expected]}
+    both = CONFIG["hostRouting"] | {"staticRoutes": routes, "routeOverlap": {"expectedCidrs": expected}}
     (watcher.root / "config.json").write_text(json.dumps({"hostRouting": both}))
     watcher.wait_until((markers / "route-overlap.ok").exists, "the new config is used")
     watcher.wait_until(lambda: heard_groups(watcher.process.pid) & _IPV6_GROUPS == _IPV6_GROUPS, "IPv6 is heard")
+    watcher.wait_until(is_there6, "the route is added")
+    ip("-6", "route", "del", "fd00:10::/48")
+    watcher.wait_until(is_there6, "the route is restored")
     ip("-6", "address", "add", "fd00:10:0:7::4/64", "dev", "ib0", "nodad")
     watcher.wait_until((markers / "route-overlap.detected").exists, "the shadow is found")
     (told,) = (markers / "route-overlap.detected").read_text().splitlines()
