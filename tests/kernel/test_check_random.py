@@ -17,16 +17,15 @@ import attrs
 import connecting
 import pytest
 from asking import DEFAULT, ETH0, NODE, Case, leaving, run_ip, veths
-from brute_force import Judge, Sort, disagreements, disagreements_at, judged, sort_all
+from brute_force import Judge, Sort, disagreements, judged, sort_all
 from fixing import changed, covered, failing, found, install
 from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from leaving import FIRST_PACKETS, SocketKind, seen_leaving, truths
 from nightly import IS_NIGHTLY, by_day
 from node import build_node, on_linux
 from scenario import play
 from worlds import STANDARD_RULES, Question, World, sources
-from worlds.cut import SPACE, questions
+from worlds.cut import questions
 from worlds.seldom import (
     A_SOURCE_A_HOP,
     BLACKHOLED_GATEWAY,
@@ -101,43 +100,6 @@ def test_in_memory_rare_hosts_agree_with_brute_force(question: Question) -> None
 @given(question=questions(has_objects=True))
 def test_on_linux_the_check_agrees_with_brute_force(question: Question) -> None:
     compare(on_linux(), question)
-
-
-# --- CIDRs too wide for brute force: the whole part that is cut, and a few addresses elsewhere ---------------------
-
-_ELSEWHERE = (
-    "1.0.0.0",
-    "7.255.255.255",
-    "8.0.0.0",
-    "10.0.16.0",
-    "10.1.0.0",
-    "126.255.255.255",
-    "128.0.0.0",
-    "192.0.2.4",
-)
-_WIDE = ("0.0.0.0/0", "8.0.0.0/5", "10.0.0.0/16", "10.0.0.0/19", "128.0.0.0/1")
-
-
-def compare_wide(kernel: Kernel, question: Question, wide: list[str]) -> None:
-    question = attrs.evolve(question, expected=map(IPv4Network, wide))
-    question.world.build(kernel)
-    config, report = checked(kernel, question)
-    judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
-    if judge.default is None:
-        return
-    sorts = sort_all(kernel, judge, [*SPACE, *map(IPv4Address, _ELSEWHERE)])
-    for cidr in question.cidrs:
-        _see(disagreements_at(report, cidr, {a: sort for a, sort in sorts.items() if a in cidr}), kernel)
-    ranges = [part for item in (*report.findings, *report.notes) for part in item.ranges]  # type: ignore[attr-defined]
-    reserved = map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3"))
-    assert not [part for block in reserved for part in ranges if part.overlaps(block)]
-
-
-@pytest.mark.kernel
-@settings(_FEWER)
-@given(question=questions(has_objects=True), wide=st.lists(st.sampled_from(_WIDE), min_size=1, max_size=2, unique=True))
-def test_on_linux_wide_cidrs_agree_with_brute_force(question: Question, wide: list[str]) -> None:
-    compare_wide(on_linux(), question, wide)
 
 
 # --- real sockets ------------------------------------------------------------------------------------------------

@@ -83,34 +83,6 @@ def test_a_host_goes_through_check_plan_apply_check_remove(tmp_path: Path) -> No
     ]
 
 
-def test_fix_prints_a_config_and_commands_that_work(tmp_path: Path) -> None:
-    done = on_a_host(
-        tmp_path,
-        r"""
-        cd "$SCRATCH"
-        before=$(ip -4 route show table all)
-        hostrouting fix "$CONFIG" --cidr 172.16.2.0/23 > fixed.json 2> advice
-        grep -c neighbours advice
-        [ "$before" = "$(ip -4 route show table all)" ] && echo as-before
-        hostrouting apply --routes-only fixed.json
-        ip route flush proto 217
-        hostrouting fix --cidr 172.16.2.0/23 --format ip 2> advice | sh -eu
-        hostrouting check --cidr 172.16.2.0/23
-        """,
-    )
-    assert [line.strip() for line in done.stdout.splitlines() if line] == [
-        "1",
-        "as-before",
-        "added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting",
-        "added     172.16.2.0/23 via 10.1.0.1 dev eth0 proto hostrouting",
-        "added     fd00:16:0:1::/64 via fd00:a::1 dev eth0 proto hostrouting metric 512",
-        f"ok on {HOST}: 0 of 1 expected CIDRs fail; mode WARN",
-        "expected interface: eth0",
-        "✓ 172.16.2.0/23  by eth0",
-    ]
-    assert done.stderr == ""
-
-
 def test_without_cap_net_admin_apply_is_77_and_check_works(tmp_path: Path) -> None:
     done = on_a_host(
         tmp_path,

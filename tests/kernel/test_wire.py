@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from nightly import by_day
 from node import GATEWAY, PAIR
 from scenario import play
@@ -29,7 +27,7 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import HEADER, Run, attribute, number
 from hostrouting.model.errors import RouteError
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.prefixes import PrefixSet, numbers
+from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS
 
@@ -176,23 +174,6 @@ def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel
     many_defaults = [Route(IPv4Network("0.0.0.0/0"), BY_ETH0, metric=metric) for metric in range(100, 800)]
     node.add(many_defaults)
     assert len(node.default_routes()) == len(expected) + len(many_defaults)
-
-
-_prefixes = st.builds(
-    lambda address, length: IPv4Network((address >> (32 - length) << (32 - length), length)),
-    st.integers(0, 2**32 - 1) | st.integers(0, 3) | st.integers(2**32 - 4, 2**32 - 1),
-    st.integers(0, 32),
-)
-
-
-@given(st.lists(_prefixes, max_size=8), _prefixes)
-@example([IPv4Network("0.0.0.0/0"), IPv4Network("10.0.0.0/8")], IPv4Network("0.0.0.0/0"))
-@example([], IPv4Network("0.0.0.0/0"))
-def test_a_prefix_is_inside_if_one_network_contains_it(networks: list[IPv4Network], prefix: IPv4Network) -> None:
-    inside = PrefixSet(map(numbers, networks), 32)
-    assert inside.covers(numbers(prefix)) == any(prefix.subnet_of(network) for network in networks)
-    first, last = int(prefix.network_address), int(prefix.broadcast_address)
-    assert inside.overlaps(first, last) == any(prefix.overlaps(network) for network in networks)
 
 
 def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> None:

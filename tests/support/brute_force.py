@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
 FINE = "fine"
+_UNJUDGED = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")))
 _DISCARDED = {errnos.EINVAL: "blackhole", errnos.EHOSTUNREACH: "unreachable", errnos.EACCES: "prohibit"}
 
 
@@ -523,7 +524,8 @@ def disagreements_at(report: OverlapReport, cidr: IpNetwork, sorts: dict[IpAddre
         for part in ranges:
             for address in asked[bisect_left(asked, part[0]) : bisect_right(asked, part[-1])]:
                 told[address].add(group)
-    wrong = []
+    told_parts = [part for _, ranges in items for part in ranges]
+    wrong = [f"{part} isn't judged" for part in told_parts if any(part.overlaps(block) for block in _UNJUDGED)]
     for address, first in sorts.items():
         truth = {(sort.kind, sort.devs if sort.is_failure else (), sort.source) for sort in (first, *first.more)}
         if told[address] != truth - {(FINE, (), None)}:

@@ -67,7 +67,7 @@ def opened() -> Iterator[Terminal]:
         os.close(controller)
 
 
-def await_looks(pid: int, count: int = 60) -> None:
+def await_looks(pid: int, count: int = 24) -> None:
     """Wait for this many voluntary context switches, after which the process has at least tried to draw."""
     status = Path(f"/proc/{pid}/status")
 
