@@ -15,9 +15,10 @@ class Family(Enum):
     """An address family. The value is the IP version, as in ``ipaddress``.
 
     ``bits`` is the address width, ``af`` is the socket address family, ``any`` is the prefix that contains all
-    addresses, and ``usual_metric`` is the default metric of our routes. For IPv6, it is 512, because router
-    advertisements and networkd use 1024. ``address`` creates an address from an integer, and ``network`` creates a
-    network from its first address and prefix length. In loops over many entries, read these attributes before the loop.
+    addresses, ``ip`` is the command that shows and changes its routes, and ``usual_metric`` is the default metric of
+    our routes. For IPv6, it is 512, because router advertisements and networkd use 1024. ``address`` creates an address
+    from an integer, and ``network`` creates a network from its first address and prefix length. In loops over many
+    entries, read these attributes before the loop.
     """
 
     IPV4 = 4
@@ -30,6 +31,7 @@ class Family(Enum):
         self.address: Callable[[int], IpAddress] = IPv4Address if is_4 else IPv6Address
         self.network: Callable[[tuple[int, int]], IpNetwork] = IPv4Network if is_4 else IPv6Network
         self.usual_metric = 0 if is_4 else 512
+        self.ip = "ip" if is_4 else "ip -6"
         self.any: IpNetwork = IPv4Network("0.0.0.0/0") if is_4 else IPv6Network("::/0")
 
     @classmethod

@@ -12,7 +12,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.nexthops import SourceKey, source_key
 from hostrouting.kernel.rules import NO_SOURCE
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Lookup, Route, Table
 from hostrouting.overlap._classify import Classification, classify_probes
@@ -98,11 +98,11 @@ def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacl
         return Obstacle(
             f"{probe.source}, the src of its route, isn't an address of this host: add it, or change the route"
         )
-    ip = "ip" if state.family is Family.IPV4 else "ip -6"
     rule = fib.decide(probe.lookup.address, probe.source or NO_SOURCE, is_tcp=probe.is_tcp).rule
     whose = "TCP" if probe.source is None else f"connections from {probe.source}"
     if rule is None:
-        return Obstacle(f"no policy rule leads {whose} to a route: add one: {ip} rule add preference 32766 lookup main")
+        add = f"{state.family.ip} rule add preference 32766 lookup main"
+        return Obstacle(f"no policy rule leads {whose} to a route: add one: {add}")
     entry = probe.lookup.route
     if entry is not None and entry.table == Table.MAIN:  # such as an IPv6 route with "from"; main is asked already
         return Obstacle(f"{entry} decides for {whose}: change that route")

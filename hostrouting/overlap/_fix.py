@@ -209,7 +209,7 @@ class Fixes:
             )
         if not is_modelled(classification.probe, self._look_up):
             passed = " (the kernel passes over routers that don't answer)" if self._family is Family.IPV6 else ""
-            see = f"see: {self._ip} route get fibmatch {address}"
+            see = f"see: {self._family.ip} route get fibmatch {address}"
             return f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}"
         return ""
 
@@ -252,7 +252,7 @@ class Fixes:
         decision = self._fib.decide(address, source or NO_SOURCE, is_tcp=is_tcp)
         if last is None or decision.rule is None:
             return Obstacle(
-                f"no policy rule leads to table main: add one: {self._ip} rule add preference 32766 lookup main"
+                f"no policy rule leads to table main: add one: {self._family.ip} rule add preference 32766 lookup main"
             )
         if decision.route is not None and decision.route.table == Table.LOCAL:
             return Obstacle(f"{decision.route} decides before table main is asked: remove it")
@@ -286,11 +286,6 @@ class Fixes:
                 " change the rules"
             )
         return ""
-
-    @property
-    def _ip(self) -> str:
-        """Return the command that manages the family's routes."""
-        return "ip" if self._family is Family.IPV4 else "ip -6"
 
     def _subnet_of(self, prefix: Prefix) -> Prefix | None:
         """Return the innermost uplink subnet that contains a prefix, if any."""
@@ -367,8 +362,8 @@ class Fixes:
                 yield (
                     f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} by {by} "
                     f"({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a table: "
-                    f"{self._ip} route add {subnet} dev {quote(devs[0])} table 100; "
-                    f"{self._ip} rule add from ITS-ADDRESS lookup 100"
+                    f"{self._family.ip} route add {subnet} dev {quote(devs[0])} table 100; "
+                    f"{self._family.ip} rule add from ITS-ADDRESS lookup 100"
                 )
         for server in self._nameservers:
             now = self._fib.lookup(server).route

@@ -177,7 +177,6 @@ class Obstacle(NamedTuple):
         from shlex import quote
 
         commands = []
-        ip = "ip -6" if family is Family.IPV6 else "ip"
         if rule.action is RuleAction.TO_TABLE and rule.table not in (Table.MAIN, Table.LOCAL):
             named = [attrs.evolve(hop, dev=quote(hop.dev or "")) for hop in self.next_hops]
             hops = [hop.words(family) + (" onlink" if hop.onlink else "") for hop in named]
@@ -185,9 +184,9 @@ class Obstacle(NamedTuple):
             # The table may already contain this CIDR. For IPv6, the kernel refuses a second route with the same metric,
             # and prefers our metric to the usual 1024. For IPv4, the usual metric is 0, and the first route wins.
             verb, metric = ("add", f" metric {family.usual_metric}") if family is Family.IPV6 else ("prepend", "")
-            commands.append(f"{ip} route {verb} {cidr} table {rule.table} {next_hops}{metric}")
+            commands.append(f"{family.ip} route {verb} {cidr} table {rule.table} {next_hops}{metric}")
         if rule.preference:
-            commands.append(f"{ip} rule add to {cidr} lookup main pref {rule.preference - 1}")
+            commands.append(f"{family.ip} rule add to {cidr} lookup main pref {rule.preference - 1}")
         how = f"{', or: '.join(commands)}; then check again" if commands else "change that rule"
         return f"{self.reason}: {how}"
 
