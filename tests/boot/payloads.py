@@ -79,12 +79,16 @@ class Payload:
     def is_running(self) -> bool:
         """Return whether the payload's own process is running, not just its unit."""
         return (
-            "sleep infinity" in self.machine.commands(self.unit) and self.machine.state(self.unit) == "active/running"
+            "sleep infinity" in self.machine.processes(self.unit).values()
+            and self.machine.state(self.unit) == "active/running"
         )
 
     def is_held(self) -> bool:
         """Return whether the gate is holding the start, that is, sleeping between two checks."""
-        return "sleep 1" in self.machine.commands(self.unit) and self.machine.state(self.unit) == "activating/condition"
+        return bool(self._pauses()) and self.machine.state(self.unit) == "activating/condition"
+
+    def _pauses(self) -> set[str]:
+        return {pid for pid, words in self.machine.processes(self.unit).items() if words == "sleep 1"}
 
     def main_pid(self) -> int:
         """Return the unit's main PID, which changes when the unit is restarted."""
@@ -93,6 +97,11 @@ class Payload:
     def wait_until_held(self) -> None:
         """Wait until the gate has checked the start and is holding it."""
         self.machine.wait_until(self.is_held, f"the gate holds {self.unit}")
+
+    def wait_until_held_again(self) -> None:
+        """Wait until the gate has checked a held start once more."""
+        before = self._pauses()
+        self.machine.wait_until(lambda: not self._pauses() & before and self.is_held(), f"the gate holds {self.unit}")
 
     def wait_until_it_ran(self) -> None:
         """Wait for the payload's first start in this boot."""

@@ -338,13 +338,13 @@ class Machine:
         """Return a unit's main PID, or 0 if it has none."""
         return int(self.show(unit, "MainPID")["MainPID"])
 
-    def commands(self, unit: str) -> list[str]:
-        """Return the command lines of a unit's processes without starting a program in the machine."""
-        found = []
+    def processes(self, unit: str) -> dict[str, str]:
+        """Return the command line of each process of a unit by its PID, without starting a program in the machine."""
+        found = {}
         for folder, _, _ in os.walk(self._keeper.path("/sys/fs/cgroup")):
             for pid in _processes(folder) if unit in folder.split("/") else ():
                 with suppress(OSError):  # the process has just ended
-                    found.append(Path("/proc", pid, "cmdline").read_text().rstrip("\0").replace("\0", " "))
+                    found[pid] = Path("/proc", pid, "cmdline").read_text().rstrip("\0").replace("\0", " ")
         return found
 
     def when(self, unit: str, timestamp: str) -> float:

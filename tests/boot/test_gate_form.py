@@ -151,8 +151,7 @@ def test_other_programs_lines_neither_open_nor_close_it(node: Machine, trying: P
         trying.wait_until_held()
         node.write(path, second)
         node.systemctl("daemon-reload")
-        node.run("sleep", "1.2")  # the gate checks again within this time
-        trying.wait_until_held()
+        trying.wait_until_held_again()
         assert len(trying.starts()) == count, name
         node.ip(*FIX)
         wait_for_a_start(node, trying, count)

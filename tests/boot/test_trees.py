@@ -29,8 +29,7 @@ def test_it_boots_the_systemd_of_the_release(suite: str, machine: Machine) -> No
     assert machine.run("cat", "/proc/1/comm").stdout == "systemd\n"
     assert machine.systemctl("is-system-running", "--wait").stdout == "running\n"
     assert machine.systemctl("list-jobs").stdout == "No jobs running.\n"
-    nested.wait_until_it_ran()
-    assert nested.is_running()
+    machine.wait_until(nested.is_running, "the nested machine runs")
     shown = machine.show(nested.unit, "FragmentPath", "DropInPaths")
     assert (shown["FragmentPath"].rpartition("/")[2], shown["DropInPaths"]) == ("systemd-nspawn@.service", "")
     leader = machine.run("machinectl", "show", "--property=Leader", "--value", "kube1").stdout.strip()
