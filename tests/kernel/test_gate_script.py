@@ -120,19 +120,19 @@ def test_a_missing_list_admits_only_without_the_drop_in(sandbox: Sandbox) -> Non
     assert run(sandbox, late, text=gate(HOLD_SECONDS=3)).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("update", "code"),
-    [
-        (f"{listed(f'{CHECK} forgiven')}; rm {ROUTES}", 0),
-        (f"{listed(f'{CHECK} required')}; rm {ROUTES}", 255),
-        (listed(f"{ROUTES} forgiven\n{CHECK} forgiven"), 0),
-    ],
-)
-def test_a_start_follows_an_update_made_meanwhile(sandbox: Sandbox, update: str, code: int) -> None:
+UPDATES = {
+    f"{listed(f'{CHECK} forgiven')}; rm {ROUTES}": 0,
+    f"{listed(f'{CHECK} required')}; rm {ROUTES}": 255,
+    listed(f"{ROUTES} forgiven\n{CHECK} forgiven"): 0,
+}
+
+
+def test_a_start_follows_an_update_made_meanwhile(sandbox: Sandbox) -> None:
     """The update removes the routes step while its script is running; the remaining steps determine the exit code."""
-    first = f"cd /etc/aks-flex-node; {update}; exit 1"
-    prepare = installed(f"{ROUTES} required\n{CHECK} required", static_routes=first, check_route_overlap=FAIL)
-    assert run(sandbox, prepare).returncode == code
+    steps = f"{ROUTES} required\n{CHECK} required"
+    firsts = (f"cd /etc/aks-flex-node; {update}; exit 1" for update in UPDATES)
+    cases = (installed(steps, static_routes=first, check_route_overlap=FAIL) for first in firsts)
+    assert codes(sandbox, *cases) == [*UPDATES.values()]
 
 
 def test_a_failure_is_retried_and_reported_once(sandbox: Sandbox) -> None:
@@ -318,13 +318,12 @@ def test_a_trial_that_does_not_end_fails_the_step(sandbox: Sandbox, how: str) ->
     assert done.stderr.endswith("a trial of routes stands, and can't be ended; to end it: hostrouting apply\n")
 
 
-@pytest.mark.parametrize(("signal", "code"), [("TERM", 255), ("HUP", 255), ("PIPE", 255), ("INT", 0)])
-def test_a_signal_is_not_a_success(sandbox: Sandbox, signal: str, code: int) -> None:
+def test_a_signal_is_not_a_success(sandbox: Sandbox) -> None:
     """systemd treats termination by one of these signals as success. SIGINT is ignored."""
-    body = f"kill -{signal} $(ps -o ppid= -p $PPID); exit 0"
-    assert run(sandbox, installed(f"{ROUTES} required", static_routes=body)).returncode == code
-    fails = body.replace("exit 0", "exit 1")
-    assert run(sandbox, installed(f"{ROUTES} required", static_routes=fails)).returncode == 255
+    kills = (f"kill -{name} $(ps -o ppid= -p $PPID)" for name in ("TERM", "HUP", "PIPE", "INT"))
+    bodies = (f"{kill}; exit {code}" for kill in kills for code in (0, 1))
+    cases = (installed(f"{ROUTES} required", static_routes=body) for body in bodies)
+    assert codes(sandbox, *cases) == [255, 255] * 3 + [0, 255]
 
 
 @pytest.mark.parametrize(
