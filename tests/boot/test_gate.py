@@ -123,7 +123,7 @@ def test_warn_lets_a_shadowed_payload_run(node: Machine) -> None:
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_refused_route_holds_the_node_in_either_mode(node: Machine, mode: str) -> None:
-    payload = installed(node, UNREACHABLE, cidrs=("10.96.0.0/12",), mode=mode)
+    payload = installed(node, UNREACHABLE, cidrs=("10.96.0.0/12",), mode=mode, wait=0)
     boot_held(node, payload)
     assert "gateway 10.99.0.1" in node.journal(payload.unit)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boot.rig import Machine
 
 # Longer than the gate's own wait.
-LATE_SECONDS = by_day(8, by_night=20)
+LATE_SECONDS = by_day(6, by_night=20)
 AGENT = f"""\
 [Service]
 ExecStart=/bin/sh -c 'sleep {LATE_SECONDS}; exec ip address add 172.16.0.10/16 dev ib0'

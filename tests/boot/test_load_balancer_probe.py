@@ -119,7 +119,7 @@ def test_a_machine_waits_for_a_flush_while_the_probe_runs(node: Machine) -> None
     """A unit that is already running isn't ordered after a flush that starts later, so the machine itself has to be."""
     payload = add_nested_machine(node, enabled=False)
     add_flusher(node)
-    node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", "[Service]\nExecStartPre=/bin/sh -c 'touch /run/flushing; sleep 2'\n")
+    node.write(f"{UNITS}/{FLUSH}.d/slowly.conf", "[Service]\nExecStartPre=/bin/sh -c 'touch /run/flushing; sleep 1'\n")
     change(node, "eth0")
     node.boot()
     until = "until test -e /run/flushing; do sleep 0.1; done"
