@@ -210,7 +210,8 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 "it forwards packets and accept_ra is 1, so the kernel ignores its routers' advertisements: the IPv6 "
                 "default route that they made is gone, or goes when it expires"
             )
-            hint = f"sysctl -w net.ipv6.conf.{link.name}.accept_ra=2, and the same in a file in /etc/sysctl.d"
+            # Slashes, as sysctl(8) takes a dot in an interface's name for a separator.
+            hint = f"sysctl -w net/ipv6/conf/{link.name}/accept_ra=2, and the same in a file in /etc/sysctl.d"
             yield DoctorFinding("accept-ra", link.name, message, hint, Severity.RISK)
 
 
