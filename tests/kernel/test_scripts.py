@@ -485,6 +485,21 @@ def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sand
     assert len((sandbox.root / "calls").read_text()) == 6
 
 
+@pytest.mark.parametrize(
+    ("route", "looks"), [("-6 route {} fd00:9::/64 dev eth1", 2), ("route {} 10.9.0.0/24 dev eth1", 1)], ids=("6", "4")
+)
+def test_any_ipv6_route_that_goes_means_another_look(
+    node: NamespaceKernel, sandbox: Sandbox, route: str, looks: int
+) -> None:
+    """A listing of IPv6 routes that goes on skips as many as it has shown, and so may miss one elsewhere."""
+    subprocess.run(["ip", "-6", "route", "add", "default", "dev", "eth0"], check=True)
+    changes = "; ".join(f'"$ROOT/ip-itself" {route.format(verb)}' for verb in ("add", "del"))
+    change = f'[ "$calls" != 2 ] || {{ {changes}; }}'
+    done = sandbox.run(check_script("fd00:172::/32"), prepare=CHANGING.replace("CHANGE", change))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len((sandbox.root / "calls").read_text()) == 3 * looks
+
+
 # The kind of each failure, and the route that causes it.
 OUTCOMES: list[tuple[str, dict[str, Any]]] = [
     ("BLACKHOLE", {"type": RouteType.BLACKHOLE, "protocol": Protocol.STATIC}),
