@@ -1,4 +1,4 @@
-"""Test the gate with updates, removals, kills and full disks at random times, many of them by night."""
+"""Test the gate with updates and removals at random times, many of them by night."""
 
 from __future__ import annotations
 
