@@ -184,7 +184,7 @@ def tables(node: Host) -> set[Route]:
     return {route for family in Family for route in node.routes_of(family).routes()}
 
 
-def test_routes_of_both_families_are_installed_once(node: Host) -> None:
+def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) -> None:
     before = tables(node)
     report = install(node, *BOTH)
     inherited = Route6(WANTED, (ETH0,), metric=512, mtu=1400)
@@ -192,6 +192,10 @@ def test_routes_of_both_families_are_installed_once(node: Host) -> None:
     assert inherited in report.plan.add
     assert len(report.changes.routes) == 2
     assert not install(node, *BOTH).changes
+    installed = tables(node)
+    install(node, BOTH[1], "fd00:9::/48")
+    assert Sandbox(tmp_path).run(render_static_routes(config(*BOTH))).returncode == 0
+    assert tables(node) == installed
     assert [change.action for change in install(node).changes.routes] == ["removed", "removed"]
     assert tables(node) == before
 
