@@ -189,11 +189,6 @@ attempt() {
   [ "$VERDICT" != overlap ]
 }
 
-# Whether the gate has told this failure already, and its marker is there.
-is_told() {
-  [[ $IS_TOLD && $VERDICT =~ ^(overlap|unknown)$ && $(<"$MARKER_DETECTED") == "$LINES" ]] 2>/dev/null
-}
-
 # Leaves exactly one marker, by rename. Removes the stale one first, because a missing marker never means "ok".
 leave_marker() {
   local marker=$MARKER_DETECTED other=$MARKER_OK text='' new=$RUN_DIR/route-overlap.$$ line stale
@@ -261,7 +256,8 @@ esac
 NETWORK_LIMIT=$LIMIT
 [ "$FAMILIES" = 4 ] || MONITORED=()
 keep_trying
-if is_told; then
+# The gate has told this failure already, and its marker is there.
+if [[ $IS_TOLD && $VERDICT =~ ^(overlap|unknown)$ && $(<"$MARKER_DETECTED") == "$LINES" ]] 2>/dev/null; then
   [ "$MODE" = WARN ]
   exit
 fi

@@ -137,8 +137,6 @@ be_the_gate() {
   LOCK_LIMIT=$GATE_SECONDS
 }
 
-has_trial() {
-  [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]
-}
+has_trial() { [ -e "$TRIAL" ] || [ -e "$CONFIRMED" ]; }
 
 FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") MONITOR='' MESSAGE='' MISSING='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS

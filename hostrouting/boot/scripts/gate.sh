@@ -83,14 +83,6 @@ has_passed() {
   [ -n "$when" ] && [ "$steps" = "$STEPS"$'\n' ] && [ $((NOW - when)) -le $(($1 * 100)) ]
 } 2>/dev/null
 
-# Whether this is in the host's network namespace; if not, sets WHY.
-is_on_host() {
-  [ ! /proc/self/ns/net -ef /proc/1/ns/net ] || return 0
-  WHY='this unit has a network namespace of its own; the host is not seen from there'
-  [ -e /proc/1/ns/net ] || WHY="can't tell whether this is the host's network namespace; run as root"
-  return 1
-}
-
 leave_open() {
   IS_OPEN=yes
   exit 0
@@ -219,7 +211,10 @@ case $WORD in
   again) ! has_passed "$KEPT_SECONDS" || leave_open ;;
   last) ! has_passed "$PASS_SECONDS" || leave_open ;;
 esac
-is_on_host || ELSEWHERE=$WHY
+if [ ! /proc/self/ns/net -ef /proc/1/ns/net ]; then
+  ELSEWHERE='this unit has a network namespace of its own; the host is not seen from there'
+  [ -e /proc/1/ns/net ] || ELSEWHERE="can't tell whether this is the host's network namespace; run as root"
+fi
 until look && admit; do
   look_at_time
   : "${FAILED:=$NOW}"
