@@ -1,66 +1,71 @@
-"""Tests that the audit counts its comparisons and finds mistakes, and that its page contains the figures."""
+"""Compare the reports on random hosts with the kernel and with sockets, and test that the comparison finds mistakes."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import random
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from audit import __main__ as program
 from audit import examine, sockets
-from audit import run as running
+from audit.events import EventAudit, hosts_for_events
 from audit.examine import Audit, HostAudit
-from audit.features import SEEN_FEATURES
-from audit.figures import WAYS, Figures
-from audit.hosts import FEATURES, Audited, hosts
-from audit.page import as_table, rows, write_docs
-from audit.run import audit, drawn, for_sockets
+from audit.features import SEEN_FEATURES, with_features
+from audit.hosts import FEATURES, ODD_FEATURES, Audited, hosts
 from audit.sockets import SocketAudit
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from leaving import seen_leaving
-from worlds import Question, World
-from worlds.ipv6 import FEATURES6, World6
+from nightly import IS_NIGHTLY, by_day
+from worlds import Question, World, sources
+from worlds.ipv6 import World6
 
 from hostrouting import ExpectedCidr, Verdict
 from hostrouting.model.family import Family
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hypothesis.strategies import SearchStrategy
+
     from hostrouting import OverlapReport
 
-DOCS = Path(__file__).parent.parent / "docs/explanation"
+pytestmark = pytest.mark.kernel
+
+ADDRESSES = by_day(32, by_night=1024)
+FOR_SOCKETS = st.builds(with_features, sources.questions(), st.integers(0, 1 << 32).map(random.Random))
+# For each kind of host: the comparison, the hosts, how many there are by day and by night, how many addresses are
+# compared, and the features that the hosts of a night have.
+KINDS = {
+    "plain": (HostAudit, hosts(is_odd=False), (3, 2000), ADDRESSES, FEATURES.keys() - ODD_FEATURES),
+    "odd": (HostAudit, hosts(is_odd=True), (2, 500), ADDRESSES, ODD_FEATURES),
+    "sockets": (SocketAudit, FOR_SOCKETS, (2, 500), 16, SEEN_FEATURES),
+    "events": (EventAudit, hosts_for_events(), (1, 300), ADDRESSES, ()),
+}
 
 
-@pytest.fixture(scope="module")
-def figures() -> Figures:
-    return audit(100, 26, lambda _: None)
+@pytest.mark.timeout(by_day(120, by_night=7200))
+@pytest.mark.parametrize(("kind", "strategy", "count", "addresses", "features"), KINDS.values(), ids=KINDS)
+def test_every_report_on_a_random_host_is_right(
+    kind: type[Audit],
+    strategy: SearchStrategy[Audited],
+    count: tuple[int, int],
+    addresses: int,
+    features: Collection[str],
+) -> None:
+    """``tests/kernel/test_ipv6_worlds.py`` does the same with IPv6 hosts."""
+    drawn: set[str] = set()
 
+    @settings(max_examples=by_day(count[0], by_night=count[1]), suppress_health_check=[*HealthCheck])
+    @given(strategy)
+    def compare(host: Audited) -> None:
+        drawn.update(host.features)
+        audit = kind(host, addresses)
+        audit.run()
+        assert not audit.mistakes, "\n".join((*audit.mistakes, *host.steps, *host.cycle, str(host.hostrouting)))
 
-@pytest.mark.kernel
-def test_a_few_hundred_lookups_are_right_and_counted(figures: Figures) -> None:
-    plain = figures.plain
-    assert figures.lookups >= 100
-    assert plain.answers >= 2 * plain.lookups > 0
-    # If a plain host gets a feature that a snapshot can't represent, it counts as odd. How often that happens depends
-    # on Hypothesis.
-    assert plain.worlds > 0 < figures.odd.worlds
-    assert (plain.worlds + figures.odd.worlds) % 5 == 0
-    assert figures.seen.features.total() > figures.seen.worlds > 0
-    assert figures.seen.sockets >= 3 * figures.seen.lookups > 0
-    assert plain.mistakes == 0
-    assert plain.unknown.total() == 0
-    assert plain.features.total() > plain.worlds
-    assert figures.is_right
-    assert figures.events.events.total() > 0
-    assert figures.ipv6.features.total() > figures.ipv6.worlds > 0
-    assert figures.ipv6.sockets > 3 * figures.ipv6.lookups > 0
-    assert Figures.from_json(json.loads(json.dumps(figures.to_json()))) == figures
-
-
-def test_the_same_name_draws_the_same_hosts() -> None:
-    odd = hosts(is_odd=True)
-    assert drawn("one", 3, odd) == drawn("one", 3, odd) != drawn("two", 3, odd)
-    assert for_sockets("one", 3) == for_sockets("one", 3) != for_sockets("two", 3)
+    compare()
+    assert not IS_NIGHTLY or {*features} <= drawn
 
 
 def _without_findings(report: OverlapReport) -> OverlapReport:
@@ -106,15 +111,8 @@ def shadowed(kind: type[Audit], family: Family) -> Audit:
 AUDITS = [(HostAudit, Family.IPV4), (SocketAudit, Family.IPV4), (SocketAudit, Family.IPV6)]
 
 
-@pytest.mark.kernel
 @pytest.mark.parametrize(("kind", "family"), AUDITS)
-def test_wrong_reports_are_found(
-    kind: type[Audit],
-    family: Family,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_wrong_reports_are_found(kind: type[Audit], family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     live, on_snapshots = Audit._live, Audit._on_snapshots
     monkeypatch.setattr(Audit, "_live", lambda self: _without_findings(live(self)))
     monkeypatch.setattr(Audit, "_on_snapshots", lambda self: ((way, _judged_ok(it)) for way, it in on_snapshots(self)))
@@ -123,20 +121,13 @@ def test_wrong_reports_are_found(
     monkeypatch.setattr(
         examine, "seen_leaving", lambda *given, **how: dict.fromkeys(seen_leaving(*given, **how), frozenset({"ib9"}))
     )
-    host_audit, figures = shadowed(kind, family), Figures(seconds=1)
-    running._examine(host_audit, figures)
-    ways = WAYS if family is Family.IPV4 else ("live", "snapshot")
-    assert all(host_audit.share.wrong[way] > 0 for way in ways)
-    assert (host_audit.share.unseen > 0) is (kind is HostAudit)
-    monkeypatch.setattr(program, "audit", lambda *_: figures)
-    page = tmp_path / "explanation"
-    page.mkdir()
-    assert program.main(["1", "--seed", "3", "--docs", str(tmp_path)]) == 1
-    assert Figures.from_json(json.loads((page / "audit.json").read_text())) == figures
-    assert "ip link add eth0" in capsys.readouterr().out
+    audit = shadowed(kind, family)
+    audit.run()
+    found = {"live", "snapshot"} | ({"ip", "boot"} if family is Family.IPV4 else set())
+    found |= {"sockets"} if kind is HostAudit else set()
+    assert {mistake.partition(":")[0] for mistake in audit.mistakes} - {"fix"} == found
 
 
-@pytest.mark.kernel
 @pytest.mark.parametrize(("kind", "family"), AUDITS)
 @pytest.mark.parametrize("has_effect", [True, False])
 def test_a_fix_without_effect_is_found(
@@ -144,35 +135,13 @@ def test_a_fix_without_effect_is_found(
 ) -> None:
     if not has_effect:
         monkeypatch.setattr(kind, "_install", lambda *_: "")
-    host_audit = shadowed(kind, family)
-    host_audit.run()
-    assert host_audit.share.fixes == 1
-    assert (host_audit.mistakes == []) is (host_audit.share.left == 0) is has_effect
+    audit = shadowed(kind, family)
+    audit.run()
+    assert audit.fixes == 1
+    assert {mistake.partition(":")[0] for mistake in audit.mistakes} == (set() if has_effect else {"fix"})
 
 
-@pytest.mark.kernel
 def test_an_unknown_verdict_is_wrong_with_a_complete_snapshot() -> None:
-    host_audit = shadowed(HostAudit, Family.IPV4)
-    host_audit._doubt("snapshot", "check-failed: planted")
-    assert host_audit.mistakes == ["snapshot: the verdict is unknown: check-failed: planted"]
-    assert not Figures(plain=host_audit.share).is_right
-
-
-@pytest.mark.kernel
-def test_the_table_has_a_line_for_each_figure(figures: Figures) -> None:
-    figures.made = {"made": "today"}
-    lines = as_table(figures).splitlines()
-    for words, counts in rows(figures):
-        numbers = [f"{count:,}" for count in counts]
-        assert any(line.startswith(words) and line.removeprefix(words).split() == numbers for line in lines)
-
-
-def test_the_page_in_docs_has_every_feature(tmp_path: Path) -> None:
-    figures = Figures.from_json(json.loads((DOCS / "audit.json").read_text()))
-    write_docs(figures, tmp_path)
-    for name in ("audit.md", "audit.json"):
-        assert (tmp_path / name).read_text() == (DOCS / name).read_text(), "written by hand? ./run audit --docs docs"
-    assert figures.lookups >= program.MILLION
-    had = {name for share in figures.shares for name in share.features}
-    assert {*FEATURES, *SEEN_FEATURES} <= had
-    assert {*FEATURES6} <= {*figures.ipv6.features}
+    audit = shadowed(HostAudit, Family.IPV4)
+    audit._doubt("snapshot", "check-failed: planted")
+    assert audit.mistakes == ["snapshot: the verdict is unknown: check-failed: planted"]

@@ -1,1 +1,1 @@
-"""Compare hostrouting's reports for random hosts with the kernel, address by address: see ``./run audit``."""
+"""Compare hostrouting's reports for random hosts with the kernel, address by address."""

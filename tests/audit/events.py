@@ -58,13 +58,11 @@ class EventAudit(Audit):
         touching = ("lo", *touching_devs(self.config, snapshot))
         devs = [link.name for link in snapshot.links if not link.name.startswith("peer-")]
         passed = [dev for dev in devs if dev not in touching]
-        self.share.passed = len(passed)
         pod = Namespace()
         for event in (*told, *(HostEvent(kind, dev) for dev in passed for kind in _KINDS)):
             self._make()
             if _happens(self._kernel, event, pod):
                 make([])
-                self.share.events[str(event.kind)] += 1
                 self._hold(event, told.get(event), now, self._live())
 
     def _snapshot(self) -> Snapshot:
@@ -82,12 +80,12 @@ class EventAudit(Audit):
 
     def _hold(self, event: HostEvent, told: EventVerdict | None, now: OverlapReport, live: OverlapReport) -> None:
         if told is not None and told.outlook is Outlook.UNTOLD:
-            self.share.unknown[f"event: {told.reason}"] += 1
+            self.unknown.append(f"event: {told.reason}")
             return
         said, so = _words(now if told is None else told), _words(live)
         if said != so:
             where = "passed over" if told is None else "foretold"
-            self._say("event", [f"{event}: {where} {said}, and it is {so}"])
+            self._tell("event", [f"{event}: {where} {said}, and it is {so}"])
 
 
 def _words(report: OverlapReport | EventVerdict) -> tuple[object, ...]:

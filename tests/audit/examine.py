@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 from abc import ABC, abstractmethod
-from collections import Counter
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -24,7 +22,6 @@ from scripts import AWKS, Sandbox, told_by
 from worlds.ipv6 import World6
 
 import phases
-from audit.figures import Share
 from audit.making import make
 from hostrouting import Config, HostRoutingError
 from hostrouting.boot.render import render_check
@@ -56,15 +53,17 @@ class Audit(ABC):
 
     Attributes:
         config: the host's config.
-        share: this host's statistics.
         mistakes: a message for each mistake.
+        unknown: the reason for each unknown verdict of a host with a default route.
+        fixes: how many fixes were applied.
     """
 
     def __init__(self, host: Audited | World6, addresses: int) -> None:
         self.host = host
         self.config = Config.from_mapping({"hostRouting": host.hostrouting})
-        self.share = Share(worlds=1, features=Counter(host.features))
         self.mistakes: list[str] = []
+        self.unknown: list[str] = []
+        self.fixes = 0
         self._most = addresses
         self._make()
 
@@ -103,16 +102,10 @@ class Audit(ABC):
     # --- comparing the reports --------------------------------------------------------------------------------
 
     def _doubt(self, way: str, reason: str) -> None:
-        """Count an unknown verdict. It is only a mistake if a snapshot can represent the host completely."""
-        self.share.unknown[f"{way}: {_in_general(reason)}"] = 1
+        """Note an unknown verdict. It is only a mistake if a snapshot can represent the host completely."""
+        self.unknown.append(f"{way}: {reason}")
         if not self.host.may_be_unknown(way):
             self._tell(way, [f"the verdict is unknown: {reason}"])
-
-    def _say(self, way: str, wrong: list[str]) -> None:
-        self.share.wrong[way] += len(wrong)
-        if wrong:
-            self.share.blamed |= Counter({f"{way}: {feature}" for feature in self.host.odd_features})
-        self._tell(way, wrong)
 
     def _tell(self, way: str, wrong: list[str]) -> None:
         if wrong:
@@ -131,10 +124,8 @@ class Audit(ABC):
     def _is_installed(self, entries: Sequence[StaticRoute]) -> bool:
         if not entries:
             return False
-        self.share.fixes += 1
-        self.share.entries += len(entries)
+        self.fixes += 1
         if refused := self._install(entries):
-            self.share.left += 1
             self._tell("fix", [f"it can't be applied: {refused}"])
         return not refused
 
@@ -164,8 +155,6 @@ class HostAudit(Audit):
         """Run every comparison."""
         live = self._live()
         judge = self._judge()
-        if judge.default is None:
-            self.share.without_default = 1
         sorts = {} if judge.default is None else self._sorts()
         self._compare("live", live, sorts)
         for way, record in self._on_snapshots():
@@ -195,7 +184,6 @@ class HostAudit(Audit):
             judge = self._judge(patterns)
             found = sort_all(self._kernel, judge, [a for a in addresses if any(a in cidr for cidr in cidrs)])
             sorts |= {cidr: {a: sort for a, sort in found.items() if a in cidr} for cidr in cidrs}
-            self.share.answers += judge.answers
         return sorts
 
     # --- comparisons -------------------------------------------------------------------------------------------
@@ -205,7 +193,7 @@ class HostAudit(Audit):
         verdict, reason = ("unknown", report) if isinstance(report, str) else (report.verdict, report.reason)
         if not sorts:
             if verdict != "unknown" or not str(reason).startswith("no-default-route"):
-                self._say(way, [f"the verdict is {verdict} ({reason}), and there is no default route"])
+                self._tell(way, [f"the verdict is {verdict} ({reason}), and there is no default route"])
         elif verdict == "unknown":
             self._doubt(way, str(reason))
         elif not isinstance(report, str):
@@ -214,14 +202,12 @@ class HostAudit(Audit):
             fails = any(failing(there) for there in sorts.values())
             if fails and verdict == "ok":
                 wrong.append("the verdict is ok, and something fails")
-            self._say(way, wrong)
-        if way == "live":
-            self.share.lookups += sum(map(len, sorts.values()))
+            self._tell(way, wrong)
 
     def _compare_boot(self, lines: list[str], sorts: Sorts) -> None:
         """Compare the boot script's output with the kernel. It only includes the first address of each failure."""
         if not sorts:
-            self._say(
+            self._tell(
                 "boot", [] if lines == ["no-default-route"] else [f"there is no default route, and it says {lines}"]
             )
         elif is_unknown(lines):
@@ -236,7 +222,7 @@ class HostAudit(Audit):
                 if kind in {*FAILURES} - mute
             }
             told = {line for line in told_by(lines) if line[0] not in mute}
-            self._say(
+            self._tell(
                 "boot", [f"it says {line}" for line in told - truth] + [f"it says no {line}" for line in truth - told]
             )
 
@@ -247,10 +233,7 @@ class HostAudit(Audit):
         # Include ports in the multipath hash, so that a few ports are enough to try all next hops.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
         seen = seen_leaving(question.addresses, *question.world.devs, tries=question.tries)
-        self.share.sockets += 3 * question.tries * len(seen)
-        wrong = disagreements(live, self.config.route_overlap, seen)
-        self.share.unseen += len(wrong)
-        self._tell("sockets", wrong)
+        self._tell("sockets", disagreements(live, self.config.route_overlap, seen))
 
     def _fix(self, live: OverlapReport, before: Sorts) -> None:
         fix = live.fix
@@ -263,8 +246,6 @@ class HostAudit(Audit):
             left = [a for a in failing(after) if a in there and not is_told(a, fix.unfixable)]
             other = changed(fix, there, {address: after[address] for address in there})
             other = {address for address in other if address not in failed or after[address].is_failure}
-            self.share.left += len(left)
-            self.share.changed += len(other)
             self._tell("fix", [f"{a} of {cidr} still fails: {after[a]}" for a in left])
             self._tell("fix", [f"{a} of {cidr} was {there[a]}, and is {after[a]}" for a in other])
 
@@ -289,9 +270,3 @@ def booted(config: Config, steps: Sequence[str]) -> list[str]:
 def is_unknown(lines: list[str]) -> bool:
     """Return whether the boot script's verdict is unknown."""
     return any(line.startswith(("no-default-route", "contested-default", "check-failed")) for line in lines)
-
-
-def _in_general(reason: str) -> str:
-    """Replace addresses and numbers in a reason with placeholders."""
-    reason = re.sub(r"(\d+(\.\d+){3}|[0-9a-f]*:[0-9a-f:]+)(/\d+)?", "A", re.split(r" \(|;|\n", reason)[0])
-    return re.sub(r"\b\d+\b", "N", reason)

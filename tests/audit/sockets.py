@@ -52,7 +52,6 @@ class SocketAudit(Audit):
         # Also test the probes and the ends of the failing ranges.
         ends = {end for finding in report.findings for part in finding.ranges for end in (part[0], part[-1])}
         seen |= self._look(sorted({*sorted(ends)[: self._most], *(f.probe for f in report.findings)} - {*seen}))
-        self.share.lookups += len(seen)
         self._compare_live(report, seen)
         for way, record in self._on_snapshots():
             self._compare_with_live(way, record, report)
@@ -62,12 +61,11 @@ class SocketAudit(Audit):
             self._compare_in_churn(report, seen)
         elif not report.reason:
             if self._has_ipv4:
-                self._say("live", self._changeable(report, seen))
+                self._tell("live", self._changeable(report, seen))
             self._fix(report, seen)
 
     def _look(self, addresses: Sequence[IpAddress]) -> Seen:
         kinds = FIRST_PACKETS if self._has_ipv4 else tuple(SocketKind)
-        self.share.sockets += len(addresses) * len(kinds) * self.host.tries
         seen = dict.fromkeys(addresses, frozenset[str | None]())
         for truth in truths(addresses, tries=self.host.tries, failed=self.host.failed, kinds=kinds):
             seen[truth.address] |= truth.ends
@@ -84,18 +82,18 @@ class SocketAudit(Audit):
 
     def _compare_live(self, report: OverlapReport, seen: Seen) -> None:
         default = default_route(self._kernel.routes()) if self._has_ipv4 else None
-        self.share.without_default = int(self._has_ipv4 and default is None)
+        self._has_default = default is not None or not self._has_ipv4
         if report.reason:
-            if not self.share.without_default:
+            if self._has_default:
                 self._doubt("live", report.reason)
-        elif self._has_ipv4 and default is None:
-            self._say("live", ["there is no default route, and it is judged"])
+        elif not self._has_default:
+            self._tell("live", ["there is no default route, and it is judged"])
         else:
             # The kernel may still use a next hop that it reports as dead.
             may_be = {*report.default_devs} if default is None else {hop.dev for hop in default.hops}
             if default is not None and not {*live(default)} <= {*report.default_devs} <= may_be:
-                self._say("live", [f"the default route is said to lead by {report.default_devs}"])
-            self._say("live", self._wrong(report, seen))
+                self._tell("live", [f"the default route is said to lead by {report.default_devs}"])
+            self._tell("live", self._wrong(report, seen))
 
     def _wrong(self, report: OverlapReport, seen: Seen) -> list[str]:
         routes, tied = self._kernel.routes(), dict[tuple[int, int], set[str | None]]()
@@ -127,12 +125,12 @@ class SocketAudit(Audit):
                 for name, then, now in zip(names, _essence(found), _essence(report), strict=True)
                 if then != now
             ]
-            self._say(way, wrong)
+            self._tell(way, wrong)
 
     def _compare_boot(self, lines: list[str], reports: Sequence[OverlapReport]) -> None:
         """Compare the boot script's lines with the live reports, one of which they must match."""
         if is_unknown(lines):
-            if not self.share.without_default:
+            if self._has_default:
                 self._doubt("boot", lines[0])
             return
         # If several tables discard an address, the script may report a CNI's discard as BLACKHOLE.
@@ -144,7 +142,7 @@ class SocketAudit(Audit):
             if not report.reason
         ]
         if told not in truths:
-            self._say("boot", [f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"])
+            self._tell("boot", [f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"])
 
     def _compare_in_churn(self, report: OverlapReport, seen: Seen) -> None:
         """Check that each report from a changing host matches some state in the cycle."""
@@ -153,7 +151,7 @@ class SocketAudit(Audit):
             make([step])
             moments.append(self._live())
             if not moments[-1].reason:
-                self._say("live", self._wrong(moments[-1], self._look([*seen])))
+                self._tell("live", self._wrong(moments[-1], self._look([*seen])))
         essences = [*map(_essence, moments)]
         with churning(self.host.cycle, may_fail=True):
             for way in ("live",) * _LIVE + ("snapshot",) * _RECORDED:
@@ -161,7 +159,7 @@ class SocketAudit(Audit):
                 if isinstance(found, str) or found.reason:
                     self._doubt(way, found if isinstance(found, str) else str(found.reason))
                 elif _essence(found) not in essences:
-                    self._say(way, [f"in churn it says {found.verdict}: {[f.message for f in found.findings]}"])
+                    self._tell(way, [f"in churn it says {found.verdict}: {[f.message for f in found.findings]}"])
             for _ in range(_BOOTED if self._has_ipv4 else 0):
                 self._compare_boot(booted(self.config, self.host.steps), moments)
 
@@ -197,7 +195,6 @@ class SocketAudit(Audit):
             self._doubt("fix", after.reason)
         else:
             left += self._wrong(after, self._look([*seen]))
-        self.share.left += len(left)
         self._tell("fix", left)
 
     def _install(self, entries: Sequence[StaticRoute]) -> str:

@@ -1,7 +1,4 @@
-"""Test that a start at any point during an update is gated by either the old config or the new one.
-
-``./run search`` runs the same search.
-"""
+"""Test that a start at any point during an update is gated by either the old config or the new one."""
 
 from __future__ import annotations
 

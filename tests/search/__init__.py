@@ -1,1 +1,1 @@
-"""Search for points during an update at which the gate decides incorrectly: see ``./run search --help``."""
+"""Search for points during an update at which the gate decides incorrectly."""

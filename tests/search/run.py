@@ -1,4 +1,4 @@
-"""Run searches in parallel worker processes and collect the results."""
+"""Run searches in a worker process and collect the results."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import attrs
@@ -47,7 +45,6 @@ def search(
     *,
     most: int | None,
     seed: int = 1,
-    jobs: int = 1,
 ) -> Iterable[Result]:
     """Search the updates and yield their results in the given order.
 
@@ -56,34 +53,16 @@ def search(
         kinds: the kinds of disturbance to try.
         most: how many disturbances to choose at random for each update, or None for all.
         seed: seed for the random number generator.
-        jobs: the number of worker processes.
 
     Raises:
-        SearchError: a worker process couldn't be started or died.
+        SearchError: the worker process couldn't be started or died.
     """
-    worlds: SimpleQueue[_World] = SimpleQueue()
-    made = [_World() for _ in range(jobs)]
-    for world in made:
-        worlds.put(world)
-
-    def ask(turn: int, pair: str) -> Result:
-        world = worlds.get()
-        try:
-            return world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn, "seed": seed})
-        finally:
-            worlds.put(world)
-
+    world = _World()
     try:
-        with ThreadPoolExecutor(jobs) as pool:
-            asked = [pool.submit(ask, turn, pair) for turn, pair in enumerate(pairs)]
-            try:
-                for one in asked:
-                    yield one.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+        for turn, pair in enumerate(pairs):
+            yield world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn, "seed": seed})
     finally:
-        for world in made:
-            world.close()
+        world.close()
 
 
 class _World:

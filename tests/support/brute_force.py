@@ -105,7 +105,6 @@ class Judge:
         is_odd: bool = False,
     ) -> None:
         self._patterns, self._is_odd = patterns, is_odd
-        self.answers = 0
         self._routes = kernel.routes()
         self.rules = kernel.rules()
         self._had_rules = had_rules
@@ -121,7 +120,6 @@ class Judge:
 
     def sort(self, answer: Lookup, source: IpAddress | None = None, *, is_tcp: bool = False) -> Sort:
         """Return the classification that the check must assign to this answer."""
-        self.answers += 1
         decision = self._walked_to(int(answer.address), int(source or 0), 6 if is_tcp else 17)
         if source is not None and not self.is_local(source):
             decision = errnos.ENETUNREACH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -106,9 +106,6 @@ class World6:
     hostrouting: dict[str, Any]
     failed: tuple[Neighbour, ...] = ()
     cycle: tuple[str, ...] = ()
-
-    # IPv6 hosts aren't divided into plain and odd ones.
-    odd_features: ClassVar[tuple[str, ...]] = ()
 
     @property
     def devs(self) -> tuple[str, ...]:
