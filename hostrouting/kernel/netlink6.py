@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from ipaddress import IPv6Address
 
@@ -112,38 +112,59 @@ class NetlinkBackend6(NetlinkBackend):
 
         NLM_F_REPLACE would also remove the next hops that other programs have added to our route (fib6_add_rt2node).
         Instead, new next hops are added before ours are deleted one by one. Only a change of the source, MTU or weight
-        leaves a next hop out for a moment. A route to which another program has added a next hop fails with EEXIST and
+        leaves the route out for a moment. A route to which another program has added a next hop fails with EEXIST and
         isn't changed.
         """
         if not routes:
             return ()
-        ours = {route.key: route for route in _Unsorted().our_routes()}
-        failures = (
-            self._exchange(ours[route.key], route) if route.key in ours else next(iter(self.add([route])), None)
-            for route in routes
-        )
-        return tuple(failure for failure in failures if failure is not None)
+        there = self._our_hops()
+        swaps = [(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
+        added = [hop for _, old, new in swaps if _can_coexist(old, new) for hop in _without(new, old)]
+        failures = {failure.route.key: failure for failure in self._append(added)}
+        # The kernel shows only the first next hop's protocol. One that joined before ours would come first in the end.
+        now = self._our_hops() if added else there
+        for route, old, new in swaps:
+            if _can_coexist(old, new):
+                joined = _without(now.get(route.key, {}), old | new)
+                failure = failures.get(route.key) or (_joined(joined[0]) if joined else self._take(_without(old, new)))
+            else:
+                failure = self._take([*old.values()]) or self._add_afresh(route, [*old.values()])
+            if failure is not None:
+                failures[route.key] = failure._replace(route=route)
+        if failures:
+            self._delete_hops([hop for hop in added if hop.key in failures])
+            # Behind another program's next hop, ours wouldn't be found again.
+            there, failed = self._our_hops(), [swap for swap in swaps if swap[0].key in failures]
+            hidden = [old | new for route, old, new in failed if route.key not in there]
+            self._delete_hops([hop for hops in hidden for hop in hops.values()])
+        return tuple(failures[route.key] for route in routes if route.key in failures)
 
-    def _exchange(self, old: Route, new: Route) -> RouteFailure | None:
-        before, after = _by_hop(old), _by_hop(new)
-        # Other programs' next hops come after ours. Delete in reverse order, so that an attempt to delete theirs fails
-        # before any of ours are gone.
-        goes = [hop for place, hop in reversed(before.items()) if place not in after]
-        both = [(before[place], hop) for place, hop in after.items() if place in before]
-        steps = [(self._append, hop) for place, hop in after.items() if place not in before]
-        steps += [(self._delete_hops, hop) for hop in goes]
-        for was, hop in both:
-            if (was.hops[0].path, was.source, was.mtu) != (hop.hops[0].path, hop.source, hop.mtu):
-                steps += [(self._delete_hops, was), (self._append, hop)]
-        for position, (step, hop) in enumerate(steps):
-            if failures := step([hop]):
-                for done, undone in reversed(steps[:position]):
-                    (self._append if done == self._delete_hops else self._delete_hops)([undone])
-                ((_, errno, message),) = failures
-                if errno == errnos.ESRCH:
-                    errno, theirs = errnos.EEXIST, hop.hops[0].words(self.family)
-                    message = f"another program has added the next hop {theirs}"
-                return RouteFailure(new, errno, message)
+    def _add_afresh(self, route: Route, old: Sequence[Route]) -> RouteFailure | None:
+        """Add a route after its old next hops have been deleted, or put these back."""
+        for failure in self.add([route]):
+            if not self.add(old[:1]):
+                self._append(old[1:])
+            elif old:
+                return failure._replace(message=f"{failure.message}; can't put back {old[0]}")
+            return failure
+        return None
+
+    def _our_hops(self) -> dict[tuple[object, ...], dict[Router, Route]]:
+        """Return our next hops by the key of their route, in the order in which they were added."""
+        found: dict[tuple[object, ...], dict[Router, Route]] = {}
+        for route in _Unsorted().our_routes():
+            found.setdefault(route.key, {}).update(_by_hop(route))
+        return found
+
+    def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
+        """Delete next hops of a route in reverse order, or none of them if one is another program's.
+
+        Other programs' next hops come after ours, so an attempt to delete theirs fails before any of ours are gone.
+        """
+        for position, hop in reversed([*enumerate(hops)]):
+            for failure in self._delete_hops([hop]):
+                self._append(hops[position + 1 :])
+                return _joined(hop) if failure.errno == errnos.ESRCH else failure
         return None
 
     def _append(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -192,6 +213,23 @@ def _by_hop(route: Route) -> dict[Router, Route]:
         return {(route.hops[0].dev, route.hops[0].gateway): route}
     hops = route.hops or (NextHop(),)
     return {(hop.dev, hop.gateway): attrs.evolve(route, hops=(hop,)) for hop in hops}
+
+
+def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Route]:
+    return [hop for place, hop in hops.items() if place not in others]
+
+
+def _can_coexist(old: dict[Router, Route], new: dict[Router, Route]) -> bool:
+    """Return whether a route can have its old and new next hops at once. The kernel allows each only once."""
+    both = [(old[place], hop) for place, hop in new.items() if place in old]
+    return bool(old) and all(
+        (was.hops[0].path, was.source, was.mtu) == (hop.hops[0].path, hop.source, hop.mtu) for was, hop in both
+    )
+
+
+def _joined(theirs: Route) -> RouteFailure:
+    words = theirs.hops[0].words(Family.IPV6) if theirs.hops else str(theirs)
+    return RouteFailure(theirs, errnos.EEXIST, f"another program has added the next hop {words}")
 
 
 def _has_object(lookup: Lookup) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
+import attrs
+
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import Refusal, RouteError
+from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, RouteFailure, Table
-from hostrouting.routes.plan import RoutePlan
+from hostrouting.routes.plan import Replacement, RoutePlan
 from phases import CancelScope, Undo
 
 _BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
@@ -38,7 +41,13 @@ _REASONS = {
 }
 
 
-def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo) -> None:
+def apply_routes(
+    plan: RoutePlan,
+    backend: RouteBackend,
+    scope: CancelScope,
+    undo: Undo,
+    before_removal: Callable[[], None] = lambda: None,
+) -> None:
     """Add, then replace, then remove routes, so that no destination is ever without a route.
 
     Args:
@@ -46,25 +55,43 @@ def apply_routes(plan: RoutePlan, backend: RouteBackend, scope: CancelScope, und
         backend: the backend for kernel access.
         scope: the cancel scope, checked between bulk calls.
         undo: collects the rollback steps for the changes.
+        before_removal: called before the first route is removed, if any is.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    if plan.remove:
-        undo.push(partial(_put_back, backend, plan.remove))
+    # What another program has taken away, or has added to our IPv6 route, isn't put back.
+    removed = [*plan.remove]
+    if removed:
+        undo.push(partial(_put_back, backend, removed))
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
         _refuse(verb, failures)
 
     def put_back_most() -> None:
-        backend.add(_by_gateways(plan.remove))
+        backend.add(_by_gateways(removed))
 
-    if plan.remove:
+    if removed:
+        before_removal()
         # Put routes back before added ones are deleted, so that no destination is ever without a route. An added route
         # may cover the gateway of a removed one, which then can be put back only later.
         undo.push(put_back_most)
     # Each deletion first reads all our routes, so the number of calls is limited to avoid quadratic time.
     for remove in _bulks(plan.remove, scope, max(BULK_ROUTES, -(-len(plan.remove) // _DELETIONS_MAX))):
-        _write(backend.delete, remove, "remove", fine=errnos.ESRCH)
+        failures = backend.delete([part for route in remove for part in _parts(route)])
+        if gone := {failure.route for failure in failures if failure.errno == errnos.ESRCH}:
+            removed[:] = [kept for route in removed if (kept := _without(route, gone)) is not None]
+        _refuse("remove", [failure for failure in failures if failure.route not in gone])
+
+
+def _parts(route: Route) -> list[Route]:
+    """Return a route for each next hop of an IPv6 route, as another program may have added some."""
+    several = route.family is Family.IPV6 and len(route.hops) > 1
+    return [attrs.evolve(route, hops=(hop,)) for hop in route.hops] if several else [route]
+
+
+def _without(route: Route, gone: Collection[Route]) -> Route | None:
+    parts = [part for part in _parts(route) if part not in gone]
+    return attrs.evolve(route, hops=tuple(hop for part in parts for hop in part.hops)) if parts else None
 
 
 def _by_gateways(routes: Sequence[Route]) -> list[Route]:
@@ -84,6 +111,17 @@ def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
     # Those that haven't been removed are there. In IPv6, another program's next hop may have kept their place.
     there = {route.key for route in backend.our_routes()} if failures else set()
     _refuse("put back", [each for each in failures if each.route.key not in there])
+
+
+def _swap_back(items: Sequence[Replacement], backend: RouteBackend) -> None:
+    failures = backend.replace([item.old for item in items])
+    # In IPv6, another program's next hop may have joined ours. Then only what we have added goes.
+    joined = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
+    added = [
+        (item.new, [hop for hop in item.new.hops if hop not in item.old.hops]) for item in items if item.old in joined
+    ]
+    backend.delete([attrs.evolve(route, hops=tuple(hops)) for route, hops in added if hops])
+    _refuse("put back", failures)
 
 
 def apply_what_goes(
@@ -126,24 +164,30 @@ def _add_and_replace(
         added += add
         yield "add", backend.add(add)
     for replace in _bulks(plan.replace, scope):
-        old = [item.old for item in replace]
-        _see_unchanged(old, backend)
-        undo.push(partial(_write, backend.replace, old, "put back"))
-        yield "replace", backend.replace([item.new for item in replace])
+        swapped = _as_they_are(replace, backend)
+        undo.push(partial(_swap_back, swapped, backend))
+        failures = backend.replace([item.new for item in replace])
+        kept = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
+        swapped[:] = [item for item in swapped if item.new not in kept]
+        yield "replace", failures
 
 
-def _see_unchanged(routes: Sequence[Route], backend: RouteBackend) -> None:
-    """Raise an error if another program has replaced one of our routes.
+def _as_they_are(items: Sequence[Replacement], backend: RouteBackend) -> list[Replacement]:
+    """Return the replacements of what is in the table now.
 
-    NLM_F_REPLACE ignores the owner, so the kernel would overwrite the other program's route.
+    Raises:
+        RouteError: another program has replaced one of our routes. NLM_F_REPLACE ignores the owner, so the kernel would
+            overwrite the other program's route.
     """
     there: dict[object, Route] = {}
     for route in backend.routes(Table.MAIN):
         there.setdefault(route.key, route)
-    for route in routes:
-        now = there.get(route.key)
-        if now is not None and not now.is_ours:
-            raise RouteError(f"can't replace {route}: another program has put {now} in its place", hint="run again")
+    now = [attrs.evolve(item, old=there.get(item.old.key, item.old)) for item in items]
+    for item, found in zip(items, now, strict=True):
+        if not found.old.is_ours:
+            reason = f"another program has put {found.old} in its place"
+            raise RouteError(f"can't replace {item.old}: {reason}", hint="run again")
+    return now
 
 
 def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> Iterator[Sequence[T]]:

@@ -29,12 +29,13 @@ _NAMED_MAX = 5
 _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
-def verify_routes(wanted: Sequence[Route], *backends: RouteBackend) -> None:
+def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: bool = False) -> None:
     """Check that every route is used for an address that no longer prefix covers.
 
     Args:
         wanted: the routes in table main that must be in effect.
         backends: the backends for kernel access, one for each address family of the routes.
+        has_old: whether other routes of ours are yet to be removed, which may still take precedence.
 
     Raises:
         RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take precedence, and the
@@ -42,12 +43,12 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend) -> None:
     """
     losers: list[Refusal] = []
     for backend in backends:
-        losers += _losers([route for route in wanted if route.family is backend.family], backend)
+        losers += _losers([route for route in wanted if route.family is backend.family], backend, has_old=has_old)
     if losers:
         raise RouteError.of(losers, most=_NAMED_MAX)
 
 
-def _losers(wanted: Sequence[Route], backend: RouteBackend) -> list[Refusal]:
+def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) -> list[Refusal]:
     if not wanted:
         return []
     local = backend.routes(Table.LOCAL)
@@ -57,6 +58,8 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend) -> list[Refusal]:
     others = [(route, answer) for (route, _), answer in zip(probes, answers, strict=True) if answer.route != route]
     by_key = {route.key: route for route in wanted} if others else {}
     beaten = [each for each in others if not _is_carried(*each, by_key)]
+    if has_old:
+        beaten = [(route, answer) for route, answer in beaten if answer.route is None or not answer.route.is_ours]
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
         return []

@@ -12,8 +12,10 @@ from hostrouting.boot.files import remove
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import exclusive_run, locked
 from hostrouting.config.routing import Config
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import Deadline, Deadlines, look_until
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, find_missing, plan_now
 from hostrouting.routes.verify import verify_routes
@@ -78,8 +80,18 @@ def put_in_effect(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -
     """
     backends = host.backends(plan.families)
     for backend in backends:
-        apply_routes(plan.of(backend.family), backend, scope, undo)
+        of_family = plan.of(backend.family)
+        apply_routes(of_family, backend, scope, undo, partial(_verify_early, of_family, backend))
     verify_routes(plan.wanted, *backends)
+
+
+def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
+    """Verify routes before old ones are removed that other programs' next hops may follow.
+
+    Ours couldn't be put back before these.
+    """
+    if backend.family is Family.IPV6 and any(len(route.hops) > 1 for route in plan.remove):
+        verify_routes(plan.wanted, backend, has_old=True)
 
 
 def write_routes(config: Config, host: Host, scope: CancelScope, deadline: Deadline) -> RoutePlan:

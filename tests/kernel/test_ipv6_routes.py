@@ -23,13 +23,14 @@ from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
-from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFailure, Table
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import render_trial
 from hostrouting.testing import FakeSystemd
 from hostrouting.watch._repair import Reconciler
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from hostrouting.kernel.namespace import NamespaceKernel
@@ -154,6 +155,43 @@ def test_a_failed_replacement_restores_the_old_route(host: NetlinkBackend6) -> N
     assert host.our_routes() == (old,)
 
 
+@pytest.mark.parametrize("new", [(ETH0_TOO,), (ETH0, ETH0_TOO)], ids=["other", "more"])
+def test_a_hop_that_joins_during_a_replacement_does_not_hide_ours(
+    host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch, new: tuple[NextHop, ...]
+) -> None:
+    host.add([old := route(ETH0)])
+    append = NetlinkBackend6._append
+
+    def join_and_append(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        monkeypatch.undo()
+        join(IB0)
+        return append(self, routes)
+
+    monkeypatch.setattr(NetlinkBackend6, "_append", join_and_append)
+    assert [failure.errno for failure in host.replace([route(*new)])] == [errnos.EEXIST]
+    assert found(host) == [(Protocol.HOSTROUTING, (ETH0, IB0))]
+    assert host.delete([old]) == ()
+    assert found(host) == [(Protocol.STATIC, (IB0,))]
+
+
+def test_a_hop_that_joins_while_ours_is_missing_keeps_its_place(
+    host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.add([route(ETH0, mtu=1400)])
+    add = NetlinkBackend6.add
+
+    def join_and_add(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        monkeypatch.undo()
+        join(IB0)
+        return add(self, routes)
+
+    monkeypatch.setattr(NetlinkBackend6, "add", join_and_add)
+    (failure,) = host.replace([route(ETH0)])
+    assert failure.errno == errnos.EEXIST
+    assert failure.message.endswith(f"can't put back {route(ETH0, mtu=1400)}")
+    assert found(host) == [(Protocol.STATIC, (IB0,))]
+
+
 # --- the task ------------------------------------------------------------------------------------------------------
 
 BOTH = ("172.16.1.0/24", str(WANTED))
@@ -271,6 +309,23 @@ def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host)
     assert found(NetlinkBackend6()) == [(Protocol.STATIC, (IB0,))]
 
 
+@pytest.mark.parametrize("awk", ["", *AWKS])
+def test_a_refused_config_keeps_our_hop_before_another_programs(node: Host, tmp_path: Path, awk: str) -> None:
+    install(node, str(WANTED))
+    join(IB0)
+    run_ip6("rule add to fd00:2::/48 lookup 100 priority 50", "route add default dev ib0 table 100")
+    before = tables(node)
+    if awk:
+        done = Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config("fd00:2::/48")))
+        assert (done.returncode, "put back" in done.stderr) == (1, False)
+    else:
+        with pytest.raises(RouteError, match="doesn't win") as caught:
+            install(node, "fd00:2::/48")
+        assert not any("put back" in note for note in getattr(caught.value, "__notes__", ()))
+    assert tables(node) == before
+    assert [protocol for protocol, _ in found(NetlinkBackend6())] == [Protocol.HOSTROUTING]
+
+
 def test_a_missing_default_route_is_waited_for(node: Host) -> None:
     run_ip6(f"route del {DEFAULT}")
     with pytest.raises(RouteError, match="::/0"):
@@ -312,13 +367,14 @@ def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, 
     run_ip6(*[f"route append fd00:{n}::/48 via fd00:b::1 dev ib0 metric 512 proto static" for n in (2, 4)])
     (tmp_path / "run/aks-flex-node/trial.json").write_text(json.dumps({"until": UNTIL, "uptime": 1}))
     done = Sandbox(tmp_path, awk_or_skip(awk)).run(script)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "failed: another program's hop has taken the place (ip route del fd00:2::/48 via fd00:a::1" in done.stdout
     joined = IPv6Network("fd00:2::/48")
     assert {*node.our_routes()} == {each for each in before if each.destination != joined}
-    (both,) = [route for route in node.routes_of(Family.IPV6).routes(Table.MAIN) if route.destination == joined]
-    assert both.hops == (ETH0, IB0)
-    (theirs,) = [line for line in shown() if line.startswith("fd00:4::/48")]
-    assert "via fd00:b::1 dev ib0 proto 4 metric 512" in theirs
+    (theirs,) = [route for route in node.routes_of(Family.IPV6).routes(Table.MAIN) if route.destination == joined]
+    assert theirs.hops == (IB0,)
+    (line,) = [line for line in shown() if line.startswith("fd00:4::/48")]
+    assert "via fd00:b::1 dev ib0 proto 4 metric 512" in line
 
 
 # --- script and task -----------------------------------------------------------------------------------------------

@@ -48,3 +48,28 @@ function exact(h) {
 function identity() {
   return " proto " field["proto"] " metric " field["metric"] (field["from"] == "" ? "" : " from " field["from"])
 }
+
+# The kernel shows only the first hop's protocol, so a hop of ours behind another program's wouldn't be found again.
+# Deletes those in routes that commands have changed, and returns a reason, or "".
+function take_hidden(changed, count,    i, h, list, word, is_changed, why) {
+  for (i = 1; i <= count; i++) {
+    split(changed[i], word, " ")
+    is_changed[word[3]] = 1
+  }
+  list[1] = "route show table main"
+  run(list, 1, "")
+  count = 0
+  for (i = 1; i <= answers; i++) {
+    parse(answer[i])
+    for (h = to in is_changed && proto_of[class] != 217 ? hops_of(class) : 0; h > 1; h--) {
+      field["proto"] = 217
+      list[++count] = "route " deletion(to, h)
+    }
+  }
+  if (count)
+    run(list, count, "-force")
+  for (i = 1; i <= count; i++)
+    if (!(i in failed))
+      why = "another program\047s hop has taken the place (ip " list[i] ")"
+  return why
+}

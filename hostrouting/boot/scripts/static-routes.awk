@@ -263,14 +263,17 @@ function carry_out(    step, i) {
     commit()
 }
 
-# Makes the changes, and asks which routes win. An IPv6 hop that is no longer ours needs no removal.
+# Makes the changes, and asks which routes win. An IPv6 hop that is no longer ours needs no removal, and one that is
+# removed from beside another program's can't be put back before it, so ask before the removals, too.
 function commit(    i, firm, why) {
   firm = family == 4 ? changes : changes - lines[5] - lines[6] - lines[7]
-  why = why_not(1, firm, firm == changes ? questions : 0, "")
+  why = why_not(1, firm, questions, "")
+  if (why == "" && firm < changes)
+    why = find_loser(1)
   if (why == "" && firm < changes)
     why = why_not(firm + 1, changes, questions, "-force")
   if (why == "")
-    why = find_loser()
+    why = find_loser(0)
   if (why != "") {
     print "failed", put_back(reached)
     print why
@@ -328,6 +331,8 @@ function put_back(count,    i, list, known, left, again) {
   }
   if (status != 0 && !known)
     left = complaint == "" ? "ip was ended" : complaint
+  if (family == 6 && left == "")
+    left = take_hidden(undoing, count)
   return left == "" ? "" : "not all could be put back: " left
 }
 
@@ -369,11 +374,11 @@ function plan_proof(i,    address) {
     fail("refused", "longer prefixes cover all of it; look at: ip -" family " route show root " looked_at)
 }
 
-# Returns which route doesn't win, and what does, or "".
-function find_loser(    i) {
+# Returns which route doesn't win, and what does, or "". Our old routes may win while they are there.
+function find_loser(has_old,    i) {
   for (i = 1; i <= questions && i <= answers; i++) {
     parse(answer[i])
-    if (outcome(to, class) != right_answer[i])
+    if (outcome(to, class) != right_answer[i] && !(has_old && proto_of[class] == 217))
       return asked_for[i] " doesn\047t win: packets to it go by " answer[i]
   }
   return answers == questions ? "" : "ip gave " answers " answers to " questions + 0 " questions"

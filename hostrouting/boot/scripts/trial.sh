@@ -74,6 +74,8 @@ END {
   for (i = 1; i <= changes; i++)
     # A hop that is gone, or is another program's, needs no deletion, and one that is there no addition.
     print "ip " commands[i] (i in failed && !(family == 6 && failed[i] ~ /(No such process|File exists)$/) ? ": failed: " failed[i] : "")
+  if (changes && family == 6 && (hidden = take_hidden(commands, changes)) != "")
+    print "ip: failed: " hidden
 }
 AWK
 ==saved
