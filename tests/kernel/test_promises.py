@@ -315,11 +315,6 @@ def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
     assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
 
 
-def test_a_route_to_a_local_address_is_an_error(node: Kernel, layout: Layout) -> None:
-    with pytest.raises(RouteError, match=r"doesn't win.*local 172\.16\.0\.10"):
-        configure(node, layout, config({"destination": "172.16.0.10/32"}))
-
-
 @pytest.mark.parametrize(
     ("beat", "more"),
     [(beaten_by_a_rule, 0), (beaten_by_a_rule, 60), (beaten_by_a_lower_metric, 0), (beaten_by_table_local, 0)],

@@ -23,6 +23,7 @@ from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_
 from planning import manifest_of
 from rendering import render_check_route_overlap_script, render_static_routes_script
 from scripts import Sandbox, told_by
+from test_promises import DESTINATION, entries_of, route_of, table
 
 from hostrouting import Config, Layout
 from hostrouting.boot.manifest import CHECK, ROUTES
@@ -38,11 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from hostrouting.kernel.namespace import NamespaceKernel
-    from hostrouting.kernel.port import Kernel
 
 pytestmark = pytest.mark.kernel
 
-DESTINATION = IPv4Network("172.16.1.0/24")
 ADDED = "route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto 217"
 
 
@@ -68,13 +67,8 @@ def with_constant(text: str, name: str, value: int) -> str:
     return changed
 
 
-def table(kernel: Kernel) -> list[str]:
-    return [str(route) for route in kernel.routes()]
-
-
-def route_of(kernel: Kernel, destination: str = str(DESTINATION)) -> Route:
-    (route,) = [r for r in kernel.routes(Table.MAIN) if r.destination == IPv4Network(destination)]
-    return route
+def many(count: int) -> str:
+    return routes_script(*entries_of(count))
 
 
 def installed(sandbox: Sandbox, text: str) -> list[str]:
@@ -167,20 +161,6 @@ def test_protocol_217_may_have_any_name(node: NamespaceKernel, plain: Sandbox) -
 
 
 # --- all or nothing --------------------------------------------------------------------------------------------------
-
-
-def many(count: int, *bad: int) -> str:
-    """Return routes, some with a broadcast address as their gateway, which only the kernel rejects."""
-    return routes_script(
-        *(
-            {
-                "destination": f"172.17.{number // 64}.{number % 64 * 4}/30",
-                "dev": "eth0",
-                "gateway": "10.1.0.255" if number in bad else str(GATEWAY),
-            }
-            for number in range(count)
-        )
-    )
 
 
 @pytest.mark.parametrize("whom", ["all processes, as systemd does", "the script alone"])

@@ -17,6 +17,7 @@ import pytest
 from nightly import by_day
 from node import GATEWAY, PAIR
 from scenario import play
+from test_netlink import BY_ETH0, many
 
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.namespace import NamespaceKernel
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kernel
 
-BY_ETH0 = (NextHop("eth0", GATEWAY),)
 BY_NOBODY = (NextHop("eth0", IPv4Address("10.9.0.1")),)  # refused, as there is no such neighbour
 
 
@@ -46,10 +46,6 @@ BY_NOBODY = (NextHop("eth0", IPv4Address("10.9.0.1")),)  # refused, as there is 
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
     play(kernel, f"{PAIR}\nroute add default via 10.1.0.1 dev eth0")
     return kernel
-
-
-def many(count: int, hops: tuple[NextHop, ...] = BY_ETH0) -> list[Route]:
-    return [Route(IPv4Network((0x14000000 + number * 256, 24)), hops) for number in range(count)]
 
 
 # --- the parser agrees with pyroute2 -------------------------------------------------------------------------------
