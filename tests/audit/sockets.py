@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brute_force import default_route, live
-from churning import churning
+from churning import as_batch, churning
 from connecting import disagreements, local_ranges, words
 from fixing import is_told
 from leaving import FIRST_PACKETS, Leaving, SocketKind, truths
@@ -200,18 +200,18 @@ class SocketAudit(Audit):
     def _install(self, entries: Sequence[StaticRoute]) -> str:
         if self._has_ipv4:
             return super()._install(entries)
-        # IPv6 routes are installed with the commands that ``fix`` prints.
+        # IPv6 routes are installed with the commands that ``fix`` prints, of which there may be thousands.
         backend = self._kernel6
         try:
             routes, missing = resolve(
                 entries, backend.links(), backend.addresses(), backend.routes(), self.config.uplinks
             )
-            commands = as_ip(routes)
+            batch = "\n".join(map(as_batch, as_ip(routes).splitlines()))
         except HostRoutingError as error:
             return str(error)
         if missing:
             return missing
-        done = subprocess.run(["sh", "-e"], input=commands, text=True, capture_output=True, check=False)
+        done = subprocess.run(["ip", "-6", "-batch", "-"], input=batch, text=True, capture_output=True, check=False)
         return done.stderr.strip()
 
 

@@ -76,7 +76,7 @@ def judged(config: Config, awk: str, root: Path) -> tuple[list[str], str]:
 
 
 # By day, one awk for each host.
-HOSTS = [*product(range(200), AWKS)] if IS_NIGHTLY else [(seed, AWKS[seed % 3]) for seed in range(6)]
+HOSTS = [*product(range(500), AWKS)] if IS_NIGHTLY else [(seed, AWKS[seed % 3]) for seed in range(6)]
 
 
 @pytest.mark.parametrize(("seed", "awk"), HOSTS)
