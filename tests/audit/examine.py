@@ -240,7 +240,7 @@ class HostAudit(Audit):
         if not self._is_installed(fix.routes):
             return
         # An address may pass for one expected CIDR and fail for another one that contains it.
-        failed = {address for there in before.values() for address, sort in there.items() if sort.is_failure}
+        failed = {address for there in before.values() for address, sort in there.items() if sort.has_failure}
         for cidr, after in self._sorts().items():
             there = {address: sort for address, sort in before[cidr].items() if address in after}
             left = [a for a in failing(after) if a in there and not is_told(a, fix.unfixable)]

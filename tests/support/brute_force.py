@@ -60,6 +60,11 @@ class Sort:
     def is_failure(self) -> bool:
         return self.kind in FAILURES
 
+    @property
+    def has_failure(self) -> bool:
+        """Return whether any packet to the address fails, for example those of a connection alone."""
+        return self.is_failure or any(other.is_failure for other in self.more)
+
 
 # --- classification ----------------------------------------------------------------------------------------------
 

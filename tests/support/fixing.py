@@ -50,7 +50,7 @@ def changed(fix: Fix, before: Mapping[IpAddress, Sort], after: Mapping[IpAddress
     """Return the addresses that a fix changed although they were fine or aren't part of the fix."""
 
     def may_change(address: IpAddress) -> bool:
-        return before[address].is_failure and any(address in entry.destination for entry in fix.routes)
+        return before[address].has_failure and any(address in entry.destination for entry in fix.routes)
 
     return {address for address in before if after[address] != before[address] and not may_change(address)}
 
