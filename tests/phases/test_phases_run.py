@@ -280,13 +280,6 @@ def test_path_of_returns_the_innermost_task() -> None:
     assert error.__notes__ == ["in task install/files/copy"]
 
 
-def test_each_failure_of_a_group_has_its_path() -> None:
-    group = failure_of(Parallel(Raising("copy", ValueError("no")), name="both"))
-    assert isinstance(group, ExceptionGroup)
-    assert path_of(group) == "both"
-    assert [path_of(each) for each in group.exceptions] == ["both/copy"]
-
-
 def test_a_run_without_the_scope_keeps_its_path() -> None:
     """A nested run that doesn't use its parent's scope starts a new path."""
 

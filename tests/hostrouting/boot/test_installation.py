@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import stat
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
@@ -374,19 +373,6 @@ def test_a_link_inside_an_image_is_followed(image_root: Path) -> None:
     phases.run(Configure(WANTED, host=Host.image(image_root)))
     assert (image_root / "opt/static-routes.sh").is_file()
     assert (image_root / "usr/etc/systemd/system/static-routes.service").is_file()
-
-
-@pytest.mark.skipif(not os.access("/usr/bin/systemctl", os.X_OK), reason="no systemctl on this machine")
-def test_an_image_gets_files_and_enablement_and_no_run(image_root: Path) -> None:
-    before, image = tree(Layout(image_root)), Host.image(image_root)
-    report = phases.run(Configure(WANTED, host=image))
-    assert (bool(report.routes.plan.changes), bool(report.changes.files)) == (False, True)
-    assert (report.overlap.verdict, report.overlap.findings) == ("unknown", ())
-    assert image.layout.enablement("static-routes").is_symlink()
-    assert image.layout.gates("systemd-nspawn@.service")[-1].exists()
-    assert not (image_root / "run").exists()
-    phases.run(RemoveHostRouting(host=image))
-    assert tree(image.layout) == before
 
 
 @pytest.mark.parametrize("root", ["/", "//", "//.", "/..", "/proc/self/root", "/proc/self/root/"])

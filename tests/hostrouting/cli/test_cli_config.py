@@ -130,7 +130,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=by_day(5, by_night=5000))
+@settings(max_examples=by_day(2, by_night=5000))
 @given(
     others=st.dictionaries(KEYS, VALUES, max_size=5),
     ours=st.dictionaries(st.sampled_from([*OURS]), VALUES.filter(bool), min_size=1),

@@ -87,6 +87,8 @@ def test_an_image_is_planned_installed_examined_and_cleaned(run: Any, image: Pat
     code, out, _ = run("apply", "--root", image, "--output", "json")
     applied = json.loads(out)
     assert (code, applied["host"], applied["files"]) == (0, str(image), planned["files"])
+    assert (applied["overlap"]["verdict"], (image / "run").exists()) == ("unknown", False)
+    assert (image / ETC / "multi-user.target.wants/static-routes.service").is_symlink()
     assert run("plan", "--root", image)[0] == 0
     assert run("doctor", "--root", image)[0] == 0
     assert findings(run, image) == {}

@@ -18,7 +18,6 @@ from wanted import SHADOWED, config
 import phases
 from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, UnitError
 from hostrouting.boot.locks import locked
-from hostrouting.boot.manifest import WATCH, Manifest
 from hostrouting.boot.parts import watch_part
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -56,19 +55,6 @@ def apply(host: Host, wanted: Config) -> None:
 
 def kept(layout: Layout) -> Config:
     return Config.load(layout.manifest)
-
-
-def test_it_is_installed_enabled_and_started(host: Host, layout: Layout, units: FakeSystemd) -> None:
-    apply(host, UNWATCHED)
-    gate = layout.gates("systemd-nspawn@.service")[-1].read_text()
-    apply(host, WATCHED)
-    assert kept(layout) == WATCHED
-    assert units.is_enabled(UNIT)
-    assert units.restarts == [UNIT]
-    part = Manifest.load(layout).parts[WATCH]
-    assert part.files == (layout.relative(layout.unit(WATCH)),)
-    assert (part.is_gated, part.is_blocking) == (False, False)
-    assert layout.gates("systemd-nspawn@.service")[-1].read_text() == gate
 
 
 def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, units: FakeSystemd) -> None:
@@ -130,17 +116,6 @@ def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, 
     phases.run(CheckRouteOverlap(unjudged, host=host))
     assert kept(layout).route_overlap == unjudged.route_overlap
     assert not layout.marker_ok.exists()
-
-
-@pytest.mark.parametrize("wanted", [UNWATCHED, NOTHING])
-def test_it_is_removed_with_what_it_watches(host: Host, layout: Layout, units: FakeSystemd, wanted: Config) -> None:
-    apply(host, wanted)
-    without = tree(layout)
-    apply(host, WATCHED)
-    apply(host, wanted)
-    assert tree(layout) == without
-    assert not units.is_active(UNIT)
-    assert not units.is_enabled(UNIT)
 
 
 def test_the_old_textfile_is_removed(host: Host, layout: Layout, units: FakeSystemd) -> None:
