@@ -57,7 +57,7 @@ def returns(backend: NetlinkBackend, within: float = 10) -> bool:
 
 def is_quiet(backend: NetlinkBackend) -> bool:
     """Return whether no change is pending, tolerating one spurious wakeup."""
-    return not returns(backend, 0.05) or not returns(backend, 0.05)
+    return not returns(backend, 0.02) or not returns(backend, 0.02)
 
 
 CHANGES = {
