@@ -117,12 +117,12 @@ class NetlinkBackend6(NetlinkBackend):
         """
         if not routes:
             return ()
-        there = self._our_hops()
+        there = self._our_hops(routes)
         swaps = [(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
         added = [hop for _, old, new in swaps if _can_coexist(old, new) for hop in _without(new, old)]
         failures = {failure.route.key: failure for failure in self._append(added)}
         # The kernel shows only the first next hop's protocol. One that joined before ours would come first in the end.
-        now = self._our_hops() if added else there
+        now = self._our_hops(routes) if added else there
         for route, old, new in swaps:
             if _can_coexist(old, new):
                 joined = _without(now.get(route.key, {}), old | new)
@@ -134,7 +134,7 @@ class NetlinkBackend6(NetlinkBackend):
         if failures:
             self._delete_hops([hop for hop in added if hop.key in failures])
             # Behind another program's next hop, ours wouldn't be found again.
-            there, failed = self._our_hops(), [swap for swap in swaps if swap[0].key in failures]
+            there, failed = self._our_hops(routes), [swap for swap in swaps if swap[0].key in failures]
             hidden = [old | new for route, old, new in failed if route.key not in there]
             self._delete_hops([hop for hops in hidden for hop in hops.values()])
         return tuple(failures[route.key] for route in routes if route.key in failures)
@@ -149,11 +149,13 @@ class NetlinkBackend6(NetlinkBackend):
             return failure
         return None
 
-    def _our_hops(self) -> dict[tuple[object, ...], dict[Router, Route]]:
-        """Return our next hops by the key of their route, in the order in which they were added."""
+    def _our_hops(self, routes: Sequence[Route]) -> dict[tuple[object, ...], dict[Router, Route]]:
+        """Return the next hops of our routes with these keys, in the order in which they were added."""
         found: dict[tuple[object, ...], dict[Router, Route]] = {}
+        keys = {route.key for route in routes}
         for route in _Unsorted().our_routes():
-            found.setdefault(route.key, {}).update(_by_hop(route))
+            if route.key in keys:
+                found.setdefault(route.key, {}).update(_by_hop(route))
         return found
 
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
