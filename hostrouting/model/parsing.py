@@ -229,11 +229,11 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, str) and ":" in value:
-        prefix = _split_ipv6(value, _LENGTHS6, "prefix; expected for example fd00:1::/64")
-        network = IPv6Network(prefix, strict=False)
-        if numbers(network) != prefix:
-            raise ValueError(f"{shown(value)} has host bits set; did you mean {network}?")
-        value = network
+        number, length = _split_ipv6(value, _LENGTHS6, "prefix; expected for example fd00:1::/64")
+        if number & ((1 << 128 - length) - 1):
+            masked = IPv6Network((number, length), strict=False)
+            raise ValueError(f"{shown(value)} has host bits set; did you mean {masked}?")
+        value = IPv6Network((number, length))
     elif not isinstance(value, IPv6Network):
         return parse_prefix(value)
     if value.prefixlen == 0:

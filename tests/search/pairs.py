@@ -247,12 +247,12 @@ PAIRS = (
     _passing("shadowed, route lost and watched", _BAD, looking(_BAD), is_healthy=False, first=losing),
     _healthy("healthy, IPv6 begun", _GOOD, _EITHER),
     _healthy("healthy, IPv6 dropped", _EITHER, _GOOD),
-    _healthy("healthy, IPv6 routes and CIDRs swapped", _GOOD6, _config([Y6], [Y6])),
+    _healthy("healthy, IPv6 swapped", _GOOD6, _config([Y6], [Y6])),
     _healthy("healthy, other family", _GOOD, _GOOD6),
-    _shadowed("shadowed, IPv6 routes and CIDRs crossed", _config([X, Y6], [X, X6]), _config([X, X6], [X, Y6])),
+    _shadowed("shadowed, IPv6 crossed", _config([X, Y6], [X, X6]), _config([X, X6], [X, Y6])),
     _passing("shadowed, IPv6 fixed on trial", _config([X], [X, X6]), trying(_EITHER), is_healthy=False),
     _passing("healthy, IPv6 broken on trial", _EITHER, trying(_config([X, Y6], [X, Y6])), is_healthy=True),
-    _passing("healthy, both routes lost and watched", _EITHER, looking(_EITHER), is_healthy=True, first=losing),
+    _passing("healthy, both families lost", _EITHER, looking(_EITHER), is_healthy=True, first=losing),
 )
 
 # This update isn't safe, so the search must find counterexamples.
