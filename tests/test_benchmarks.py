@@ -63,6 +63,7 @@ def labels(picture: Path) -> set[str]:
     return {element.get("aria-label", "") for element in ElementTree.parse(picture).iter()}
 
 
+@pytest.mark.ci
 def test_the_page_in_docs_has_its_figures(tmp_path: Path) -> None:
     report = Report.from_json((DOCS / "performance.json").read_text())
     write_docs(report, tmp_path)

@@ -8,9 +8,9 @@ import pytest
 from audit.making import make
 from audit.sockets import SocketAudit
 from leaving import SocketKind, truths
-from nightly import by_day
+from nightly import IS_NIGHTLY, by_day
 from node import on_linux
-from worlds.ipv6 import World6, world
+from worlds.ipv6 import FEATURES6, World6, world
 
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.routes import RouteType
@@ -101,14 +101,16 @@ def _ends(lookup: Lookup) -> Ends:
 
 def test_the_check_says_what_sockets_do() -> None:
     """The snapshot check agrees too, and nothing fails after the fix."""
-    hosts, fixes, unknown = by_day(8, by_night=2000), 0, 0
+    hosts, fixes, unknown, features = by_day(8, by_night=2000), 0, 0, set[str]()
     for seed in range(hosts):
         audited = SocketAudit(world(seed), by_day(16, by_night=40))
         audited.run()
         assert not audited.mistakes, "\n".join((f"seed {seed}", *audited.mistakes, *audited.host.steps))
         fixes += audited.fixes
         unknown += bool(audited.unknown)
+        features.update(audited.host.features)
     assert 0 < fixes < hosts > unknown
+    assert not IS_NIGHTLY or features == {*FEATURES6}
 
 
 _SELDOM = {
