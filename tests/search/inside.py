@@ -28,12 +28,10 @@ def main(outside: str) -> None:
         sys.stdout.flush()
 
 
-def examine(
-    nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int, seed: int
-) -> dict[str, Any]:
+def examine(nothing: State, pair: str, kinds: Collection[str], most: int | None, turn: int) -> dict[str, Any]:
     """Search an update with each awk in turn, and return the results."""
     (row,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == pair)
-    search = Search.prepare(row, nothing, seed)
+    search = Search.prepare(row, nothing)
     states: Counter[str] = Counter()
     found: list[Counterexample] = []
     for count, (kind, number) in enumerate(search.moments(kinds, most, turn), turn):

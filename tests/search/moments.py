@@ -104,7 +104,6 @@ class Search:
         after: the final state of an undisturbed update, with config B.
         steps: the steps of an undisturbed update.
         outcome: the outcome of an undisturbed update. For a passing update, the outcome of the run that reverts it.
-        seed: seed for the random number generator.
     """
 
     pair: Pair
@@ -112,16 +111,14 @@ class Search:
     after: State
     steps: tuple[str, ...]
     outcome: str
-    seed: int
 
     @classmethod
-    def prepare(cls, pair: Pair, nothing: State, seed: int) -> Search:
+    def prepare(cls, pair: Pair, nothing: State) -> Search:
         """Install A and then B, and return a search with the observed steps.
 
         Args:
             pair: the update.
             nothing: the state before anything is installed.
-            seed: seed for the random number generator.
         """
         restore(nothing)
         outcome = "done"
@@ -136,7 +133,7 @@ class Search:
         ended = _run(pair.task)
         if pair.passing is None:
             after, outcome = read_state(), ended.outcome
-        return cls(pair, before, after, ended.steps, outcome, seed)
+        return cls(pair, before, after, ended.steps, outcome)
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
@@ -174,7 +171,7 @@ class Search:
 
     def chance(self, *words: object) -> random.Random:
         """Return a random number generator seeded for this search."""
-        return random.Random(" ".join(map(str, (self.seed, self.pair.name, *words))))
+        return random.Random(" ".join(map(str, (self.pair.name, *words))))
 
     def moments(self, kinds: Collection[str], most: int | None, turn: int) -> list[tuple[Kind, int]]:
         """Return the disturbances to inject, each with the number of the step that it precedes.

@@ -39,20 +39,13 @@ class Result:
     counterexamples: tuple[Counterexample, ...]
 
 
-def search(
-    pairs: Iterable[str],
-    kinds: Iterable[str],
-    *,
-    most: int | None,
-    seed: int = 1,
-) -> Iterable[Result]:
+def search(pairs: Iterable[str], kinds: Iterable[str], *, most: int | None) -> Iterable[Result]:
     """Search the updates and yield their results in the given order.
 
     Args:
         pairs: names of the updates to search.
         kinds: the kinds of disturbance to try.
         most: how many disturbances to choose at random for each update, or None for all.
-        seed: seed for the random number generator.
 
     Raises:
         SearchError: the worker process couldn't be started or died.
@@ -60,7 +53,7 @@ def search(
     world = _World()
     try:
         for turn, pair in enumerate(pairs):
-            yield world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn, "seed": seed})
+            yield world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn})
     finally:
         world.close()
 
