@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 from hypothesis import given
@@ -10,9 +13,17 @@ from hypothesis import strategies as st
 from hostrouting import Config, ConfigError
 from hostrouting.model.parsing import parse_device, parse_prefix
 
-KEYS = ["hostRouting", "staticRoutes", "routeOverlap", "enabled", "routes", "destination", "gateway", "dev", "metric",
-        "expectedCidrs", "mode", "containerDevs", "allowedDevs", "settleSeconds", "waitSeconds", "cidr", "devs",
-        "watch", "textfile"]  # fmt: skip
+SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").read_text())
+
+
+def _keys(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", ())
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _keys(inner)
+
+
+KEYS = sorted(set(_keys(SCHEMA)))
 WORDS = ["", "10.0.0.0/8", "10.0.0.1", "onlink", "eth0", "STRICT", "0.0.0.0/0", "::/0", "a\nb", "/a/b.prom"]
 
 leaves = st.one_of(
