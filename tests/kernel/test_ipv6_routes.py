@@ -451,7 +451,7 @@ def shown() -> list[str]:
     return [" ".join([route, *sorted(hops)]) for route, *hops in lines if not route.startswith("fe80::/64 ")]
 
 
-@pytest.mark.parametrize("seed", range(by_day(12, by_night=1000)))
+@pytest.mark.parametrize("seed", [*range(by_day(12, by_night=1000)), 1004, 1626, 2962, 3163, 3347])
 def test_script_and_task_leave_the_same_table(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     commands, wanted, awk = draw_host(rng), draw_config(rng), AWKS[seed % len(AWKS)]

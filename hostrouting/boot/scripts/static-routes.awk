@@ -175,8 +175,10 @@ function make_plan(    i, id, words_of, carrier, gateways) {
     for (id = hops_of(our_class[i]); id >= 1; id--)
       gateways[number(via[id])] = 1
   for (i = 1; i <= our_count; i++)
-    if (is_apart(our_class[i]) || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted))
+    if (is_apart(our_class[i]) || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted)) {
       remove(is_near(our_class[i]) ? 7 : 6 - has_any(our_to[i], gateways), our_to[i], our_class[i])
+      removes_several = removes_several || family == 6 && hops_of(our_class[i]) > 1
+    }
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
@@ -264,11 +266,12 @@ function carry_out(    step, i) {
 }
 
 # Makes the changes, and asks which routes win. An IPv6 hop that is no longer ours needs no removal, and one that is
-# removed from beside another program's can't be put back before it, so ask before the removals, too.
+# removed from beside another program's can't be put back before it, so ask before the removals, too, if a
+# route with several hops goes.
 function commit(    i, firm, why) {
   firm = family == 4 ? changes : changes - lines[5] - lines[6] - lines[7]
-  why = why_not(1, firm, questions, "")
-  if (why == "" && firm < changes)
+  why = why_not(1, firm, firm == changes || removes_several ? questions : 0, "")
+  if (why == "" && firm < changes && removes_several)
     why = find_loser(1)
   if (why == "" && firm < changes)
     why = why_not(firm + 1, changes, questions, "-force")
