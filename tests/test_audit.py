@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import attrs
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kernel
 
 ADDRESSES = by_day(32, by_night=1024)
-FOR_SOCKETS = st.builds(with_features, sources.questions(), st.integers(0, 1 << 32).map(random.Random))
+FOR_SOCKETS = st.builds(with_features, sources.questions(), st.randoms(use_true_random=True))
 # For each kind of host: the comparison, the hosts, how many there are by day and by night, how many addresses are
 # compared, and the features that the hosts of a night have.
 KINDS = {
     "plain": (HostAudit, hosts(is_odd=False), (3, 2000), ADDRESSES, FEATURES.keys() - ODD_FEATURES),
     "odd": (HostAudit, hosts(is_odd=True), (2, 500), ADDRESSES, ODD_FEATURES),
-    "sockets": (SocketAudit, FOR_SOCKETS, (2, 500), 16, SEEN_FEATURES),
+    "sockets": (SocketAudit, FOR_SOCKETS, (2, 1500), 16, SEEN_FEATURES),
     "events": (EventAudit, hosts_for_events(), (1, 300), ADDRESSES, ()),
 }
 
