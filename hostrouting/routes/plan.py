@@ -150,6 +150,8 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
             sorted_["add"].append(route)
         elif there.is_ours and is_same(there, route):
             sorted_["unchanged"].append(there)
+        elif there.is_ours and (behind := _entry_behind(route, same)) is not None:
+            refusals.append(_refuse_foreign(route, behind))
         elif there.is_ours:
             sorted_["replace"].append(Replacement(there, route))
         elif there.has_same_next_hops(route) and not (isinstance(there, Route6) and there.is_expired):
@@ -161,6 +163,15 @@ def plan_what_goes(wanted: Sequence[Route], main: Sequence[Route]) -> tuple[Rout
     # Remove routes that make gateways reachable last, so that a rollback, in reverse order, restores them first.
     sorted_["remove"] = sorted((route for route in ours if route.key not in keys), key=lambda route: route.is_near)
     return RoutePlan(**{name: tuple(items) for name, items in sorted_.items()}), refusals
+
+
+def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
+    """Return another program's separate IPv6 entry with a route's key. What replaces ours would come after it.
+
+    The kernel doesn't merge entries without a gateway, or from router advertisements (rt6_qualify_for_ecmp).
+    """
+    is_ipv6 = isinstance(route, Route6)
+    return next((entry for entry in same if is_ipv6 and entry.key == route.key and not entry.is_ours), None)
 
 
 def is_same(there: Route, wanted: Route) -> bool:

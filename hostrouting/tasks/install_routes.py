@@ -15,7 +15,7 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.waiting import Deadline, Deadlines, look_until
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family
+from hostrouting.model.routes import Route6, Table
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import RoutePlan, RoutesReport, find_missing, plan_now
 from hostrouting.routes.verify import verify_routes
@@ -86,11 +86,14 @@ def put_in_effect(plan: RoutePlan, host: Host, scope: CancelScope, undo: Undo) -
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify routes before old ones are removed that other programs' next hops may follow.
+    """Verify routes before old ones are removed that other programs' next hops or entries may follow.
 
     Ours couldn't be put back before these.
     """
-    if backend.family is Family.IPV6 and any(len(route.hops) > 1 for route in plan.remove):
+    ours = [route for route in plan.remove if isinstance(route, Route6)]
+    keys = {route.key for route in ours if route.source_prefix is None}
+    theirs = backend.routes(Table.MAIN) if keys else ()
+    if any(len(route.hops) > 1 for route in ours) or any(each.key in keys and not each.is_ours for each in theirs):
         verify_routes(plan.wanted, backend, has_old=True)
 
 

@@ -45,6 +45,8 @@ function read_route(    id) {
   id = to " " metric_of[class]
   if (!is_apart(class) && !(id in there))
     there[id] = class
+  else if (!is_apart(class) && proto_of[class] != 217)
+    behind[id] = class
   if (proto_of[class] == 217 && to != ANYWHERE) {
     our_to[++our_count] = to
     our_class[our_count] = class
@@ -174,11 +176,13 @@ function make_plan(    i, id, words_of, carrier, gateways) {
   for (i = 1; i <= our_count && family == 6; i++)
     for (id = hops_of(our_class[i]); id >= 1; id--)
       gateways[number(via[id])] = 1
-  for (i = 1; i <= our_count; i++)
-    if (is_apart(our_class[i]) || !((our_to[i] " " metric_of[our_class[i]]) in is_wanted)) {
+  for (i = 1; i <= our_count; i++) {
+    id = our_to[i] " " metric_of[our_class[i]]
+    if (is_apart(our_class[i]) || !(id in is_wanted)) {
       remove(is_near(our_class[i]) ? 7 : 6 - has_any(our_to[i], gateways), our_to[i], our_class[i])
-      removes_several = removes_several || family == 6 && hops_of(our_class[i]) > 1
+      asks_early = asks_early || family == 6 && (hops_of(our_class[i]) > 1 || id in behind)
     }
+  }
   for (i = 1; i <= wanted; i++)
     if (carrier[wanted_to[i]] == i)
       plan_proof(i)
@@ -209,6 +213,8 @@ function plan_one(i,    id, old) {
     fail("refused", "another program\047s route has its destination and metric:" old)
   else if (proto_of[old] != 217 || is_same(old, class))
     carried_by[i] = old
+  else if (family == 6 && id in behind)
+    fail("refused", "another program\047s route has its destination and metric:" behind[id])
   else if (family == 4)
     change(3 + is_near(class), "replace " looked_at class, "replace " command(looked_at, old))
   else
@@ -266,12 +272,12 @@ function carry_out(    step, i) {
 }
 
 # Makes the changes, and asks which routes win. An IPv6 hop that is no longer ours needs no removal, and one that is
-# removed from beside another program's can't be put back before it, so ask before the removals, too, if a
-# route with several hops goes.
+# removed from beside another program's can't be put back before it, so ask before the removals, too, if others' hops
+# may be beside ours.
 function commit(    i, firm, why) {
   firm = family == 4 ? changes : changes - lines[5] - lines[6] - lines[7]
-  why = why_not(1, firm, firm == changes || removes_several ? questions : 0, "")
-  if (why == "" && firm < changes && removes_several)
+  why = why_not(1, firm, firm == changes || asks_early ? questions : 0, "")
+  if (why == "" && firm < changes && asks_early)
     why = find_loser(1)
   if (why == "" && firm < changes)
     why = why_not(firm + 1, changes, questions, "-force")
