@@ -1,9 +1,10 @@
-"""Tests that a hanging test fails within its time limit, shows where it hangs, and leaves no process behind."""
+"""Tests that ./run refuses another Python, and that a hanging test fails, shows where, and leaves no process behind."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -60,3 +61,24 @@ def test_planted_hangs_fail_with_stacks(tmp_path: Path) -> None:
         assert re.search(rf"FAILED .*{name}|crashed while running '.*{name}'", said), said
         assert re.search(rf'test_planted\.py(", line |:){line}\b', said), said
     assert not is_running(str(tmp_path).encode())
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_another_python_than_the_environments_is_refused(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "run", tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    other = tmp_path / "python3.99"
+    other.write_text("#!/bin/sh\necho '3.99.0 (main) [GCC 12.2.0]'\n")
+    other.chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / "run", "python", "-V"],
+        env=os.environ | {"PYTHON": str(other)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"another Python than PYTHON={other}" in done.stderr
+    assert (done.returncode == 0, done.stdout) == (False, "")

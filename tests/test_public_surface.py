@@ -1,4 +1,4 @@
-"""Tests that the public names exist and are listed in docs/reference/api.md."""
+"""Tests that public names exist, are listed in docs/reference/api.md, and satisfy four type checkers."""
 
 from __future__ import annotations
 

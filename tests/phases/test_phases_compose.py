@@ -77,10 +77,7 @@ def test_serial_looks_at_the_scope_between_tasks() -> None:
     scope = CancelScope()
     calls: list[str] = []
     with pytest.raises(Cancelled, match="enough"):
-        run(
-            Serial(cancelling("a", lambda: scope.cancel("enough")), Returning("b", 2, calls=calls)),
-            scope=scope,
-        )
+        run(Serial(cancelling("a", lambda: scope.cancel("enough")), Returning("b", 2, calls=calls)), scope=scope)
     assert calls == []
 
 
@@ -328,10 +325,7 @@ def test_a_task_in_a_shield_succeeds() -> None:
     with pytest.raises(Cancelled, match="late"):
         run(outer, scope=scope, observer=observer)
     assert results == [7]
-    assert observer.events[-2:] == [
-        ("finished", "outer/put-back", Status.OK),
-        ("finished", "outer", Status.CANCELLED),
-    ]
+    assert observer.events[-2:] == [("finished", "outer/put-back", Status.OK), ("finished", "outer", Status.CANCELLED)]
 
 
 def test_of_nested_timeouts_the_earliest_wins() -> None:

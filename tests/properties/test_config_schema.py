@@ -1,9 +1,10 @@
-"""Tests that the config's JSON Schema agrees with ``Config.from_mapping``, as far as a schema can."""
+"""Tests that any document is a config or one ConfigError, as the JSON Schema says, as far as a schema can."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -14,25 +15,16 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 
-from hostrouting import (
-    Config,
-    ConfigError,
-    ExpectedCidr,
-    Host,
-    Layout,
-    RouteOverlap,
-    StaticRoute,
-    StaticRoutes,
-    cli,
-)
+from hostrouting import Config, ConfigError, ExpectedCidr, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes, cli
 from hostrouting.azure import HostNetworking, LoadBalancerProbe, StaleAzureVnet
 from hostrouting.config.routing import METRIC_MAX, Watch
 from hostrouting.model.jsonable import json_key
+from hostrouting.model.parsing import parse_device, parse_prefix
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
 
 SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").read_text())
 
@@ -245,16 +237,7 @@ def test_a_written_config_is_accepted(section: dict[str, Any]) -> None:
 
 SECTIONS: dict[type, Any] = {
     cls: SCHEMA["$defs"][cls.__name__[0].lower() + cls.__name__[1:]]
-    for cls in (
-        Config,
-        StaticRoutes,
-        StaticRoute,
-        RouteOverlap,
-        ExpectedCidr,
-        Watch,
-        LoadBalancerProbe,
-        StaleAzureVnet,
-    )
+    for cls in (Config, StaticRoutes, StaticRoute, RouteOverlap, ExpectedCidr, Watch, LoadBalancerProbe, StaleAzureVnet)
 }
 
 
@@ -282,3 +265,52 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     host = Host(routes=FakeKernel(), units=FakeSystemd(), layout=Layout(tmp_path))
     assert cli.main(["schema"], host=host) == 0
     assert json.loads(capsys.readouterr().out) == SCHEMA
+
+
+# --- any JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _keys(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", ())
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _keys(inner)
+
+
+KEYS = sorted(set(_keys(SCHEMA)))
+WORDS = ["", "10.0.0.0/8", "10.0.0.1", "onlink", "eth0", "STRICT", "0.0.0.0/0", "::/0", "a\nb", "/a/b.prom"]
+
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), st.sampled_from(WORDS), st.text(max_size=20)
+)
+any_json = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), inner)
+    ),
+    max_leaves=30,
+)
+
+
+@given(any_json)
+def test_any_section_is_a_config_or_one_config_error(section: Any) -> None:
+    try:
+        config = Config.from_mapping({"hostRouting": section})
+    except ConfigError as error:
+        assert error.problems
+        assert len(str(error).splitlines()) == len(error.problems)
+        assert all(path.startswith("hostRouting") and message for path, message in error.problems)
+    else:
+        assert Config.from_mapping(config.to_mapping()) == config
+
+
+@given(st.text())
+def test_only_canonical_prefixes_and_plain_names_pass(text: str) -> None:
+    """The parsers accept only canonical text, so nothing else can reach a script or a netlink message."""
+    for parse in (parse_prefix, parse_device):
+        try:
+            value = parse(text)
+        except ValueError as error:
+            assert str(error).isprintable()
+        else:
+            assert str(value) == text

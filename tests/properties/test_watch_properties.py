@@ -47,9 +47,7 @@ judged = st.lists(findings, max_size=3, unique_by=lambda item: (item.kind, item.
         expected=tuple(map(ExpectedCidr, CIDRS)),
     )
 )
-unknown = st.sampled_from(
-    [(UnknownReason.NO_DEFAULT_ROUTE, ""), (UnknownReason.CHECK_FAILED, "no memory")],
-).map(
+unknown = st.sampled_from([(UnknownReason.NO_DEFAULT_ROUTE, ""), (UnknownReason.CHECK_FAILED, "no memory")]).map(
     lambda reason: OverlapReport(
         Verdict.UNKNOWN,
         OverlapMode.WARN,

@@ -1,11 +1,20 @@
-"""Tests for the drop-ins, the gate list, and the check that systemd has loaded the drop-ins unchanged."""
+"""Tests for the drop-ins and the gate list, and that systemd's answers and failures are understood."""
 
 from __future__ import annotations
 
+import shutil
+import time
+from pathlib import Path
+from threading import Timer
+
 import pytest
 
+from hostrouting import UnitError
+from hostrouting.boot import systemctl
 from hostrouting.boot.gate import DROP_INS, list_text, missing_commands, opening_settings, with_other_scripts
 from hostrouting.boot.manifest import WATCH, InstalledPart, Manifest
+from hostrouting.boot.systemctl import Systemctl, running_systemd
+from phases import Cancelled, CancelScope
 
 CONSUMER = "systemd-nspawn@.service"
 HOLD, AGAIN, LAST = (f"/etc/hostrouting/gate.sh {word}" for word in ("hold", "again", "last"))
@@ -117,3 +126,162 @@ def test_a_short_timeout_is_a_problem_in_strict_only(span: str) -> None:
 @pytest.mark.parametrize("span", ["25s", "59s", "1min", "1min 30s", "1h", "infinity", ""])
 def test_a_long_timeout_is_no_problem(span: str) -> None:
     assert not list(opening_settings(FINE | {"TimeoutStartUSec": span}, is_strict=True))
+
+
+# --- systemctl ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the only systemctl in PATH. The test writes its script."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path / "systemctl"
+
+
+def be(program: Path, text: str) -> None:
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+
+
+def test_a_hanging_systemctl_is_waited_for_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing run rolls back several steps while holding its lock, so repeated timeouts would delay other runs."""
+    assert running_systemd() is running_systemd()
+    be(program, f"echo >>{program}.ran; exec /bin/sleep 1000")
+    monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 0.1)
+    units = Systemctl()
+    with pytest.raises(UnitError, match=r"`systemctl daemon-reload` gave no answer within 0\.1 s"):
+        units.reload()
+    monkeypatch.setattr(systemctl, "ANSWER_SECONDS", 60.0)
+    with pytest.raises(UnitError, match="wasn't run"):
+        units.disable("x.service")
+    time.sleep(0.1)
+    be(program, "exit 0")
+    units.reload()
+    assert Path(f"{program}.ran").read_text() == "\n"
+
+
+def test_the_end_of_a_run_ends_the_wait_for_systemctl(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rollback can't be cancelled, but its timeout is short too."""
+    monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", 1.0)
+    be(program, "exec /bin/sleep 1000")
+    scope, units = CancelScope(), Systemctl()
+    Timer(0.1, scope.cancel, ["SIGTERM"]).start()
+    with pytest.raises(Cancelled, match="SIGTERM"):
+        units.within(scope).reload()
+    with pytest.raises(UnitError, match="gave no answer within 1 s"):
+        units.reload()
+    with pytest.raises(UnitError, match="wasn't run"):
+        units.reload()
+
+
+def test_a_rollback_does_not_call_a_hanging_systemctl(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemctl, "LAST_ANSWER_SECONDS", 0.1)
+    be(program, "exec /bin/sleep 1000")
+    scope, units = CancelScope(), Systemctl()
+    Timer(0.2, scope.cancel, ["SIGTERM"]).start()
+    with pytest.raises(Cancelled):
+        units.within(scope).reload()
+    with pytest.raises(UnitError, match="wasn't run"):
+        units.reload()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "echo 'Unit x.service is masked.' >&2; exit 1",
+            r"`systemctl enable x\.service` failed: Unit x\.service is masked",
+        ),
+        ("exit 3", "failed: exit code 3"),
+        (
+            "echo 'System has not been booted with systemd as init system (PID 1).' >&2; exit 1",
+            "doesn't run here.*--routes-only",
+        ),
+        (None, "No such file or directory.*--routes-only"),
+    ],
+)
+def test_a_failing_systemctl_is_quoted(program: Path, text: str | None, told: str) -> None:
+    if text is not None:
+        be(program, text)
+    with pytest.raises(UnitError, match=told):
+        Systemctl().enable("x.service")
+
+
+def test_all_lines_of_a_property_are_read(program: Path) -> None:
+    be(program, "printf 'ExecStartPreEx=a\\nExecStartPreEx=b\\nRequires=\\nOther=c\\n'")
+    assert Systemctl().show("x.service", "ExecStartPreEx", "Requires", "After") == {
+        "ExecStartPreEx": "a\nb",
+        "Requires": "",
+        "After": "",
+    }
+
+
+def test_timers_are_systemds_and_an_image_has_none(program: Path) -> None:
+    later, asked = program.with_name("systemd-run"), program.with_name("asked")
+    be(later, f'printf "%s\\n" "$@" >{asked}')
+    Systemctl("/image").run_later("x", 60, ["/bin/true"])
+    assert not asked.exists()
+    Systemctl().run_later("x", 60, ["/bin/echo", "a b"])
+    *options, first, second = asked.read_text().splitlines()
+    assert {"--unit=x", "--on-active=60", "--timer-property=AccuracySec=100ms"} <= {*options}
+    assert [first, second] == ["/bin/echo", "a b"]
+
+
+def test_orderings_come_from_both_sides_without_missing_units(program: Path) -> None:
+    be(
+        program,
+        "printf '%s\\n' Id=a.service After=b.service Before=c.service LoadState=loaded '' "
+        "Id=c.service After= Before= LoadState=loaded '' Id=gone.service After=a.service Before= LoadState=not-found",
+    )
+    assert Systemctl().orderings("c.service") == {"a.service": ("b.service",), "c.service": ("a.service",)}
+    assert Systemctl("/image").orderings() == {}
+
+
+def test_a_pattern_of_instances_is_not_read_as_an_option(program: Path) -> None:
+    be(program, f'printf "%s\\n" "$@" >{program}.log')
+    Systemctl().instances("-H@.service")
+    assert Path(f"{program}.log").read_text().splitlines()[-2:] == ["--", "-H@*.service"]
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "is_active"),
+    [
+        ("active", 0, True),
+        ("activating", 3, True),
+        ("inactive", 3, False),
+        ("failed", 3, False),
+        ("inactive", 4, False),
+    ],
+)
+def test_only_a_running_unit_is_stopped(program: Path, word: str, code: int, is_active: bool) -> None:
+    be(program, f'echo "$@" >>{program}.log; [ "$1" = is-active ] || exit 0; echo {word}; exit {code}')
+    assert Systemctl().is_active("x.service") is is_active
+    Systemctl().stop("x.service")
+    Systemctl().restart("x.service")
+    Systemctl().start("x.service")
+    log = program.with_name("systemctl.log").read_text().splitlines()
+    assert ("stop x.service" in log) is is_active
+    assert log[-2:] == ["restart x.service", "start --no-block x.service"]
+    image = Systemctl("/image")
+    for act in (image.restart, image.start, image.stop):
+        act("x.service")
+    assert not image.is_active("x.service")
+    assert program.with_name("systemctl.log").read_text().splitlines() == log
+
+
+@pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
+def test_an_image_is_enabled_and_disabled_offline(tmp_path: Path) -> None:
+    unit = tmp_path / "etc/systemd/system/x.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
+    image = Systemctl(tmp_path)
+    assert not image.is_enabled("x.service")
+    assert not image.is_enabled("none.service")
+    image.reload()
+    image.enable("x.service")
+    assert image.is_enabled("x.service")
+    assert (unit.parent / "multi-user.target.wants/x.service").is_symlink()
+    assert image.instances("systemd-nspawn@.service") == ()
+    image.disable("x.service")
+    image.disable("x.service")
+    assert not image.is_enabled("x.service")

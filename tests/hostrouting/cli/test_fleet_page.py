@@ -123,7 +123,7 @@ def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> Non
     shown = EVIL.replace("\x1b", "?").replace("\u202e", "?")
     assert browser.title == "2 snapshots: 0 ok, 1 overlap, 1 unknown"
     assert run(browser, "[...document.querySelectorAll('li')].map(each => each.textContent)") == [
-        *(shown, shown.replace("/", "")),
+        *(shown, shown.replace("/", ""))
     ]
     shadowed, unread = run(browser, "[...document.querySelectorAll('h2')].map(each => each.textContent)")
     assert shadowed == f"1 OVERLAP 10.96.0.0/12 by {dev}"

@@ -301,7 +301,7 @@ def test_missing_opt_in_and_duplicates_are_reported_too(enabled: dict[str, Any])
     entries = [{"destination": "10.0.0.0/8"}, {"destination": "x"}, {"destination": "10.0.0.0/8"}]
     found = problems_of(section(staticRoutes=enabled | {"routes": entries}))
     assert [path.removeprefix("hostRouting.staticRoutes.") for path, _ in found] == [
-        *("enabled", "routes[1].destination", "routes[2]"),
+        *("enabled", "routes[1].destination", "routes[2]")
     ]
 
 

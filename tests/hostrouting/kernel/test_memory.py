@@ -1,4 +1,4 @@
-"""Tests for the in-memory kernel that aren't covered by tests/kernel/test_facts.py or the conformance machine."""
+"""Tests for waiting, and for the in-memory kernel beyond tests/kernel/test_facts.py and the conformance machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from node import add_nics
 
 import phases
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.waiting import Deadline, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
+from phases import CancelScope
+from phases.testing import FakeClock
 
 if TYPE_CHECKING:
     from hostrouting.kernel.port import Kernel
+
 
 GATEWAY = IPv4Address("10.0.0.254")
 VIA = (NextHop(None, GATEWAY),)
@@ -205,3 +209,27 @@ def test_threads_may_share_it(kernel: FakeKernel) -> None:
     for thread in threads:
         thread.join()
     assert len([route for route in kernel.routes() if route.protocol == 217]) == 8 * 32
+
+
+LOOK_TAKES_SECONDS, WAIT_SECONDS = 0.1, 10.0
+
+
+class RestlessKernel(FakeKernel):
+    """A kernel that changes continually."""
+
+    def wait_for_change(self, scope: CancelScope) -> None:
+        scope.check()
+
+
+def test_a_flood_gets_at_most_half_the_time() -> None:
+    clock, looks = FakeClock(), 0
+
+    def find_missing() -> str:
+        nonlocal looks
+        looks += 1
+        clock.advance(LOOK_TAKES_SECONDS)
+        return "the default route"
+
+    deadline = Deadline(clock.monotonic(), WAIT_SECONDS)
+    assert look_until(RestlessKernel(), CancelScope(clock=clock), deadline, find_missing) is not None
+    assert 0 < looks <= WAIT_SECONDS / LOOK_TAKES_SECONDS / 2 + 1

@@ -1,21 +1,191 @@
-"""Tests that a plan adds missing routes, replaces our own, keeps sufficient ones, and rejects conflicts."""
+"""Tests that static routes are completed from the default route, planned against the table, and verified to win."""
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from node import add_nics
+from node import default_route as dhcp_route
 
-from hostrouting import RouteError
-from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope
+from hostrouting import RouteError, StaticRoute
+from hostrouting.kernel.nexthops import default_route
+from hostrouting.model.links import Address, Link
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.routes.plan import Replacement, RoutePlan, plan_routes
+from hostrouting.routes.resolve import resolve
+from hostrouting.routes.verify import verify_routes
+from hostrouting.testing import FakeKernel
 
 if TYPE_CHECKING:
-    import pytest
+    pass
+
 
 GATEWAY = IPv4Address("10.1.0.1")
+ETH0, ETH1, IB0 = Link(2, "eth0"), Link(3, "eth1"), Link(4, "ib0")
+LINKS = [Link(1, "lo"), ETH0, ETH1, IB0]
+CONNECTED = Route(IPv4Network("10.1.0.0/24"), (NextHop("eth0"),), protocol=Protocol.KERNEL)
+CONNECTED_1 = Route(IPv4Network("10.2.0.0/24"), (NextHop("eth1"),), protocol=Protocol.KERNEL)
+ADDRESSES = [Address("eth0", IPv4Address("10.1.0.4"), 24)]
+TO = "172.16.1.0/24"
+SECOND, PEER, NO_PEER = IPv4Address("10.2.0.1"), IPv4Address("10.1.0.9"), IPv4Address("10.9.0.1")
+BY_ETH0, BY_ETH1 = NextHop("eth0", GATEWAY), NextHop("eth1", SECOND)
+
+
+def default(*hops: NextHop, **more: Any) -> Route:
+    return attrs.evolve(Route(DEFAULT_DESTINATION, hops, protocol=Protocol.DHCP), **more)
+
+
+DHCP = default(NextHop("eth0", GATEWAY), metric=100, source=IPv4Address("10.1.0.4"), mtu=1400)
+
+
+def resolution_of(
+    route: StaticRoute, *main: Route, links: list[Link] | None = None
+) -> tuple[tuple[Route, ...], str | None]:
+    return resolve([route], links or LINKS, ADDRESSES, [CONNECTED, CONNECTED_1, *main], None)
+
+
+def whole(*hops: NextHop, **more: Any) -> Route:
+    return Route(IPv4Network(TO), hops, **more)
+
+
+def test_the_lowest_unicast_default_of_main_counts() -> None:
+    better = default(NextHop("eth1", IPv4Address("10.2.0.1")), metric=50)
+    others = [
+        default(NextHop("ib0"), table=100),
+        default(NextHop("ib0"), table=Table.LOCAL),
+        default(type=RouteType.UNREACHABLE, metric=4),
+        default(NextHop("ib0"), tos=8),
+        Route(IPv4Network("0.0.0.0/1"), (NextHop("ib0"),)),
+    ]
+    assert default_route([*others, DHCP, better]) is better
+    assert default_route([*others, DHCP, better], ("eth0",)) is DHCP
+    assert default_route(others) is None
+
+
+ONLINK = NextHop("eth0", IPv4Address("169.254.1.1"), onlink=True)
+WEIGHED = (NextHop("eth0", GATEWAY, weight=3), NextHop("eth1", SECOND, weight=5))
+INHERITED = {"source": IPv4Address("10.1.0.4"), "mtu": 1400}
+DEAD = default(NextHop("eth0", GATEWAY, is_dead=True, is_linkdown=True), metric=100)
+RESOLVED = {
+    "all is inherited": (StaticRoute(TO, metric=7), [DHCP], whole(BY_ETH0, metric=7, **INHERITED)),
+    # The reference uses the third word of the line as the gateway, whatever it is.
+    "no gateway": (StaticRoute(TO), [default(NextHop("eth0"))], whole(NextHop("eth0"), scope=Scope.LINK)),
+    "IPv6": (StaticRoute(TO), [default(hop := NextHop("eth0", IPv6Address("fe80::1")))], whole(hop)),
+    "onlink": (StaticRoute(TO), [default(ONLINK)], whole(ONLINK)),
+    "multipath": (StaticRoute(TO), [default(*WEIGHED)], whole(*WEIGHED)),
+    "no nexthop object": (StaticRoute(TO), [default(BY_ETH0, nexthop_id=7)], whole(BY_ETH0)),
+    "a device's own hops": (StaticRoute(TO, dev="eth1"), [default(*WEIGHED)], whole(BY_ETH1)),
+    "a device's own default": (
+        StaticRoute(TO, dev="eth1"),
+        [DHCP, default(BY_ETH1, metric=200, mtu=9000)],
+        whole(BY_ETH1, mtu=9000),
+    ),
+    "a lost carrier isn't copied": (
+        StaticRoute(TO),
+        [default(NextHop("eth0", GATEWAY, is_linkdown=True), NextHop("eth1", SECOND, is_dead=True))],
+        whole(BY_ETH0),
+    ),
+    "a dead default isn't used": (StaticRoute(TO), [DEAD, default(BY_ETH1, metric=200)], whole(BY_ETH1)),
+    "all is named": (StaticRoute(TO, SECOND, "eth1"), [], whole(BY_ETH1)),
+    "onlink is named": (StaticRoute(TO, "onlink", "eth1"), [], whole(NextHop("eth1"), scope=Scope.LINK)),
+    "a gateway is named": (StaticRoute(TO, PEER), [DHCP], whole(NextHop("eth0", PEER), **INHERITED)),
+    "the default's own interface is named": (StaticRoute(TO, "169.254.1.1"), [default(ONLINK)], whole(ONLINK)),
+}
+
+
+@pytest.mark.parametrize(("route", "main", "expected"), RESOLVED.values(), ids=RESOLVED)
+def test_missing_fields_come_from_the_default_route(route: StaticRoute, main: list[Route], expected: Route) -> None:
+    assert resolution_of(route, *main) == ((expected,), None)
+
+
+def test_a_gateway_selects_the_hop_of_a_multipath_default() -> None:
+    both = default(BY_ETH0, BY_ETH1)
+    (route,), _ = resolution_of(StaticRoute(TO, "10.2.0.7"), both)
+    assert route.devs == ("eth1",)
+    with pytest.raises(RouteError, match="eth0 and eth1; set dev to one of them"):
+        resolution_of(StaticRoute(TO, "onlink"), both)
+
+
+NEEDED = f"needed by {TO}"
+MISSING = {
+    "a default": (StaticRoute(TO), [], f"the default route (table main has no unicast 0.0.0.0/0), {NEEDED}"),
+    "a live default": (StaticRoute(TO), [DEAD], "a live default route (all hops of default via 10.1.0.1 dev eth0"),
+    "a default on a device": (StaticRoute(TO, dev="eth1"), [], "the default route on eth1"),
+    "a device": (StaticRoute(TO, "onlink", "ib9"), [], "device ib9 (there is no such interface)"),
+    "a device that is down": (StaticRoute(TO, "onlink", "down0"), [], "device down0 (it is down)"),
+    "a gateway": (StaticRoute(TO, NO_PEER, "eth1"), [], "gateway 10.9.0.1 (no route of scope link reaches it on eth1)"),
+    "a gateway on another interface": (StaticRoute(TO, GATEWAY, "eth1"), [], "gateway 10.1.0.1 (no route of scope link reaches it on eth1)"),
+    # The kernel looks up a gateway among routes with link scope or narrower (fib_check_nh_v4_gw).
+    "a gateway behind another": (
+        StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (BY_ETH1,), protocol=4)], "gateway 10.9.0.1"
+    ),
+    # Otherwise this run would succeed, but the next run and the next boot would fail.
+    "a gateway behind a removed route": (
+        StaticRoute(TO, NO_PEER, "eth1"), [Route(IPv4Network("10.9.0.0/24"), (NextHop("eth1"),))], "gateway 10.9.0.1"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("route", "main", "words"), MISSING.values(), ids=MISSING)
+def test_devices_and_gateways_that_may_still_appear_are_named(
+    route: StaticRoute, main: list[Route], words: str
+) -> None:
+    routes, missing = resolution_of(route, *main, links=[*LINKS, Link(5, "down0", is_up=False)])
+    assert routes == ()
+    assert words in (missing or "")
+
+
+@pytest.mark.parametrize("kind", ["bridge", "bond", "openvswitch", None, "vrf"])
+def test_a_bridge_port_is_refused_with_its_master(kind: str | None) -> None:
+    """An interface in a VRF is allowed, because it can have routes."""
+    links = [attrs.evolve(ETH1, master="br0"), Link(9, "br0", kind=kind)]
+    route = StaticRoute(TO, "onlink", "eth1")
+    if kind == "vrf":
+        assert resolution_of(route, links=links)[1] is None
+    else:
+        with pytest.raises(RouteError, match="eth1 is a port of br0, which takes its packets; name br0 as dev"):
+            resolution_of(route, links=links)
+
+
+def test_a_local_address_as_gateway_is_refused() -> None:
+    with pytest.raises(RouteError, match=r"10\.1\.0\.4 is an address of this host"):
+        resolution_of(StaticRoute(TO, "10.1.0.4", "eth0"))
+
+
+def test_routes_to_gateways_of_other_routes_come_first() -> None:
+    wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.1/32", "onlink", "eth1")]
+    routes, _ = resolve(wanted, LINKS, ADDRESSES, [], None)
+    assert [str(route.destination) for route in routes] == ["10.9.0.1/32", "172.16.1.0/24"]
+
+
+def test_an_onlink_route_uses_the_default_routes_devices() -> None:
+    wanted = [StaticRoute("172.16.1.0/24", "10.9.0.1", "eth1"), StaticRoute("10.9.0.0/24", "onlink")]
+    assert resolve(wanted, LINKS, ADDRESSES, [DHCP], None)[1]
+    assert not resolve([attrs.evolve(wanted[0], dev="eth0"), wanted[1]], LINKS, ADDRESSES, [DHCP], None)[1]
+
+
+def test_all_ports_are_reported_at_once() -> None:
+    links = [attrs.evolve(ETH0, master="br0"), attrs.evolve(ETH1, master="br1"), Link(8, "br0"), Link(9, "br1")]
+    wanted = [StaticRoute("172.16.1.0/24", "onlink", "eth0"), StaticRoute("172.16.2.0/24", "onlink", "eth1")]
+    with pytest.raises(RouteError) as caught:
+        resolve(wanted, links, (), (), None)
+    assert len(caught.value.message.splitlines()) == 2
+    assert caught.value.hint == "name br0 as dev\nname br1 as dev"
+
+
+def test_many_missing_items_are_counted_not_listed() -> None:
+    wanted = [StaticRoute(f"172.16.{n}.0/24", "onlink", f"ib{n}x") for n in range(9)]
+    _, what = resolve(wanted, LINKS, ADDRESSES, (), None)
+    assert what is not None
+    assert what.endswith("; and 6 more")
+
+
+# --- the plan ----------------------------------------------------------------------------------------------------------
+
+
 OTHER = IPv4Address("10.1.0.9")
 DESTINATION = IPv4Network("172.16.1.0/24")
 WANTED = Route(DESTINATION, (NextHop("eth0", GATEWAY),))
@@ -116,3 +286,56 @@ def test_all_refusals_are_reported_at_once() -> None:
     with pytest.raises(RouteError) as caught:
         plan_routes([WANTED, second], [foreign(r, hops=(NextHop("ib0"),)) for r in (WANTED, second)])
     assert len(str(caught.value).splitlines()) == 2
+
+
+# --- verification ------------------------------------------------------------------------------------------------------
+
+
+HOP = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+
+
+def route(destination: str, protocol: int = Protocol.HOSTROUTING, tos: int = 0) -> Route:
+    return Route(IPv4Network(destination), HOP, protocol=protocol, tos=tos)
+
+
+PROVEN = route("172.16.0.0/24")
+HALVES_OF_IT = ("172.16.0.0/25", "172.16.0.128/25")
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    kernel = FakeKernel()
+    add_nics(kernel, eth0="10.1.0.4/24", ib0="172.16.0.10/32")
+    assert not kernel.add([dhcp_route()])
+    return kernel
+
+
+def test_a_missing_route_is_reported_as_missing(kernel: FakeKernel) -> None:
+    with pytest.raises(RouteError, match="isn't in the table any more"):
+        verify_routes([PROVEN], kernel)
+
+
+def test_longer_prefixes_for_a_tos_do_not_cover_a_route(kernel: FakeKernel) -> None:
+    kernel.add([PROVEN, *(route(half, Protocol.STATIC, tos=8) for half in HALVES_OF_IT)])
+    verify_routes([PROVEN], kernel)
+
+
+def test_a_route_covered_by_our_longer_prefixes_is_fine(kernel: FakeKernel) -> None:
+    ours = [PROVEN, *map(route, HALVES_OF_IT)]
+    kernel.add([*ours, route("172.16.0.200/32", Protocol.STATIC)])
+    verify_routes(ours, kernel)
+
+
+@pytest.mark.parametrize("protocols", [(Protocol.STATIC, Protocol.STATIC), (Protocol.HOSTROUTING, Protocol.STATIC)])
+def test_a_route_covered_by_other_routes_never_wins(kernel: FakeKernel, protocols: tuple[int, int]) -> None:
+    kernel.add([PROVEN, *map(route, HALVES_OF_IT, protocols)])
+    with pytest.raises(RouteError, match=r"never wins.*for example 172\.16\.0\.\d+/25 .*proto static"):
+        verify_routes([PROVEN], kernel)
+
+
+def test_a_route_to_local_addresses_alone_never_wins(kernel: FakeKernel) -> None:
+    kernel.add_address("ib0", "172.16.0.11/32")
+    both = route("172.16.0.10/31")
+    kernel.add([both])
+    with pytest.raises(RouteError, match="never wins.*for example local"):
+        verify_routes([both], kernel)

@@ -1,4 +1,4 @@
-"""Tests that hosts with the same report are grouped, with any executor and any number of snapshots."""
+"""Tests for reports: their JSON Schema, wrong addresses in the config, and one for each group of many hosts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,298 @@ import sys
 import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from node import build_links, shadowed_kernel
 
 import phases
 from benchmarks.snapshots import CONFIG, KINDS, node, write_recordings
-from hostrouting import Config, HostRoutingError, StaticRoute, Verdict, judge
+from hostrouting import (
+    Config,
+    Host,
+    HostRoutingError,
+    Layout,
+    OverlapMode,
+    OverlapReport,
+    StaticRoute,
+    check,
+    judge,
+    plan,
+)
+from hostrouting.boot.bundle import rendered_files
 from hostrouting.cli.fleet import fleet_page, fleet_text
 from hostrouting.kernel.managers import NETWORKD, Manager
-from hostrouting.model.routes import NextHop, Protocol, Route
-from hostrouting.report import FindingKind, FleetReport, GroupFailure, UnknownReason
+from hostrouting.model.jsonable import json_key
+from hostrouting.model.links import Hardware
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
+from hostrouting.model.rules import Rule
+from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
+from hostrouting.overlap.node_ip import NodeAddresses
+from hostrouting.report import FleetReport, GroupFailure, UnknownReason
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from hostrouting import Snapshot
+
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
+VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+GATEWAY, SECOND_GATEWAY = IPv4Address("10.1.0.1"), IPv4Address("10.2.0.1")
+EVERYTHING = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "203.0.113.0/24"]
+
+
+def host_with_everything() -> FakeKernel:
+    """Return a host with every kind of finding and note, except for a separate network namespace."""
+    kernel = FakeKernel()
+    kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
+    build_links(kernel)
+    kernel.add_link("cali1")
+    routes = [
+        Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP),
+        Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.DHCP, metric=500),
+        Route(IPv4Network("10.244.1.0/26"), type=RouteType.BLACKHOLE, protocol=Protocol.BIRD),
+        Route(IPv4Network("10.244.1.7/32"), (NextHop("cali1"),), protocol=Protocol.BOOT),
+        Route(IPv4Network("192.168.4.0/24"), type=RouteType.UNREACHABLE, protocol=Protocol.STATIC),
+        Route(IPv4Network("192.168.5.0/24"), type=RouteType.THROW, protocol=Protocol.STATIC),
+        Route(IPv4Network("203.0.113.0/24"), (NextHop("ib0", IPv4Address("172.16.0.1")),), protocol=Protocol.STATIC),
+    ]
+    assert kernel.add(routes) == ()
+    kernel.add_rule(Rule(99, mark=5, table=100))
+    return kernel
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return host_with_everything()
+
+
+@pytest.fixture(scope="module")
+def report_of_all(tmp_path_factory: pytest.TempPathFactory) -> OverlapReport:
+    return checked(host_with_everything(), tmp_path_factory.mktemp("host"), EVERYTHING)
+
+
+def checked(kernel: FakeKernel, root: Path, cidrs: list[str], **more: Any) -> OverlapReport:
+    overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"], **more}
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+    return check_overlap(config, host.routes, phases.CancelScope(), given=NodeAddresses(IPv4Address("10.2.0.4")))
+
+
+def problems(document: object) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(document)]
+
+
+def objects(value: object) -> Iterator[dict[str, Any]]:
+    """Yield all objects in a document."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from objects(inner)
+
+
+# --- the schema itself -------------------------------------------------------------------------------------------
+
+
+def test_it_describes_every_key_and_allows_no_others() -> None:
+    described = [each for each in objects(SCHEMA) if each.get("type") == "object"]
+    assert len(described) == 8
+    for each in described:
+        assert each["additionalProperties"] is False
+        for key, value in each["properties"].items():
+            assert value["description"].endswith("."), key
+
+
+def test_it_requires_every_key_that_a_config_may_not_omit() -> None:
+    for each in (SCHEMA, SCHEMA["$defs"]["finding"], SCHEMA["$defs"]["note"]):
+        assert each["required"] == [key for key in each["properties"] if key != "families"]
+    route = SCHEMA["$defs"]["staticRoute"]
+    assert route["required"] == ["destination"]
+    assert list(route["properties"]) == [json_key(field.name) for field in attrs.fields(StaticRoute)]
+
+
+def test_it_has_a_reports_keys_in_the_same_order(report_of_all: OverlapReport) -> None:
+    document = report_of_all.to_json()
+    assert list(document) == SCHEMA["required"]
+    assert list(document["findings"][0]) == SCHEMA["$defs"]["finding"]["required"]
+    assert list(document["notes"][0]) == SCHEMA["$defs"]["note"]["required"]
+
+
+# --- valid reports -----------------------------------------------------------------------------------------------
+
+
+def test_a_report_with_everything_is_valid(report_of_all: OverlapReport) -> None:
+    assert {finding.kind for finding in report_of_all.findings} == {*FindingKind}
+    assert {note.kind for note in report_of_all.notes} == {*NoteKind} - {NoteKind.NETNS}
+    assert any(finding.fix for finding in report_of_all.findings)
+    assert problems(report_of_all.to_json()) == []
+    for mode in OverlapMode:
+        assert problems(attrs.evolve(report_of_all, mode=mode).to_json()) == []
+
+
+def test_a_report_of_a_healthy_node_is_valid(kernel: FakeKernel, tmp_path: Path) -> None:
+    for cidrs, verdict in (([], Verdict.UNKNOWN), (["192.0.2.0/24"], Verdict.OK)):
+        report_of_all = checked(kernel, tmp_path, cidrs)
+        assert report_of_all.verdict is verdict
+        assert problems(report_of_all.to_json()) == []
+
+
+# --- invalid reports ---------------------------------------------------------------------------------------------
+
+
+def test_a_missing_key_and_an_extra_one_are_noticed(report_of_all: OverlapReport) -> None:
+    document = report_of_all.to_json()
+    fixed = next(finding for finding in document["findings"] if finding["fix"])
+    for place in (document, fixed, document["notes"][0], fixed["fix"][0]):
+        for key in (*place, "more"):
+            before = dict(place)
+            place.pop(key, None)
+            if key == "more":
+                place[key] = 1
+            assert not VALIDATOR.is_valid(document) or key == "gateway", key
+            place.clear()
+            place.update(before)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("schema", 2), ("verdict", "OVERLAP"), ("verdict", "ok"), ("verdict", "unknown"), ("mode", "strict")),
+        *(("defaultDevs", "eth0"), ("defaultDevs", []), ("defaultDevs", ["eth0", "eth0"]), ("reason", "because")),
+        *(("findings", []), ("findings", None), ("notes", [None]), ("reason", "")),
+        *(("time", None), ("time", "2026-11-20T09:00:00+01:00"), ("time", "2026-11-20 09:00:00Z")),
+    ],
+)
+def test_a_contradictory_report_is_invalid(report_of_all: OverlapReport, key: str, value: object) -> None:
+    assert problems(report_of_all.to_json() | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("kind", "LOCAL"), ("cidr", None), ("cidr", "10.0.0.0"), ("cidr", "10.0.0.256/8"), ("cidr", "010.0.0.0/8")),
+        *(("cidr", "10.0.0.0/33"), ("cidr", "::/129"), ("probe", "10.0.0"), ("probe", "10.0.0.0/32"), ("devs", None)),
+        *(("devs", [""]), ("expectedDevs", []), ("ranges", []), ("ranges", ["10.0.0.1"]), ("route", 1), ("fix", [{}])),
+        ("fix", [{"destination": "10.0.0.0/9", "gateway": None}]),
+        ("fix", [{"destination": "10.0.0.0/9", "metric": -1}]),
+        ("message", "said"),
+    ],
+)
+def test_a_finding_with_unknown_words_is_invalid(report_of_all: OverlapReport, key: str, value: object) -> None:
+    document = report_of_all.to_json()
+    document["findings"][0][key] = value
+    assert problems(document)
+
+
+# --- addresses of the node and of DNS ----------------------------------------------------------------------------------
+
+
+SECTION = {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"], "mode": "STRICT"}, "waitSeconds": 0}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(routes=shadowed_kernel(), units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+def config_with(node_ip: object = None, dns: object = None, **more: Any) -> dict[str, Any]:
+    beside = {"node": {"kubelet": {"nodeIP": node_ip}}, "networking": {"dnsServiceIP": dns}}
+    return {"hostRouting": SECTION | more} | beside
+
+
+FITS: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[str, ...]]]]] = {
+    "all fits": (config_with("10.1.0.4", "10.96.0.10"), []),
+    "nothing is given": ({"hostRouting": SECTION}, []),
+    "on no interface": (config_with("10.1.0.5"), [("node.kubelet.nodeIP", ())]),
+    "on another interface than the uplink": (config_with("172.16.0.10"), [("node.kubelet.nodeIP", ("ib0",))]),
+    "on a named uplink": (config_with("172.16.0.10", uplinks=["eth0", "ib0"]), []),
+    "DNS isn't expected": (config_with(dns="172.20.0.10"), [("networking.dnsServiceIP", ())]),
+    "neither fits": (
+        config_with("10.1.0.5", "10.1.0.5"),
+        [("node.kubelet.nodeIP", ()), ("networking.dnsServiceIP", ())],
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "told"), FITS.values(), ids=FITS)
+def test_a_wrong_node_address_is_a_note(
+    given: dict[str, Any], told: list[tuple[str, tuple[str, ...]]], host: Host
+) -> None:
+    config = Config.from_mapping(given)
+    report = check(config, host=host, document=given)
+    notes = [note for note in report.notes if note.kind is NoteKind.NODE_IP]
+    assert [(note.message.partition(":")[0], note.devs) for note in notes] == told
+    assert report.verdict is Verdict.OK
+
+
+def test_the_hint_names_the_uplinks_address(host: Host) -> None:
+    given = config_with("172.16.0.10")
+    (note,) = check(Config.from_mapping(given), host=host, document=given).notes
+    assert note.message.endswith("; set it to 10.1.0.4, which eth0 has")
+
+
+# --- other shapes of the document, and where the addresses are used --------------------------------------------------
+
+words = st.text("01.:/afé\n", max_size=4) | st.sampled_from(
+    ["10.1.0.4", "10.1.0.4/24", "fd00::1", "0.0.0.0", "10.1.0.4,fd00::1"]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | words,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["node", "kubelet", "nodeIP", "networking", "dnsServiceIP"]), inner, max_size=3
+        )
+    ),
+)
+
+
+@given(values)
+def test_an_unknown_shape_is_no_error(value: object) -> None:
+    for found in NodeAddresses.of(value):
+        assert found is None or found == IPv4Address("10.1.0.4")
+    assert NodeAddresses.of({"node": {"kubelet": {"nodeIP": value}}}).dns_service_ip is None
+
+
+def test_the_other_keys_are_used_for_nothing_else(host: Host) -> None:
+    """Tokens are stored next to the addresses, so config, mapping, plan and files must not depend on those keys."""
+    secret = config_with("10.1.0.5", "172.20.0.10") | {"azure": {"bootstrapToken": "s3cr3t"}}
+    with_them, without = Config.from_mapping(secret), Config.from_mapping({"hostRouting": SECTION})
+    assert with_them == without
+    assert with_them.to_mapping() == without.to_mapping()
+    assert repr(with_them) == repr(without)
+    assert rendered_files(with_them, host.layout) == rendered_files(without, host.layout)
+    assert plan(with_them, host=host).to_json() == plan(without, host=host).to_json()
+    assert "s3cr3t" not in json.dumps(check(with_them, host=host, document=secret).to_json())
+
+
+def test_the_command_line_reads_them(run: Any, host: Host, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_with("10.1.0.5")))
+    code, out, _ = run("check", path)
+    assert (code, "note: NODE-IP: node.kubelet.nodeIP: 10.1.0.5" in out) == (0, True)
+    notes = json.loads(run("check", path, "--output", "json")[1])["notes"]
+    assert [note["kind"] for note in notes] == ["NODE-IP"]
+    snapshot = tmp_path / "node.json"
+    snapshot.write_text(run("snapshot")[1])
+    assert "NODE-IP" not in run("check", path, "--snapshot", snapshot)[1]
+    path.write_text(json.dumps({"hostRouting": SECTION, "node": "10.1.0.5", "networking": [3]}))
+    code, out, err = run("check", path)
+    assert (code, "NODE-IP" in out, err) == (0, False, "")
+
+
+# --- many hosts --------------------------------------------------------------------------------------------------------
+
 
 CONFIG_ = Config.from_mapping(CONFIG)
 COUNT = 6 * len(KINDS)

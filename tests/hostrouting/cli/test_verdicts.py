@@ -1,4 +1,4 @@
-"""Tests for commands with IPv6 CIDRs and addresses."""
+"""Tests that commands tell the verdict of the boot, of IPv6 CIDRs, and of no CIDR at all, as it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from dual_stack import DEFAULT, RIVAL, host
+from dual_stack import DEFAULT, RIVAL
+from dual_stack import host as snapshot_of
+from node import build_node
+from planning import manifest_of
+from wanted import SHADOWED, section
+
+import phases
+from hostrouting import Config, ConfigureReport, Host, Layout
+from hostrouting.boot.manifest import CHECK
+from hostrouting.cli import main
+from hostrouting.overlap.findings import UnknownReason, Verdict
+from hostrouting.tasks.configure import Configure
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +27,113 @@ if TYPE_CHECKING:
 
     from hostrouting.kernel.snapshot import Snapshot
 
+
+SHADOWS = ("172.16.1.0/24",)
+
+
+def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
+    """Return a shadowed node on which a check of these CIDRs has been installed and has written a marker."""
+    kernel, layout = FakeKernel(), Layout(tmp_path)
+    build_node(kernel)
+    config = Config(route_overlap={"expectedCidrs": cidrs})
+    for path, content in (
+        (layout.manifest, manifest_of(config, layout).to_text()),
+        (layout.run_dir / f"route-overlap.{marker}", text),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return Host(routes=kernel, units=FakeSystemd(), layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "marker", "text"),
+    [
+        (SHADOWS, "ok", ""),
+        (SHADOWS, "detected", "no-default-route\n"),
+        (("10.96.0.0/12",), "detected", "OVERLAP: expected CIDR"),
+    ],
+)
+def test_another_verdict_is_not_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cidrs: tuple[str, ...], marker: str, text: str
+) -> None:
+    host = host_with(tmp_path, *cidrs, marker=marker, text=text)
+    assert main(["check", "--report"], host=host) == 1
+    assert "fix:" not in capsys.readouterr().err
+    assert not host.layout.report.exists()
+
+
+# --- no CIDR is expected -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[(routes, mode) for routes in ((), (SHADOWED,)) for mode in ("WARN", "STRICT")], ids=str)
+def config(request: Any, host: Host) -> Path:
+    (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
+    routes, mode = request.param
+    path = host.layout.config
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"hostRouting": section(*routes, cidrs=(), mode=mode)}))
+    return path
+
+
+# Each command's arguments, its exit code, and whether it returns a verdict.
+COMMANDS = [
+    (("check",), 2, True),
+    (("check", "--output", "nagios"), 3, True),
+    (("check", "--output", "prometheus"), 2, False),
+    (("fix",), 0, False),
+    (("apply",), 0, False),
+    (("apply", "--try", "600"), 0, False),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "is_asked"), COMMANDS, ids=[" ".join(words) for words, *_ in COMMANDS])
+def test_no_command_gives_a_verdict(run: Any, config: Path, words: tuple[str, ...], code: int, is_asked: bool) -> None:
+    got, out, err = run(*words)
+    assert got == code, err
+    assert not out.startswith("ok ")
+    assert " OK " not in out
+    if is_asked:
+        assert "unknown" in out.lower()
+    assert "hostrouting_failures" not in out
+    assert "hostrouting_cidr_verdict" not in out
+
+
+def test_the_verdict_is_unknown_and_never_raised(host: Host, config: Path) -> None:
+    report: ConfigureReport = phases.run(Configure(Config.load(config), host=host))
+    assert (report.overlap.verdict, report.overlap.reason_kind) == (Verdict.UNKNOWN, UnknownReason.NOTHING_EXPECTED)
+    assert not host.layout.script(CHECK).exists()
+    assert not host.layout.marker_ok.exists()
+    assert not host.layout.marker_detected.exists()
+
+
+def test_the_plan_lets_the_next_start_through(run: Any, config: Path) -> None:
+    next_start = json.loads(run("plan", "--output", "json")[1])["nextStart"]
+    assert next_start["admitted"]
+    assert "no CIDR is expected" in next_start["reason"]
+
+
+def test_a_snapshot_gets_no_verdict(run: Any, config: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "node.json"
+    snapshot.write_text(run("snapshot")[1])
+    code, out, _ = run("judge", config, snapshot, "--output", "json")
+    assert (code, json.loads(out)["counts"]) == (2, {"ok": 0, "overlap": 0, "unknown": 1})
+
+
+def test_the_doctor_calls_it_a_risk(run: Any, config: Path) -> None:
+    run("apply")
+    report = json.loads(run("doctor", "--output", "json")[1])
+    found = {finding["kind"]: finding["severity"] for finding in report["findings"]}
+    if json.loads(config.read_text())["hostRouting"]["staticRoutes"]["routes"]:
+        assert found["nothing-expected"] == "risk"
+    else:
+        assert "not-installed" in found
+
+
+# --- IPv6 --------------------------------------------------------------------------------------------------------------
+
+
 CIDR = "fd00:10::/48"
-SHADOWED = host(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0", "2001:db8::4/128 dev eth0"])
+SHADOWED_IPV6 = snapshot_of(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0", "2001:db8::4/128 dev eth0"])
 ENTRIES = [{"destination": f"fd00:10:0:7{half}::/65", "dev": "eth0"} for half in ("", ":8000")]
 
 
@@ -33,7 +150,7 @@ def on(elsewhere: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Callab
 
 
 def test_a_check_names_the_failing_part_and_the_fix(on: Any) -> None:
-    code, out, err = on(SHADOWED, "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    code, out, err = on(SHADOWED_IPV6, "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert (code, err) == (1, "")
     assert "overlap on node-6: 1 of 2 expected CIDRs fails; mode WARN\nexpected interface: eth0\n" in out
     assert f"OVERLAP: expected CIDR {CIDR} (probe fd00:10:0:7::) routes via rail0, expected eth0" in out
@@ -50,13 +167,13 @@ def test_a_passing_cidr_is_told_by_its_own_interfaces(on: Any, tmp_path: Path) -
         {"cidr": CIDR, "devs": ["rail0", "rail1"]},
     ]
     config.write_text(json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": expected}}}))
-    _, out, _ = on(host(DEFAULT, f"{CIDR} via fe80::2 dev rail0"), "check", config)
+    _, out, _ = on(snapshot_of(DEFAULT, f"{CIDR} via fe80::2 dev rail0"), "check", config)
     by = dict(line.split()[1::2] for line in out.splitlines() if line.startswith("✓") and " by " in line)
     assert by == {"10.96.0.0/12": "eth0", "10.2.0.128/25": "rail*", CIDR: "rail0,rail1"}
 
 
 def test_a_check_tells_which_family_could_not_be_judged(on: Any) -> None:
-    code, out, _ = on(host(RIVAL), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    code, out, _ = on(snapshot_of(RIVAL), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert code == 2
     assert "unknown on node-6: 1 of 2 expected CIDRs couldn't be judged; mode WARN" in out
     assert "the check couldn't judge IPv6: no-default-route: IPv6 has no default route by eth0; rail0 has one" in out
@@ -65,14 +182,14 @@ def test_a_check_tells_which_family_could_not_be_judged(on: Any) -> None:
 
 
 def test_the_hint_is_about_the_family_that_the_reason_names(on: Any) -> None:
-    _, out, _ = on(host(ipv4_default=None), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    _, out, _ = on(snapshot_of(ipv4_default=None), "check", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert "no-default-route: table main has no unicast 0.0.0.0/0 to compare with" in out
     assert "to see why there is none: ip -4 address; ip -4 route; networkctl status" in out
 
 
 def test_a_longer_route_fixes_connections_from_a_source(on: Any) -> None:
     narrow = "default from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
-    _, out, _ = on(host(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
+    _, out, _ = on(snapshot_of(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
     assert "routes via rail0, expected eth0 for connections from 2001:db8::4" in out
     assert json.dumps({"destination": CIDR, "dev": "eth0"}) in out
     assert "no route fixes" not in out
@@ -80,29 +197,29 @@ def test_a_longer_route_fixes_connections_from_a_source(on: Any) -> None:
 
 def test_no_rule_is_advised_where_main_is_asked_already(on: Any) -> None:
     narrow = f"{CIDR.replace('/48', '7/128')} from 2001:db8::/64 via fe80::2 dev rail0 proto static metric 1024"
-    _, out, _ = on(host(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
+    _, out, _ = on(snapshot_of(DEFAULT, narrow, addresses=["2001:db8::4/64 dev eth0"]), "check", "--cidr", CIDR)
     assert f"no route fixes fd00:10::7: {narrow.replace('/128', '', 1)}" in out
     assert "decides for connections from 2001:db8::4: change that route" in out
     assert "lookup main" not in out
 
 
 def test_each_family_may_have_its_own_uplink(on: Any) -> None:
-    snapshot = host(RIVAL, ipv4_default=None)
+    snapshot = snapshot_of(RIVAL, ipv4_default=None)
     code, out, _ = on(snapshot, "check", "--cidr", CIDR)
     assert (code, "expected interface: rail0" in out) == (0, True)
 
 
 def test_the_machine_formats_tell_the_families(on: Any) -> None:
     words = ("check", "--cidr", CIDR, "--cidr", "10.96.0.0/12", "--output")
-    code, out, _ = on(host(RIVAL), *words, "json")
+    code, out, _ = on(snapshot_of(RIVAL), *words, "json")
     document = json.loads(out)
     assert (code, document["verdict"], [*document["families"]]) == (2, "unknown", ["ipv4", "ipv6"])
-    code, out, _ = on(host(RIVAL), *words, "nagios")
+    code, out, _ = on(snapshot_of(RIVAL), *words, "nagios")
     assert (code, "couldn't judge IPv6" in out) == (3, True)
-    _, out, _ = on(host(RIVAL), *words, "prometheus")
+    _, out, _ = on(snapshot_of(RIVAL), *words, "prometheus")
     assert f'cidr_verdict{{cidr="{CIDR}",verdict="unknown"}} 1' in out
     assert 'cidr_verdict{cidr="10.96.0.0/12",verdict="ok"} 1' in out
-    code, out, _ = on(SHADOWED, *words, "svg")
+    code, out, _ = on(SHADOWED_IPV6, *words, "svg")
     assert (code, "</svg>" in out) == (1, True)
 
 
@@ -115,43 +232,43 @@ def test_the_machine_formats_tell_the_families(on: Any) -> None:
     ],
 )
 def test_a_fix_is_written_for_other_tools(on: Any, form: str, lines: list[str]) -> None:
-    code, out, _ = on(SHADOWED, "fix", "--cidr", CIDR, "--format", form)
+    code, out, _ = on(SHADOWED_IPV6, "fix", "--cidr", CIDR, "--format", form)
     assert code == 0
     assert [line for line in lines if line not in out] == []
 
 
 def test_a_fix_of_both_families_has_one_form(on: Any) -> None:
-    code, out, err = on(SHADOWED, "fix", "--cidr", CIDR, "--cidr", "10.2.0.0/16", "--format", "ip")
+    code, out, err = on(SHADOWED_IPV6, "fix", "--cidr", CIDR, "--cidr", "10.2.0.0/16", "--format", "ip")
     commands = [line.split(" add ")[0] for line in out.splitlines() if not line.startswith("#")]
     assert (code, commands) == (0, ["ip -4 route"] * 2 + ["ip -6 route"] * 2)
     assert "staticRoutes" not in err
 
 
 def test_a_fix_is_an_entry_of_the_config(on: Any, write: Any) -> None:
-    code, out, _ = on(SHADOWED, "fix", "--cidr", CIDR)
+    code, out, _ = on(SHADOWED_IPV6, "fix", "--cidr", CIDR)
     assert (code, json.loads(out)["hostRouting"]["staticRoutes"]["routes"]) == (0, ENTRIES)
-    assert on(SHADOWED, "fix", "--output", "json", write(json.loads(out)))[0] == 0
+    assert on(SHADOWED_IPV6, "fix", "--output", "json", write(json.loads(out)))[0] == 0
 
 
 def test_an_address_is_explained(on: Any, elsewhere: Any) -> None:
-    code, out, _ = on(SHADOWED, "explain", "fd00:10:0:7::9")
+    code, out, _ = on(SHADOWED_IPV6, "explain", "fd00:10:0:7::9")
     assert code == 1
     assert "fd00:10:0:7::/64 dev rail0 proto kernel metric 256" in out
     assert "by rail0, from fd00:10:0:7::4: not as expected" in out
-    code, out, _ = on(SHADOWED, "explain", "2001:db8:1::1")
+    code, out, _ = on(SHADOWED_IPV6, "explain", "2001:db8:1::1")
     assert (code, "by eth0, from 2001:db8::4: as expected" in out) == (0, True)
     assert elsewhere("explain", "fe80::1")[0] == 64
 
 
 def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
     narrow = "default from 2001:db8::/64 via fe80::1 dev eth0 proto static metric 1024"
-    _, out, _ = on(host(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9")
+    _, out, _ = on(snapshot_of(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9")
     assert "no route; nothing is sent yet" in out
 
 
 def test_many_hosts_are_judged(elsewhere: Any, tmp_path: Path, write: Any) -> None:
     config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR, "10.96.0.0/12"]}}})
-    snapshots = {"a": SHADOWED, "b": host(DEFAULT), "c": attrs.evolve(host(DEFAULT), ipv6=None)}
+    snapshots = {"a": SHADOWED_IPV6, "b": snapshot_of(DEFAULT), "c": attrs.evolve(snapshot_of(DEFAULT), ipv6=None)}
     for name, snapshot in snapshots.items():
         (tmp_path / f"{name}.json").write_text(attrs.evolve(snapshot, host=name).to_text())
     code, out, _ = elsewhere("judge", config, *(tmp_path / f"{name}.json" for name in snapshots))
@@ -174,10 +291,10 @@ def test_the_script_at_boot_judges_ipv6_only_if_it_is_expected(run: Any, write: 
 
 
 def test_events_are_not_predicted_for_ipv6(on: Any) -> None:
-    _, out, _ = on(host(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--output", "json")
+    _, out, _ = on(snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--output", "json")
     events = json.loads(out)["events"]
     assert {(event["event"]["subject"], event["outlook"], event["verdict"]) for event in events} == {
         ("eth0", "untold", "unknown")
     }
-    _, out, _ = on(host(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
+    _, out, _ = on(snapshot_of(DEFAULT), "check", "--one-event", "--cidr", CIDR, "--cidr", "10.96.0.0/12")
     assert f"can't be predicted: what the event does to the IPv6 routes to {CIDR} isn't known" in out
