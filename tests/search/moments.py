@@ -14,6 +14,7 @@ import attrs
 from hostrouting.boot.manifest import ROUTES
 from search.pairs import task_for
 from search.starts import LOCKS, LoadedSystemd, Start, Watched, is_waited_for, run_oneshot, start
+from search.tracing import Stopped
 from search.updates import CRASHED, Ended, Update
 from search.world import (
     LAYOUT,
@@ -139,7 +140,7 @@ class Search:
     def calls(self) -> tuple[str, ...]:
         """Return the gate's system calls during a start with config A."""
         restore(self.before)
-        watched = Watched(stop=0)
+        watched = Watched()
         start(next(iter(self.pair.starts)), watched)
         return tuple(watched.calls)
 
@@ -147,7 +148,7 @@ class Search:
     def oneshot_calls(self) -> tuple[str, ...]:
         """Return the oneshot's system calls while it installs A's routes."""
         restore(self.before)
-        watched = Watched(stop=0)
+        watched = Watched()
         run_oneshot(LAYOUT.script(ROUTES), watched)
         return tuple(watched.calls)
 
@@ -197,15 +198,7 @@ class Search:
         """
         restore(self.before)
         moment = _Moment(self, kind, number)
-        if kind in _AMIDST:
-            _AMIDST[kind](moment)
-        else:
-            with Update(self.pair.task, number) as update:
-                state = update.wait()
-                if isinstance(state, Ended):
-                    moment.complaints.append(f"it had only {len(state.steps)} steps this time: {state.outcome}")
-                else:
-                    _HAPPENINGS[kind](moment, update)
+        moment.pass_by()
         if not moment.complaints:
             return None
         complaint, words = "; ".join(moment.complaints), "\n".join(moment.words)
@@ -225,80 +218,85 @@ class _Moment:
     complaints: list[str] = attrs.field(factory=list)
     words: list[str] = attrs.field(factory=list)
 
-    def freeze(self, update: Update) -> None:
-        self._start_in(update, update.go)
-        update.go()
-        self._see_end(update)
-
-    def kill(self, update: Update) -> None:
-        update.kill()
-        self._judge_between(self._start_all())
-        self._do_again()
-
-    def boot(self, update: Update) -> None:
-        update.kill()
-        forget_boot()
-        LoadedSystemd().reload()
-        self._judge_between(self._start_all())
-        self._do_again()
-
-    def refuse(self, update: Update) -> None:
-        self._start_in(update, partial(self._go_on_refused, update, 0))
-        self._go_on_refused(update, 0)
-        self._see_end(update)
-
-    def take_back(self, update: Update) -> None:
-        later = self.number + self.search.chance(self.number).randint(1, 2 * len(self.search.steps))
-        self._start_in(update, partial(self._go_on_refused, update, later))
-        self._go_on_refused(update, later)
-        state = update.wait()
-        if isinstance(state, Ended):
-            self._see_end(update)
+    def pass_by(self) -> None:
+        """Inject the disturbance, and judge the starts within it and after the update's end."""
+        if self.kind in (Kind.GATE, Kind.ONESHOT):
+            self._update_amidst()
             return
-        self.words.append(f"killed before step {later} ({state.step})")
-        update.kill()
-        accept_routes()
-        self._judge_between(self._start_all())
-        self._do_again()
-
-    def gate(self) -> None:
-        with _Amidst(self.search) as amidst:
-            unit = next(iter(self.search.pair.starts))
-            result = start(unit, Watched(stop=self.number, when_stopped=amidst.make_update))
-            self._note(unit, result)
-            self._judge_between({unit: result.is_admitted})
-            self._see_end(amidst.made())
-
-    def oneshot(self) -> None:
-        with _Amidst(self.search) as amidst:
-            watched = Watched(stop=self.number, when_stopped=amidst.make_update)
-            self.words.append(f"the oneshot: {run_oneshot(LAYOUT.script(ROUTES), watched)}")
-            self._see_end(amidst.made())
-
-    def both(self) -> None:
-        chance = self.search.chance("both", self.number)
-        step, call = (chance.randrange(len(names)) + 1 for names in (self.search.steps, self.search.calls))
-        is_killing = chance.random() < 0.5
-        unit = next(iter(self.search.pair.starts))
-        self.words.append(f"update before step {step}, gate before call {call}{', killed' if is_killing else ''}")
+        chance, is_both = self.search.chance(self.kind.value, self.number), self.kind is Kind.BOTH
+        step = chance.randint(1, len(self.search.steps)) if is_both else self.number
         with Update(self.search.pair.task, step) as update:
-            update.wait()
-
-            def meet() -> None:
-                if is_killing and update.is_standing:
+            if isinstance(state := update.wait(), Ended) and not is_both:
+                self.complaints.append(f"it had only {len(state.steps)} steps this time: {state.outcome}")
+            elif is_both:
+                self._meet(update, chance)
+            elif self.kind in (Kind.KILL, Kind.BOOT):
+                update.kill()
+            else:
+                taken_back = self.number + chance.randint(1, 2 * len(self.search.steps))
+                stop = taken_back if self.kind is Kind.TAKE_BACK else 0
+                go = update.go if self.kind is Kind.FREEZE else partial(self._go_on_refused, update, stop)
+                self._start_in(update, go)
+                go()
+                if isinstance(state := update.wait(), Stopped):
+                    self.words.append(f"killed before step {stop} ({state.call})")
                     update.kill()
-                else:
-                    update.go()
-                    update.has_news(_PATIENCE_SECONDS)
-
-            result = start(unit, Watched(update.go, call, meet))
-            self._note(unit, result)
-            self._judge_between({unit: result.is_admitted})
+                    accept_routes()
             if update.is_killed:
-                self._do_again()
+                self._see_killed()
             else:
                 update.go()
                 self._see_end(update)
+
+    def _see_killed(self) -> None:
+        if self.kind is Kind.BOOT:
+            forget_boot()
+            LoadedSystemd().reload()
+        if self.kind is not Kind.BOTH:
+            self._judge_between(self._start_all())
+        self._do_again()
+
+    def _update_amidst(self) -> None:
+        """Pause the gate or the oneshot, and make the update meanwhile."""
+        with ExitStack() as stack:
+            updates: list[Update] = []
+
+            def update_now() -> None:
+                """Start the update, and return once it has finished or is blocked on a lock."""
+                updates.append(stack.enter_context(Update(self.search.pair.task)))
+                end = time.monotonic() + _PATIENCE_SECONDS
+                while updates[0].poll(_POLL_SECONDS) is None and time.monotonic() < end:
+                    if is_waited_for(*LOCKS):
+                        return
+
+            watched = Watched(stop=self.number, when_stopped=update_now)
+            if self.kind is Kind.GATE:
+                self._start_first(watched)
+            else:
+                self.words.append(f"the oneshot: {run_oneshot(LAYOUT.script(ROUTES), watched)}")
+            if not updates:
+                update_now()
+            self._see_end(updates[0])
+
+    def _meet(self, update: Update, chance: random.Random) -> None:
+        """Pause the gate, too, and then kill the update or let it go on."""
+        call, is_killing = chance.randint(1, len(self.search.calls)), chance.random() < 0.5
+
+        def meet() -> None:
+            if is_killing and update.is_standing:
+                update.kill()
+            else:
+                update.go()
+                update.poll(_PATIENCE_SECONDS)
+
+        self.words.append(f"the gate before call {call}{', update killed' if is_killing else ''}")
+        self._start_first(Watched(update.go, call, meet))
+
+    def _start_first(self, watched: Watched) -> None:
+        unit = next(iter(self.search.pair.starts))
+        result = start(unit, watched)
+        self._note(unit, result)
+        self._judge_between({unit: result.is_admitted})
 
     def _go_on_refused(self, update: Update, stop: int) -> None:
         destination = self.search.pair.refused_destination
@@ -366,44 +364,6 @@ class _Moment:
         wanted = self.search.after if is_updated else self.search.before
         if differences := wanted.differences(read_state()):
             self.complaints.append(f"it left other files or routes than an undisturbed one: {', '.join(differences)}")
-
-
-class _Amidst(ExitStack):
-    """An update that runs during another operation and may block on its lock."""
-
-    def __init__(self, search: Search) -> None:
-        super().__init__()
-        self._search = search
-        self._update: Update | None = None
-
-    def make_update(self) -> None:
-        """Start the update, and return once it has finished or is blocked on a lock."""
-        self._update = self.enter_context(Update(self._search.pair.task))
-        end = time.monotonic() + _PATIENCE_SECONDS
-        while not self._update.has_news(_POLL_SECONDS) and time.monotonic() < end:
-            if is_waited_for(*LOCKS):
-                return
-
-    def made(self) -> Update:
-        """Return the update, starting it if necessary."""
-        if self._update is None:
-            self.make_update()
-        assert self._update is not None
-        return self._update
-
-
-_AMIDST: Mapping[Kind, Callable[[_Moment], None]] = {
-    Kind.GATE: _Moment.gate,
-    Kind.ONESHOT: _Moment.oneshot,
-    Kind.BOTH: _Moment.both,
-}
-_HAPPENINGS: Mapping[Kind, Callable[[_Moment, Update], None]] = {
-    Kind.FREEZE: _Moment.freeze,
-    Kind.KILL: _Moment.kill,
-    Kind.BOOT: _Moment.boot,
-    Kind.REFUSE: _Moment.refuse,
-    Kind.TAKE_BACK: _Moment.take_back,
-}
 
 
 def _run(make: Callable[[Host], Task[object]]) -> Ended:

@@ -1,4 +1,4 @@
-"""Run searches in a worker process and collect the results."""
+"""Search in a process with namespaces of its own, and collect the results."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
 
-from search.moments import Counterexample
-from search.world import namespaces
+from search.moments import Counterexample, Search
+from search.pairs import PAIRS, TWO_STEPS
+from search.starts import LoadedSystemd
+from search.world import AWKS, make_world, namespaces, read_state, use_awk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _OWN = ("--mount", "--net", "--pid", "--uts", "--ipc")
-_SHUT_SECONDS = 30
 
 
 class SearchError(Exception):
@@ -48,45 +50,43 @@ def search(pairs: Iterable[str], kinds: Iterable[str], *, most: int | None) -> I
         most: how many disturbances to choose at random for each update, or None for all.
 
     Raises:
-        SearchError: the worker process couldn't be started or died.
+        SearchError: its process couldn't be started or died.
     """
-    world = _World()
-    try:
-        for turn, pair in enumerate(pairs):
-            yield world.ask({"pair": pair, "kinds": [*kinds], "most": most, "turn": turn})
-    finally:
-        world.close()
+    # Without root, a user namespace is needed too.
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    own = ("unshare", *user, *_OWN, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--")
+    argv = [*own, sys.executable, "-m", "search.run", namespaces(), json.dumps([[*pairs], [*kinds], most])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                pair, states, found = json.loads(line)
+                yield Result(pair, states, tuple(Counterexample(**each) for each in found))
+            if process.wait():
+                raise SearchError(f"the world of the search has ended with {process.returncode}")
+        finally:
+            process.kill()
 
 
-class _World:
-    """A worker process in new namespaces that exits on EOF."""
+def _search(outside: str, asked: str) -> None:
+    """Search in this process's namespaces, and print a line of JSON for each update."""
+    make_world(outside)
+    LoadedSystemd().reload()
+    nothing = read_state()
+    pairs, kinds, most = json.loads(asked)
+    for turn, name in enumerate(pairs):
+        (pair,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == name)
+        search = Search.prepare(pair, nothing)
+        states, found = Counter[str](), list[Counterexample]()
+        for count, (kind, number) in enumerate(search.moments(kinds, most, turn), turn):
+            use_awk(AWKS[count % len(AWKS)])
+            states[kind.value] += 1
+            counterexample = search.examine(kind, number)
+            found += [counterexample] if counterexample else []
+        sys.stdout.write(f"{json.dumps([name, states, [attrs.asdict(one) for one in found]])}\n")
+        sys.stdout.flush()
 
-    def __init__(self) -> None:
-        # Without root, a user namespace is needed too.
-        user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-        own = ("unshare", *user, *_OWN, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--")
-        self._process = subprocess.Popen(
-            [*own, sys.executable, "-m", "search.inside", namespaces()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )  # fmt: skip
 
-    def ask(self, question: dict[str, object]) -> Result:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{json.dumps(question)}\n")
-        self._process.stdin.flush()
-        line, pair = self._process.stdout.readline(), str(question["pair"])
-        if not line:
-            raise SearchError(f"the world in which {pair} was searched has ended with {self._process.wait()}")
-        found = json.loads(line)
-        return Result(pair, found["states"], tuple(Counterexample(**each) for each in found["counterexamples"]))
-
-    def close(self) -> None:
-        with self._process:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                self._process.wait(_SHUT_SECONDS)
-            finally:
-                self._process.kill()
+if __name__ == "__main__":
+    _search(*sys.argv[1:])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
 import subprocess
 import tempfile
 import time
 import uuid
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from search.tracing import Exited, Traced
 from search.world import LAYOUT, SYSTEMD, require_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 _LOADED = SYSTEMD / "loaded.json"
 _STARTING = SYSTEMD / "starting.json"
@@ -48,14 +47,9 @@ class _TimeOut(Exception):
 
 
 class LoadedSystemd(FakeSystemd):
-    """A fake systemd that keeps its loaded state in a file. Starts use this state, even if unit files have changed.
+    """A fake systemd that keeps its loaded state in a file. Starts use this state, even if unit files have changed."""
 
-    Args:
-        before_call: called with a description before each operation that changes something.
-    """
-
-    def __init__(self, before_call: Callable[[str], None] = lambda _: None) -> None:
-        self._before_call = before_call
+    def __init__(self) -> None:
         self._is_made = _LOADED.exists()
         super().__init__(LAYOUT, running=(MACHINE, KUBELET))
 
@@ -72,37 +66,12 @@ class LoadedSystemd(FakeSystemd):
         starting = json.loads(_STARTING.read_text()) if _STARTING.exists() else {}
         return super().show(unit, *names) | {"SubState": starting.get(unit, "dead")}
 
-    def reload(self) -> None:
-        self._before_call("reload")
-        super().reload()
-
-    def enable(self, unit: str) -> None:
-        self._before_call(f"enable {unit}")
-        super().enable(unit)
-
-    def disable(self, unit: str) -> None:
-        self._before_call(f"disable {unit}")
-        super().disable(unit)
-
-    def start(self, unit: str) -> None:
-        self._before_call(f"start {unit}")
-        super().start(unit)
-
     def restart(self, unit: str) -> None:
-        self._before_call(f"restart {unit}")
         super().restart(unit)
         if unit == "hostrouting-trial.service":
             done = subprocess.run(["/bin/bash", "-p", LAYOUT.trial_script], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise UnitError(done.stderr)
-
-    def stop(self, unit: str) -> None:
-        self._before_call(f"stop {unit}")
-        super().stop(unit)
-
-    def run_later(self, name: str, seconds: int, argv: Sequence[str]) -> None:
-        self._before_call(f"run later {name}")
-        super().run_later(name, seconds, argv)
 
 
 @attrs.frozen
@@ -123,13 +92,13 @@ class Watched:
 
     Args:
         when_waiting: called repeatedly while a command is blocked on one of ``LOCKS``.
-        stop: the number of the system call to pause before, 0 to never pause, or None to disable tracing.
+        stop: the number of the system call to pause before, or 0 to never pause.
         when_stopped: called during the pause.
-        calls: the system calls so far, if traced.
+        calls: the system calls so far.
     """
 
     when_waiting: Callable[[], None] = _nothing
-    stop: int | None = None
+    stop: int = 0
     when_stopped: Callable[[], None] = _nothing
     calls: list[str] = attrs.field(factory=list)
 
@@ -185,42 +154,9 @@ def _loaded_lines(unit: str, key: str) -> list[str]:
 def _run_command(command: str, invocation: str, said: IO[bytes], watched: Watched) -> bool:
     environment = {"PATH": _PATH, "LANG": "C.UTF-8", "INVOCATION_ID": invocation}
     argv = command.replace("${INVOCATION_ID}", invocation).split()
-    if watched.stop is not None:
-        return _run_traced(argv, environment, said, watched, watched.stop)
-    try:
-        process = subprocess.Popen(
-            argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
-    except OSError as error:
-        said.write(f"{command}: {error}\n".encode())
-        return False
-    end, naps = time.monotonic() + _START_SECONDS, _Naps()
-    pidfd = os.pidfd_open(process.pid)
-    try:
-        while not select.select([pidfd], [], [], _POLL_SECONDS)[0]:
-            if time.monotonic() >= end:
-                said.write(f"{command}: it takes longer than {_START_SECONDS:g} s\n".encode())
-                raise _TimeOut
-            if naps.are_in_vain(process.pid):
-                raise _TimeOut
-            if is_waited_for(*LOCKS):
-                watched.when_waiting()
-        return process.wait() == 0
-    finally:
-        os.close(pidfd)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _run_traced(argv: Sequence[str], environment: dict[str, str], said: IO[bytes], watched: Watched, stop: int) -> bool:
+    run, stop = partial(os.execve, argv[0], argv, environment), max(0, watched.stop - len(watched.calls))
     end, is_over, naps = time.monotonic() + _START_SECONDS, False, _Naps()
-    with Traced(argv, environment, said, max(0, stop - len(watched.calls))) as traced:
+    with Traced(run, said, stop, is_reading=True) as traced:
         while not isinstance(state := traced.poll(_POLL_SECONDS), Exited):
             if state is not None:
                 watched.when_stopped()

@@ -16,11 +16,15 @@ from typing import IO, TYPE_CHECKING
 
 import attrs
 
+from hostrouting.kernel.rtnetlink.messages import is_read
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
     from types import TracebackType
     from typing import Any
+
+    from typing_extensions import Self
 
 # From sys/ptrace.h.
 _TRACEME, _CONT, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 7, 0x4200, 0x420E
@@ -36,37 +40,52 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 # struct ptrace_syscall_info: op, three padding bytes, arch, two pointers, the syscall number and six arguments.
 _INFO = struct.Struct("=B3xIQQQ6Q")
+# The length and the type of a netlink message.
+_NETLINK = struct.Struct("=IH")
 
-# System call numbers from asm/unistd.h, each with the index of its path argument.
-_WITH_PATH = {
-    "x86_64": {
-        257: 1,
-        59: 0,
-        82: 0,
-        264: 1,
-        316: 1,
-        87: 0,
-        263: 1,
-        262: 1,
-        4: 0,
-        332: 1,
-        21: 0,
-        269: 1,
-        439: 1,
-        83: 0,
-        258: 1,
-    },
-    "aarch64": {56: 1, 221: 0, 38: 1, 276: 1, 35: 1, 79: 1, 291: 1, 48: 1, 439: 1, 34: 1},
+MACHINE = platform.machine()
+
+# From asm/unistd.h: each call, the index of its path argument, and its number on x86_64 and on aarch64.
+_NUMBERS = (
+    ("openat", 1, 257, 56),
+    ("execve", 0, 59, 221),
+    ("rename", 0, 82, None),
+    ("renameat", 1, 264, 38),
+    ("renameat2", 1, 316, 276),
+    ("unlink", 0, 87, None),
+    ("unlinkat", 1, 263, 35),
+    ("rmdir", 0, 84, None),
+    ("mkdir", 0, 83, None),
+    ("mkdirat", 1, 258, 34),
+    ("symlink", 1, 88, None),
+    ("symlinkat", 2, 266, 36),
+    ("link", 1, 86, None),
+    ("linkat", 3, 265, 37),
+    ("chmod", 0, 90, None),
+    ("fchmodat", 1, 268, 53),
+    ("stat", 0, 4, None),
+    ("newfstatat", 1, 262, 79),
+    ("statx", 1, 332, 291),
+    ("access", 0, 21, None),
+    ("faccessat", 1, 269, 48),
+    ("faccessat2", 1, 439, 439),
+    ("flock", None, 73, 32),
+    ("sendto", None, 44, 206),
+    ("sendmsg", None, 46, 211),
+)
+_CALLS = {
+    number: (name, place) for name, place, *both in _NUMBERS if (number := both[MACHINE == "aarch64"]) is not None
 }
-_NAMED = {"x86_64": {73: "flock", 44: "send", 46: "send"}, "aarch64": {32: "flock", 206: "send", 211: "send"}}
-_EXECVE = {"x86_64": 59, "aarch64": 221}
+_READING = {"stat", "newfstatat", "statx", "access", "faccessat", "faccessat2"}
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
-_PLACES = ("/etc/hostrouting", "/etc/aks-flex-node", "/run/aks-flex-node", "/etc/systemd/system", "/ns/net", "/fd/255")
+_PLACES = (
+    *("/etc/hostrouting", "/etc/aks-flex-node", "/run/aks-flex-node", "/etc/systemd/system", "/ns/net", "/fd/255"),
+    "/run/search/loaded",
+)
 _PROGRAMS = ("/ip", "/awk", "/flock", "/timeout")
 _PATH_BYTES = 256
 _PAGE_BYTES = 4096
-
-MACHINE = platform.machine()
 
 
 class TraceError(Exception):
@@ -89,32 +108,32 @@ class Exited:
 
 
 class Traced:
-    """A traced program, including its children.
+    """A function that runs in a traced process, with the processes that it starts.
 
     Args:
-        argv: the program and its arguments.
-        environment: the program's environment.
-        said: the output file.
+        run: the function; the process ends with it.
+        said: the file for its output.
         stop: the number of the call to pause before, or 0 to never pause.
+        is_reading: whether calls that only read count, too.
     """
 
-    def __init__(self, argv: Sequence[str], environment: dict[str, str], said: IO[bytes], stop: int) -> None:
+    def __init__(self, run: Callable[[], object], said: IO[bytes], stop: int = 0, *, is_reading: bool = False) -> None:
         self._connection, there = Pipe()
+        self._state: Stopped | Exited | None = None  # None while it runs
         self._pid = os.fork()
         if self._pid == 0:
             self._connection.close()
-            _be_the_tracer(argv, environment, said.fileno(), there)
+            _be_the_tracer(run, said.fileno(), there, is_reading)
         there.close()
         self._connection.send(stop)
 
-    def __enter__(self) -> Traced:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.kill(self._pid, signal.SIGKILL)  # this also kills the processes that it traces
-        os.waitpid(self._pid, 0)
+        self.kill()
         self._connection.close()
 
     def poll(self, seconds: float) -> Stopped | Exited | None:
@@ -123,16 +142,35 @@ class Traced:
         Raises:
             TraceError: the program can't be traced.
         """
-        if not self._connection.poll(seconds):
-            return None
-        state = self._connection.recv()
-        if not isinstance(state, Stopped | Exited):
-            raise TraceError(state)
-        return state
+        if self._state is None and self._connection.poll(seconds):
+            state = self._connection.recv()
+            if not isinstance(state, Stopped | Exited):
+                raise TraceError(state)
+            self._state = state
+        return self._state
 
-    def go(self) -> None:
-        """Resume the program until it finishes."""
-        self._connection.send(0)
+    def go(self, stop: int = 0) -> None:
+        """Resume a paused program until a given call or until it finishes."""
+        if self.is_standing:
+            self._state = None
+            self._connection.send(stop)
+
+    def kill(self) -> None:
+        """Kill the program and the processes that it has started."""
+        if not self.is_killed:
+            os.kill(self._pid, signal.SIGKILL)  # this also kills the processes that it traces
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    @property
+    def is_standing(self) -> bool:
+        """Return whether the program is paused."""
+        return isinstance(self._state, Stopped)
+
+    @property
+    def is_killed(self) -> bool:
+        """Return whether the program was killed."""
+        return self._pid == 0
 
     @property
     def program(self) -> int:
@@ -146,26 +184,24 @@ class Traced:
             os.killpg(program, signal.SIGKILL)
 
 
-def _be_the_tracer(
-    argv: Sequence[str], environment: dict[str, str], said: int, connection: Connection[Any, Any]
-) -> None:
+def _be_the_tracer(run: Callable[[], object], said: int, connection: Connection[Any, Any], is_reading: bool) -> None:
     """Trace the program in the forked child, and never return to the parent's code."""
     try:
-        connection.send(_trace(argv, environment, said, connection))
+        connection.send(_trace(run, said, connection, is_reading))
         connection.recv()  # the parent kills this process here, or has ended
     except EOFError:
         pass
     except OSError as error:
-        connection.send(f"{argv[0]} can't be traced: {error}")
+        connection.send(f"it can't be traced: {error}")
     finally:
         os._exit(0)
 
 
-def _trace(argv: Sequence[str], environment: dict[str, str], said: int, connection: Connection[Any, Any]) -> Exited:
+def _trace(run: Callable[[], object], said: int, connection: Connection[Any, Any], is_reading: bool) -> Exited:
     stop, calls, status = connection.recv(), list[str](), 127
     first = os.fork()
     if first == 0:
-        _be_the_program(argv, environment, said)
+        _be_the_program(run, said)
     os.waitpid(first, _WALL)
     _ptrace(_SETOPTIONS, first, 0, _FORK | _VFORK | _CLONE | _SECCOMP | _EXITKILL)
     _ptrace(_CONT, first, 0, 0)
@@ -178,7 +214,7 @@ def _trace(argv: Sequence[str], environment: dict[str, str], said: int, connecti
             status = os.waitstatus_to_exitcode(state) if pid == first else status
             continue
         caught = os.WSTOPSIG(state)
-        call = _call(pid) if state >> 16 == _SECCOMP_EVENT else None
+        call = _call(pid, is_reading) if state >> 16 == _SECCOMP_EVENT else None
         if call is not None:
             calls.append(call)
             if len(calls) == stop:
@@ -192,7 +228,8 @@ def _trace(argv: Sequence[str], environment: dict[str, str], said: int, connecti
             continue  # another process has killed it
 
 
-def _be_the_program(argv: Sequence[str], environment: dict[str, str], said: int) -> None:
+def _be_the_program(run: Callable[[], object], said: int) -> None:
+    status = 203  # EXIT_EXEC of systemd
     try:
         os.setsid()
         with open(os.devnull) as nothing:
@@ -202,9 +239,10 @@ def _be_the_program(argv: Sequence[str], environment: dict[str, str], said: int)
         _ptrace(_TRACEME, 0, 0, 0)
         _have_calls_looked_into()
         os.kill(os.getpid(), signal.SIGSTOP)
-        os.execve(argv[0], [*argv], environment)
+        run()
+        status = 0
     finally:
-        os._exit(203)  # EXIT_EXEC of systemd
+        os._exit(status)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -220,7 +258,7 @@ class _Program(ctypes.Structure):
 
 def _have_calls_looked_into() -> None:
     """Install a seccomp filter that reports relevant calls of this process and its children to the tracer."""
-    numbers = sorted({*_NAMED[MACHINE], *_WITH_PATH[MACHINE]})
+    numbers = sorted(_CALLS)
     # On a match, jump over the remaining comparisons and the ALLOW return.
     rows = [(_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
     rows = [(_LOAD_NUMBER, 0, 0, 0), *rows, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _TRACE)]
@@ -241,34 +279,35 @@ def _ptrace(request: int, pid: int, address: int, data: Any) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def _call(pid: int) -> str | None:
-    """Return the name of a process's pending call, or None if it has no external effect."""
+def _call(pid: int, is_reading: bool) -> str | None:
+    """Return a process's pending call, or None if it doesn't count."""
     info = ctypes.create_string_buffer(_INFO.size)
     try:
         _ptrace(_GET_SYSCALL_INFO, pid, _INFO.size, ctypes.addressof(info))
     except ProcessLookupError:
         return None
     _, _, _, _, number, *arguments = _INFO.unpack(info.raw)
-    if name := _NAMED[MACHINE].get(number):
-        return name
-    position = _WITH_PATH[MACHINE].get(number)
-    if position is None:
-        return None
-    path = _path(pid, arguments[position])
-    if number == _EXECVE[MACHINE]:
-        return f"exec {path}" if path.endswith(_PROGRAMS) else None
-    return f"{number} {path}" if any(place in path for place in _PLACES) else None
+    name, place = _CALLS[number]
+    if place is None:
+        is_dump = name == "sendto" and is_read(_NETLINK.unpack(_memory(pid, arguments[1], _NETLINK.size))[1])
+        return name if is_reading or not is_dump else None
+    path = _memory(pid, arguments[place], _PATH_BYTES).partition(b"\0")[0].decode(errors="replace")
+    if name == "execve":
+        return f"{name} {path}" if path.endswith(_PROGRAMS) else None
+    is_write = bool(arguments[2] & _WRITES) if name == "openat" else name not in _READING
+    return f"{name} {path}" if (is_reading or is_write) and any(each in path for each in _PLACES) else None
 
 
-def _path(pid: int, address: int) -> str:
-    room = min(_PATH_BYTES, _PAGE_BYTES - address % _PAGE_BYTES)
+def _memory(pid: int, address: int, size: int) -> bytes:
+    """Return this many bytes of a process's memory, but none beyond the page; zeros if it has ended."""
+    room = min(size, _PAGE_BYTES - address % _PAGE_BYTES)
     try:
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     except OSError:
-        return ""
+        return bytes(size)
     try:
-        return os.pread(memory, room, address).partition(b"\0")[0].decode(errors="replace")
+        return os.pread(memory, room, address).ljust(size, b"\0")
     except OSError:
-        return ""
+        return bytes(size)
     finally:
         os.close(memory)
