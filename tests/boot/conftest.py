@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 import pytest
@@ -14,9 +15,6 @@ from nightly import IS_NIGHTLY, by_day
 
 from boot import keeper, trees
 from boot.rig import Machine, MachineError, compile_python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
 
 T = TypeVar("T")
 

@@ -15,13 +15,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
+from types import TracebackType
+from typing import IO
 
 __all__ = ["LIMIT_SECONDS", "Keeper", "MachineError", "finish", "obstacle"]
 

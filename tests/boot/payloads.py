@@ -7,12 +7,8 @@ boot.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from boot.rig import PAYLOADS
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
+from boot.rig import PAYLOADS, Machine
 
 __all__ = ["Payload", "add_kubelet", "add_nested_machine"]
 

@@ -22,20 +22,18 @@ import re
 import select
 import shlex
 import socket
+import subprocess
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from types import TracebackType
+from typing import IO
 
 from boot.keeper import ENVIRONMENT, LIMIT_SECONDS, Keeper, MachineError, finish
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from types import TracebackType
 
 __all__ = ["Machine", "MachineError", "compile_python"]
 

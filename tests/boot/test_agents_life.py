@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from boot.payloads import Payload, add_nested_machine
+from boot.rig import Machine
 from boot.test_gate import CONFIG, FIXED, GATE, MARKERS, ROUTES, UNITS, files, marker, write_config
 from boot.test_watch import routes
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 AGENT = "/usr/local/bin/unbounded-agent"
 REGENERATE = "unbounded-agent-regenerate-config"

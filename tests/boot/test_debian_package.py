@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from boot.payloads import add_nested_machine
-from boot.rig import FOUND
+from boot.rig import FOUND, Machine
 from boot.test_gate import CONFIG, FIXED, MARKERS, UNITS, start
 from boot.test_watch import UNIT as WATCHER
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from boot.rig import Machine
 
 pytestmark = pytest.mark.ci
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from boot.rig import Machine
 from boot.test_gate import (
     CHECK,
     CONFIG,
@@ -17,9 +18,6 @@ from boot.test_gate import (
     UNITS,
     installed,
 )
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 
 def doctor(node: Machine) -> tuple[int, list[dict[str, Any]]]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
 
+from boot.rig import Machine
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.routes.formats import as_netplan, as_networkd
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 FRAGMENT = "/etc/netplan/90-hostrouting.yaml"
 DROP_IN = "/etc/systemd/network/10-{}.network.d/90-hostrouting.conf"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from boot.payloads import Payload, add_kubelet, add_nested_machine
-from boot.rig import ROOT
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
+from boot.rig import ROOT, Machine
 
 CONFIG = "/etc/aks-flex-node/config.json"
 ROUTES, CHECK = "/etc/aks-flex-node/static-routes.sh", "/etc/aks-flex-node/check-route-overlap.sh"

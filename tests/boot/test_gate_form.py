@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from nightly import by_day
 
 from boot.payloads import Payload, add_kubelet
+from boot.rig import Machine
 from boot.test_gate import FIX, FIXED, GATE, UNITS, WAITING, installed, start
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 DROP_INS = f"{UNITS}/kubelet.service.d"
 LATE = f"{DROP_INS}/20-late.conf"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from nightly import by_day
 
+from boot.payloads import Payload
+from boot.rig import Machine
 from boot.test_gate import (
     FIX,
     FIXED,
@@ -17,10 +19,6 @@ from boot.test_gate import (
     installed,
     write_config,
 )
-
-if TYPE_CHECKING:
-    from boot.payloads import Payload
-    from boot.rig import Machine
 
 OTHER = f"{UNITS}/{TEMPLATE}.d/50-other.conf"
 HARMLESS = {"destination": "172.16.9.0/24"}

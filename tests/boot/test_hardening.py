@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
+from boot.rig import Machine
 from boot.test_gate import FIXED, installed, marker
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 ONESHOTS = ("static-routes.service", "check-route-overlap.service")
 WATCHER = "hostrouting-watch.service"

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from boot.rig import Machine
 from boot.test_gate import FIXED, boot_held, installed, marker, start
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 CIDRS = ("172.16.1.0/24", "fd00:10:96::/48")
 GATEWAY = "2001:db8:1::1"

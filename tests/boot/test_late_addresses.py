@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from infiniband import infiniband
 from nightly import by_day
 
+from boot.rig import Machine
 from boot.test_gate import CONFIG, FIXED, installed, marker, write_config
 from hostrouting.kernel.namespace import enter_namespace
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 # Longer than the gate's own wait.
 LATE_SECONDS = by_day(6, by_night=20)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from boot.payloads import Payload, add_nested_machine
-from boot.rig import ROOT
+from boot.rig import ROOT, Machine
 from boot.test_gate import FIXED, TEMPLATE, UNITS, files, install_into_image, start, write_config
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 UNIT = "load-balancer-probe.service"
 FLUSH = "nftables-flush.service"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from boot.rig import Machine
+from boot.rig import Machine
 
 CIDR = "172.16.1.0/24"
 

@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from boot.keeper import Keeper
 from boot.payloads import add_nested_machine
 from boot.rig import ROOT, Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def test_the_host_is_as_it_was(tree: Path) -> None:

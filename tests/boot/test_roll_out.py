@@ -9,10 +9,11 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
@@ -20,9 +21,6 @@ from nightly import IS_NIGHTLY, by_day
 from boot.rig import Machine
 from boot.test_gate import CONFIG
 from boot.test_trial import TRIAL, UNIT, is_over, ours
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 pytestmark = pytest.mark.ci
 

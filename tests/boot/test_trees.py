@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from boot.payloads import add_nested_machine
+from boot.rig import Machine
 from boot.trees import SUITES
-
-if TYPE_CHECKING:
-    from boot.rig import Machine
 
 
 @pytest.mark.each_release

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 from nightly import by_day
 
+from boot.payloads import Payload
+from boot.rig import Machine
 from boot.test_gate import CONFIG, FIXED, MARKERS, boot_held, files, installed, marker, start, write_config
 from boot.test_watch import routes
-
-if TYPE_CHECKING:
-    from boot.payloads import Payload
-    from boot.rig import Machine
 
 UNIT = "hostrouting-trial"
 TRIAL = f"{MARKERS}/trial.json"

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from boot.rig import FOUND
+from boot.payloads import Payload
+from boot.rig import FOUND, Machine
 from boot.test_gate import FIXED, MARKERS, installed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from boot.payloads import Payload
-    from boot.rig import Machine
 
 UNIT = "hostrouting-watch.service"
 TEXTFILE = "/var/lib/metrics/hostrouting.prom"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from ignition_documents import written
 from wanted import config
 
-from boot.payloads import add_nested_machine
+from boot.payloads import Payload, add_nested_machine
+from boot.rig import Machine
 from boot.test_gate import (
     FIX,
     FIXED,
@@ -19,10 +18,6 @@ from boot.test_gate import (
 )
 from hostrouting import Config, Layout
 from hostrouting.boot.bundle import bundle, ignition
-
-if TYPE_CHECKING:
-    from boot.payloads import Payload
-    from boot.rig import Machine
 
 OUT = "/root/out"
 OTHER = {"destination": "172.16.9.0/24"}

@@ -22,12 +22,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["BUILD_SECONDS", "SUITES", "CannotBuildError", "find_or_build", "outer_network"]
 

@@ -6,9 +6,10 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -16,14 +17,10 @@ import yaml
 import phases
 from hostrouting import Config, Host, Layout, cli
 from hostrouting.backend import NetlinkBackend
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION
 from hostrouting.testing import FakeSystemd
 from hostrouting.watch.loop import WatchHostRouting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = [pytest.mark.ci, pytest.mark.kernel]
 

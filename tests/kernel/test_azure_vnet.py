@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from azure_world import (
@@ -32,17 +33,11 @@ from hostrouting import Host, Layout
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-from hostrouting.azure.vnet.port import Neighbour
+from hostrouting.azure.vnet.plan import AzureVnetReport
+from hostrouting.azure.vnet.port import BridgeNode, Neighbour
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from hostrouting.azure.vnet.plan import AzureVnetReport
-    from hostrouting.azure.vnet.port import BridgeNode
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("ebtables")]
 

@@ -6,7 +6,9 @@ import os
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from nightly import by_day
@@ -16,10 +18,6 @@ import phases
 from hostrouting import Config, Configure, Host, Layout
 from hostrouting.boot.bundle import bundle, rendered_files
 from hostrouting.boot.files import write_if_changed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.kernel
 

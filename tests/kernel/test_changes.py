@@ -8,26 +8,22 @@ import select
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from scenario import play
 
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.model.rules import Rule
 from phases import Cancelled, CancelScope, TimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

@@ -6,7 +6,7 @@ import socket
 import struct
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -16,15 +16,13 @@ from scripts import Sandbox, awk_or_skip, awks_for
 import phases
 from hostrouting import Config
 from hostrouting.boot.render import render_check, render_static_routes
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 from hostrouting.routes.plan import plan_now
-
-if TYPE_CHECKING:
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

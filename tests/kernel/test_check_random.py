@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asking
 import attrs
@@ -42,26 +42,20 @@ from worlds.seldom import (
 from worlds.sources import hosts_with_scopes
 
 import phases
-from hostrouting import Config, ExpectedCidr, RouteError, RouteOverlap, StaticRoute
+from hostrouting import Config, ExpectedCidr, OverlapReport, RouteError, RouteOverlap, StaticRoute
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.nexthops import Sources
+from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.family import IpAddress
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.explanation import explain
+from hostrouting.overlap.explanation import ExplainedLookup, Explanation, explain
 from hostrouting.overlap.findings import Fix, Verdict
 from hostrouting.routes.resolve import resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hostrouting import OverlapReport
-    from hostrouting.kernel.port import Kernel
-    from hostrouting.overlap.explanation import ExplainedLookup, Explanation
 
 _SETTINGS = settings(
     max_examples=by_day(2, by_night=5000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

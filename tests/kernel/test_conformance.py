@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -17,10 +17,6 @@ from hostrouting.model.routes import Route
 from hostrouting.testing.conformance import (
     conformance_test,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _SETTINGS = settings(max_examples=by_day(3, by_night=5000), stateful_step_count=by_day(12, by_night=40))
 

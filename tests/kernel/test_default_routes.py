@@ -7,7 +7,6 @@ import struct
 import threading
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -28,11 +27,9 @@ from scripts import Sandbox
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout
 from hostrouting.boot.render import render_static_routes
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

@@ -8,17 +8,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from hostrouting import HostRoutingError
 from hostrouting.cli import demo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "demo.svg"

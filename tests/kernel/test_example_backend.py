@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,15 +16,10 @@ from node import GATEWAY, build_node
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, RouteError
+from hostrouting.kernel.port import Kernel, RouteBackend
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from hostrouting.kernel.port import Kernel, RouteBackend
 
 pytestmark = [
     pytest.mark.kernel,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from node import PAIR
@@ -11,13 +11,9 @@ from scenario import play, skip_without_other_users
 
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.port import Kernel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hostrouting.kernel.port import Kernel
-
-    MakeKernel = Callable[..., Kernel]
+MakeKernel = Callable[..., Kernel]
 
 
 def _in_a_namespace(*sysctls: str) -> Kernel:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 import time
 from importlib import resources
+from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from subprocess import CompletedProcess
 
 import pytest
 from nightly import by_day
 from scripts import Sandbox
 
 from hostrouting.boot.render import ROOM, fill
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from subprocess import CompletedProcess
 
 pytestmark = pytest.mark.kernel
 

@@ -6,7 +6,7 @@ import json
 import sys
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from node import LOST_AFTER_SECONDS, hears, listening
@@ -19,14 +19,13 @@ from hostrouting.testing import FakeSystemd
 
 sys.path.append(str(Path(__file__).parents[2] / "docs"))
 
+from collections.abc import Callable
+
 from make_h200 import VARIANTS, Variant
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from hostrouting.kernel.port import Kernel
 
-    from hostrouting.kernel.port import Kernel
-
-    Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., tuple[int, str, str]]
 
 BY_IB0 = "by 172.16.0.0/16 dev ib0 proto kernel scope link src 172.16.0.10"
 ALL_BUT_THE_SUBNET = [

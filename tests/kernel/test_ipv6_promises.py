@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -17,8 +16,9 @@ from scripts import Sandbox, awk_or_skip
 from siblings import ADDRESS, EXPIRES, LOSER, MEANWHILE, PLACE, STARTS, WANTED, Case, config_of, hops, run_ip
 
 import phases
-from hostrouting import Host, Layout, RouteError, RoutesReport, Verdict, check
+from hostrouting import Config, Host, Layout, RouteError, RoutesReport, Verdict, check
 from hostrouting.boot.render import render_static_routes
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.rtnetlink import messages as rtnl
@@ -26,10 +26,6 @@ from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.model.family import Family
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from hostrouting import Config
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

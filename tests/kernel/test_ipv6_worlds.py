@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from audit.making import make
@@ -12,14 +12,10 @@ from nightly import IS_NIGHTLY, by_day
 from node import on_linux
 from worlds.ipv6 import FEATURES6, World6, world
 
+from hostrouting.backend import Lookup
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import RouteType
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hostrouting.backend import Lookup
-    from hostrouting.model.family import IpAddress
 
 pytestmark = pytest.mark.kernel
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -16,15 +18,10 @@ from scripts import Sandbox, awk_or_skip, awks_for
 import phases
 from hostrouting import Config, Host, Layout, Verdict, check
 from hostrouting.boot.render import render_check
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, Table
 from hostrouting.testing import FakeSystemd
 from phases.testing import RecordingObserver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,15 +15,11 @@ from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe import metadata
 from hostrouting.azure.probe.metadata import ANSWER_BYTES_MAX, TRIES
 from hostrouting.azure.probe.node import LinuxProbeNode
+from hostrouting.kernel.namespace import NamespaceKernel
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hostrouting.kernel.namespace import NamespaceKernel
-
-    Answer = Callable[[socket.socket], None]
+Answer = Callable[[socket.socket], None]
 
 pytestmark = pytest.mark.kernel
 
@@ -94,8 +90,7 @@ class Service:
         assert not self._thread.is_alive()
 
 
-if TYPE_CHECKING:
-    Serve = Callable[..., AbstractContextManager[Service]]
+Serve = Callable[..., AbstractContextManager[Service]]
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from scenario import play, skip_without_other_users
@@ -22,9 +22,6 @@ from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import NextHop, Route, RouteType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.kernel
 

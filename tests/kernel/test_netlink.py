@@ -10,11 +10,12 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import attrs
 import pytest
@@ -22,7 +23,9 @@ from node import GATEWAY, PAIR
 from scenario import play, route, skip_without_other_users
 
 from hostrouting.kernel._namespaces import in_thread
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere
 from hostrouting.kernel.rtnetlink.messages import HEADER, attribute, number
@@ -32,14 +35,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    from hostrouting.kernel.namespace import NamespaceKernel
-    from hostrouting.kernel.port import RouteBackend
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 pytestmark = pytest.mark.kernel
 

@@ -8,9 +8,10 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from asking import BY_HAND, recorded_by
@@ -19,6 +20,7 @@ from nightly import by_day
 from node import SUBNETS6, build_node, build_node6, on_linux, run_ip6
 from worlds.ipv6 import World6, world
 
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.rtnetlink.conversation import Conversation
@@ -30,11 +32,6 @@ from hostrouting.model.family import Family
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import Lookup, NextHop, Preference, Protocol, Route6, RouteType, Table
 from phases import CancelScope
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

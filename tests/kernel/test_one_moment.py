@@ -8,7 +8,6 @@ import sys
 import time
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asking
 import attrs
@@ -22,16 +21,14 @@ from scripts import Sandbox, awk_or_skip, awks_for
 
 import phases
 from hostrouting import Config
+from hostrouting.backend import RouteBackend
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
-
-if TYPE_CHECKING:
-    from hostrouting.backend import RouteBackend
-    from hostrouting.kernel.namespace import NamespaceKernel
-    from hostrouting.overlap.findings import OverlapReport
+from hostrouting.overlap.findings import OverlapReport
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
 

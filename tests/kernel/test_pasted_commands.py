@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 import pytest
@@ -20,16 +20,12 @@ from hostrouting import (
     RouteOverlap,
     RouteOverlapError,
 )
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.formats import as_ip
 from hostrouting.routes.resolve import resolve
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

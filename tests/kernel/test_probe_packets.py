@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from ipaddress import IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ipv6_frames as frames
 import probe_world as lab
@@ -29,15 +30,10 @@ from hostrouting.azure import (
 from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REMOVAL, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.doctor.examine import examine
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.testing import FakeSystemd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from ipaddress import IPv6Address
-
-    from hostrouting.kernel.namespace import NamespaceKernel
-
-    Lead = Callable[[], None]
+Lead = Callable[[], None]
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("nft")]
 

@@ -7,10 +7,12 @@ import os
 import select
 import signal
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -35,17 +37,12 @@ from hostrouting import (
 )
 from hostrouting.boot.locks import locked
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from hostrouting.kernel.port import Kernel
 
 DESTINATION = IPv4Network("172.16.1.0/24")
 

@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
@@ -29,16 +30,12 @@ from hostrouting import Config, Layout
 from hostrouting.boot.manifest import CHECK, ROUTES
 from hostrouting.boot.render import fill, render_check
 from hostrouting.boot.trial import times_of
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

@@ -7,8 +7,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -26,19 +26,15 @@ from hostrouting import Config, Host, Layout
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import OverlapReport
 from hostrouting.overlap.markers import marker_text, write_markers
 from hostrouting.overlap.wording import advice, summary
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.strategies import DEVICES, NewAddress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from hostrouting.kernel.port import Kernel
-    from hostrouting.overlap.findings import OverlapReport
 
 pytestmark = pytest.mark.kernel
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from audit.making import make
@@ -17,18 +18,13 @@ from scripts import AWKS, Sandbox, awk_or_skip, awks_for
 from worlds.ipv6 import World6, world
 
 import phases
-from hostrouting import Config
+from hostrouting import Config, OverlapReport
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.markers import marker_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hostrouting import OverlapReport
 
 pytestmark = pytest.mark.kernel
 

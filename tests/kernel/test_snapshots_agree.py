@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -21,17 +22,13 @@ from worlds.cut import questions
 import phases
 from hostrouting import Config, Host, Layout
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.links import Hardware
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hostrouting.kernel.port import RouteBackend
 
 pytestmark = pytest.mark.kernel
 

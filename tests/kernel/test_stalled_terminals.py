@@ -7,18 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 import pytest
 from command_line import CONFIG, SETUP
 from nightly import IS_NIGHTLY
 from terminals import PATIENCE_SECONDS, Terminal, await_looks, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.kernel
 

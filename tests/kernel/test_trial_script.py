@@ -6,21 +6,16 @@ import fcntl
 import json
 import subprocess
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 import pytest
+from scripts import Sandbox
 
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.tasks.trial import render_trial
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scripts import Sandbox
-
-    from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

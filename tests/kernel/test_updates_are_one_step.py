@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
 from search.moments import Kind
 from search.pairs import KUBELET, MACHINE, PAIRS, TWO_STEPS
 from search.run import Result, search
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 pytestmark = pytest.mark.kernel
 

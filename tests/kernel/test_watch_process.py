@@ -12,20 +12,18 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import reduce
 from itertools import count
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from nightly import by_day
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.namespace import NamespaceKernel
 
 pytestmark = pytest.mark.kernel
 

@@ -9,8 +9,9 @@ import struct
 import subprocess
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -22,6 +23,7 @@ from test_netlink import BY_ETH0, many
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
@@ -31,11 +33,6 @@ from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.testing.strategies import DESTINATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hostrouting.kernel.port import RouteBackend
 
 pytestmark = pytest.mark.kernel
 

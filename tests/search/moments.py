@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting import Host
 from hostrouting.boot.manifest import ROUTES
-from search.pairs import task_for
+from phases import Task
+from search.pairs import Pair, task_for
 from search.starts import LOCKS, LoadedSystemd, Start, Watched, is_waited_for, run_oneshot, start
 from search.tracing import Stopped
 from search.updates import CRASHED, Ended, Update
@@ -26,13 +28,6 @@ from search.world import (
     require_short_waits,
     restore,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from hostrouting import Host
-    from phases import Task
-    from search.pairs import Pair
 
 
 class Kind(str, Enum):

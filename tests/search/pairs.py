@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import attrs
 
-from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, RemoveHostRouting
-from hostrouting.model.family import Family
+from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, Host, RemoveHostRouting
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.watch.loop import WatchHostRouting, _Watch
-from phases import Serial, task
+from phases import Serial, Task, task
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from hostrouting import Host
-    from hostrouting.model.family import IpNetwork
-    from phases import Task
-
-    Make = Callable[[Host], Task[object]]
+Make = Callable[[Host], Task[object]]
 
 MACHINE, KUBELET = "systemd-nspawn@kube1.service", "kubelet.service"
 TEMPLATE = "systemd-nspawn@.service"

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -15,9 +15,6 @@ from search.moments import Counterexample, Search
 from search.pairs import PAIRS, TWO_STEPS
 from search.starts import LoadedSystemd
 from search.world import AWKS, make_world, namespaces, read_state, use_awk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _OWN = ("--mount", "--net", "--pid", "--uts", "--ipc")
 

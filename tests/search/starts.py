@@ -8,10 +8,11 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import attrs
 
@@ -20,9 +21,6 @@ from hostrouting.model.errors import UnitError
 from search.pairs import KUBELET, MACHINE
 from search.tracing import Exited, Traced
 from search.world import LAYOUT, SYSTEMD, require_world
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LOADED = SYSTEMD / "loaded.json"
 _STARTING = SYSTEMD / "starting.json"

@@ -10,21 +10,17 @@ import os
 import platform
 import signal
 import struct
+from collections.abc import Callable
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from types import TracebackType
+from typing import IO, Any
 
 import attrs
+from typing_extensions import Self
 
 from hostrouting.kernel.rtnetlink.messages import is_read
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
-    from types import TracebackType
-    from typing import Any
-
-    from typing_extensions import Self
 
 # From sys/ptrace.h.
 _TRACEME, _CONT, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 7, 0x4200, 0x420E

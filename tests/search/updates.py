@@ -6,8 +6,8 @@ import logging
 import os
 import tempfile
 import traceback
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -18,9 +18,6 @@ from hostrouting.kernel.netlink6 import NetlinkBackend6
 from search.starts import LoadedSystemd
 from search.tracing import Stopped, Traced
 from search.world import LAYOUT, require_world
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Timeout for an update to pause or finish. Updates are much faster than this.
 _SECONDS = 60.0

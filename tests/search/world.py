@@ -11,8 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 from command_line import NODE
@@ -22,13 +22,9 @@ from hostrouting import Layout
 from hostrouting.boot import render
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route, Table
 from search.pairs import KUBELET, TEMPLATE
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from hostrouting.model.family import IpNetwork
 
 LAYOUT = Layout()
 # The fake systemd's state directory.
