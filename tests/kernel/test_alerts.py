@@ -18,7 +18,6 @@ import phases
 from hostrouting import Config, Host, Layout, cli
 from hostrouting.backend import NetlinkBackend
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.model.routes import DEFAULT_DESTINATION
 from hostrouting.testing import FakeSystemd
 from hostrouting.watch.loop import WatchHostRouting
 
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.ci, pytest.mark.kernel]
 ROOT = Path(__file__).parents[2]
 RULES, PAGE = ROOT / "deploy/prometheus/hostrouting.rules.yml", ROOT / "docs/reference/watch.md"
 ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
-SHADOWED, FIXED = "172.16.0.0/16", IPv4Network("172.16.1.0/24")
+SHADOWED, HEALTHY, FIXED = "172.16.0.0/16", "10.96.0.0/12", IPv4Network("172.16.1.0/24")
 RUN_AT = "hostrouting_last_run_timestamp_seconds"
 
 
@@ -102,31 +101,36 @@ def test_prometheus_accepts_the_rules() -> None:
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
-def test_a_healthy_node_fires_no_alert(check: Any, firing: Any) -> None:
-    firing(check("10.96.0.0/12"))
-
-
-def test_a_shadowed_node_fires_until_it_is_fixed(check: Any, firing: Any, node: NamespaceKernel) -> None:
-    firing(check(SHADOWED), "HostRoutingOverlap")
+def fix(_: Host) -> None:
     subprocess.run(["ip", "route", "add", str(FIXED), "via", "10.1.0.1"], check=True)
-    firing(check(SHADOWED), "HostRoutingOverlap")
-    firing(check(str(FIXED)))
 
 
-def test_a_node_without_a_default_route_fires(check: Any, firing: Any, node: NamespaceKernel) -> None:
-    assert not node.delete([route for route in node.routes() if route.destination == DEFAULT_DESTINATION])
-    firing(check(SHADOWED), "HostRoutingUnknown")
+def delete_default_route(host: Host) -> None:
+    assert not host.routes.delete(host.routes.default_routes())
 
 
-def test_stale_metrics_of_a_shadowed_node_fire(check: Any, firing: Any) -> None:
-    firing(check(SHADOWED), "HostRoutingNotChecked", "HostRoutingOverlap", minutes=30)
-
-
-def test_a_gate_that_is_switched_off_fires(check: Any, firing: Any, host: Host) -> None:
+def switch_off(host: Host) -> None:
     host.layout.gate_off.parent.mkdir(parents=True)
     host.layout.gate_off.touch()
-    firing(check("10.96.0.0/12"), "HostRoutingGateOff")
-    firing(check(SHADOWED), "HostRoutingGateOff", "HostRoutingOverlap")
+
+
+NODES: dict[str, tuple[str, Callable[[Host], object], list[str], int]] = {
+    "healthy": (HEALTHY, repr, [], 10),
+    "shadowed": (SHADOWED, repr, ["Overlap"], 10),
+    "shadowed beside a fix": (SHADOWED, fix, ["Overlap"], 10),
+    "fixed": (str(FIXED), fix, [], 10),
+    "without a default route": (SHADOWED, delete_default_route, ["Unknown"], 10),
+    "shadowed, with stale metrics": (SHADOWED, repr, ["NotChecked", "Overlap"], 30),
+    "healthy, with the gate off": (HEALTHY, switch_off, ["GateOff"], 10),
+    "shadowed, with the gate off": (SHADOWED, switch_off, ["GateOff", "Overlap"], 10),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_fires_its_alerts_alone(name: str, host: Host, check: Any, firing: Any) -> None:
+    cidr, change, alerts, minutes = NODES[name]
+    change(host)
+    firing(check(cidr), *(f"HostRouting{alert}" for alert in alerts), minutes=minutes)
 
 
 def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples: Any) -> None:

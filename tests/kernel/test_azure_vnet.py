@@ -59,23 +59,7 @@ def clean(world: AzureWorld, node: BridgeNode | None = None) -> AzureVnetReport:
     return phases.run(RemoveStaleAzureVnet(config, host=host, node=node or LinuxBridgeNode()))
 
 
-def changes_nothing(world: AzureWorld) -> bool:
-    before = world.everything()
-    clean(world)
-    return world.everything() == before
-
-
 # --- each leftover on its own --------------------------------------------------------------------------------------
-
-
-def test_without_leftovers_nothing_is_removed(world: AzureWorld) -> None:
-    world.add_new_pod()
-    assert changes_nothing(world)
-    for source in (world.fabric, world.live, world.host):
-        assert answer(source, NEW) == "new pod"
-    for source in (world.fabric, world.host):
-        assert answer(source, LIVE) == "pod .33"
-    assert answer(world.live, GATEWAY) == "fabric"
 
 
 def test_a_live_pod_with_a_changed_mac_is_kept(world: AzureWorld) -> None:
@@ -170,13 +154,6 @@ class Watched(LinuxBridgeNode):
     def remove_rules(self, rules: Sequence[str]) -> None:
         self._before()
         super().remove_rules(rules)
-
-
-def test_a_half_done_add_stays(world: AzureWorld) -> None:
-    world.start_azure_pod("10.224.0.35")  # the pod's end is still on the node
-    world.add_azure_pod(HALF, is_saved=False)
-    assert changes_nothing(world)
-    assert answer(world.fabric, HALF) == "pod .34"
 
 
 def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:

@@ -307,3 +307,25 @@ def test_litter_of_a_killed_run_is_removed(tree: Path, tmp_path: Path) -> None:
     (tree / "etc/hostrouting/stages/install").mkdir(parents=True)
     assert run(tree, folder / "remove.sh")[0] == 0
     assert contents(tree) == before
+
+
+# --- the Debian package, in a container or in an image under construction -----------------------------------------------
+
+PRERM = Path(__file__).parents[2] / "deploy/debian/prerm"
+LINK = "/etc/systemd/system/multi-user.target.wants/hostrouting-watch.service"
+IMAGE = f"""
+mount -t tmpfs none /etc
+mount -t tmpfs none /run
+mkdir -p /etc/hostrouting {Path(LINK).parent}
+echo '{{}}' >/etc/hostrouting/installed.json
+touch /etc/systemd/system/hostrouting-watch.service
+ln -s ../hostrouting-watch.service {LINK}
+"""
+
+
+def test_the_debian_package_is_removed_without_systemd(tmp_path: Path) -> None:
+    script = PRERM.read_text().replace("/usr/lib/hostrouting", str(tmp_path))
+    words = f'{IMAGE}\nsh -c "$1" prerm remove\n[ ! -L {LINK} ]'
+    done = subprocess.run(["unshare", "-m", "sh", "-euc", words, "sh", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "apt purge hostrouting" in done.stderr

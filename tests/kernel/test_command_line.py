@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
-from command_line import CONFIG, SETUP
+from command_line import CONFIG, on_a_host
+from test_refused_files import RUN, SYSTEMCTL
+
+from hostrouting.boot.layout import Layout
+from hostrouting.boot.python import python_of
 
 pytestmark = pytest.mark.kernel
 
@@ -21,21 +26,6 @@ sed -i 's/"waitSeconds": 0/"waitSeconds": 600/' "$CONFIG"
 ip route del default
 mkfifo "$SCRATCH/progress"
 """
-
-
-def on_a_host(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a bash script on a temporary host."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    return subprocess.run(
-        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + script],
-        env=os.environ | {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(tmp_path / "config.json")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 def test_a_host_goes_through_check_plan_apply_check_remove(tmp_path: Path) -> None:
@@ -185,3 +175,51 @@ def test_a_watch_in_another_network_leaves_no_marker(tmp_path: Path, enter: str)
     assert done.stdout.splitlines()[0] == "exit code 1", done.stdout
     assert "hint: to enter the host's: nsenter --target 1 --net" in done.stderr
     assert "route-overlap" not in done.stdout
+
+
+# --- the Python of units and scripts ---------------------------------------------------------------------------------
+# Root can run apply with a hostrouting that only PYTHONPATH names, but no unit or script runs that one.
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """Create a Python without packages."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    return tmp_path / "bare/bin/python"
+
+
+def run_apply(tmp_path: Path, python: Path, *words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    script = f'set +e\n({RUN})\nstatus=$?\ncat /etc/aks-flex-node/check-route-overlap.sh\nexit "$status"'
+    arguments = ("-m", "hostrouting", "apply", *words, str(tmp_path / "config.json"))
+    packages = os.pathsep.join(path for path in sys.path if path)
+    environment = {"PYTHON": str(python), "SYSTEMCTL": SYSTEMCTL, "PYTHONPATH": packages}
+    config = {"hostRouting": CONFIG["hostRouting"] | more}
+    return on_a_host(tmp_path, script, *arguments, config=config, **environment)
+
+
+def test_a_package_by_pythonpath_is_never_rendered(tmp_path: Path, bare: Path) -> None:
+    done = run_apply(tmp_path, bare)
+    assert done.returncode == 0, done.stderr
+    assert f"{bare} -I finds no hostrouting" in done.stderr
+    assert "readonly PYTHON=''\n" in done.stdout
+
+
+def test_a_package_of_every_environment_is_rendered(tmp_path: Path) -> None:
+    done = run_apply(tmp_path, Path(sys.executable))
+    assert done.returncode == 0, done.stderr
+    assert "finds no hostrouting" not in done.stderr
+    assert f"readonly PYTHON={sys.executable}\n" in done.stdout
+
+
+def test_a_watcher_by_pythonpath_is_not_installed(tmp_path: Path, bare: Path) -> None:
+    done = run_apply(tmp_path, bare, "--output", "json", watch={"enabled": True})
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert "-I finds no hostrouting" in document["error"]
+    assert "watch.enabled" in document["hint"]
+    assert not document["changed"]
+
+
+def test_a_missing_python_is_never_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert python_of(Layout()) == ""

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import CONFIG, SETUP
+from command_line import on_a_host
 from node import shadowed_kernel
 
 from hostrouting.kernel.snapshot_backend import take_snapshot
@@ -83,13 +83,6 @@ def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NO_ORDER)], ids=["query", "order"])
 def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, systemctl: str) -> None:
     """The command doesn't wait for the 60 s systemd timeout."""
-    scratch, config = tmp_path / "scratch", tmp_path / "config.json"
-    scratch.mkdir()
-    config.write_text(json.dumps(CONFIG))
-    environment = {"SCRATCH": str(scratch), "PYTHON": sys.executable, "SYSTEMCTL": systemctl, "CONFIG": str(config)}
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + HANGING, "bash", command],
-        env=os.environ | environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
+    done = on_a_host(tmp_path, HANGING, command, SYSTEMCTL=systemctl)
     assert "stopped: SIGTERM" in done.stderr, done.stderr
     assert done.stdout == "1\n"

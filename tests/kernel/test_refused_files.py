@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from command_line import CONFIG, SETUP
+from command_line import on_a_host
 from nightly import IS_NIGHTLY, by_day
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
@@ -78,18 +75,9 @@ def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int
     """
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
-    (tmp_path / "scratch").mkdir()
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(CONFIG))
-    environment = {"SCRATCH": str(tmp_path / "scratch"), "PYTHON": sys.executable, "SYSTEMCTL": SYSTEMCTL}
+    words = (PROGRAM, tmp_path / "config.json", command, by_day(1, by_night=0), part, PARTS)
     # Sets must have the same iteration order in all parts.
-    environment["PYTHONHASHSEED"] = "0"
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + RUN, "bash"]
-        + [str(word) for word in (PROGRAM, config, command, by_day(1, by_night=0), part, PARTS)],
-        env=os.environ | environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = on_a_host(tmp_path, RUN, *map(str, words), SYSTEMCTL=SYSTEMCTL, PYTHONHASHSEED="0")
     assert done.returncode == 0, done.stderr
     count, *lines = done.stdout.splitlines()
     reports = [json.loads(line) for line in lines]
@@ -103,15 +91,7 @@ def test_an_unreadable_file_prevents_no_other_removal(tmp_path: Path) -> None:
     """An unreadable gate drop-in is an exception: it keeps everything, as it would hold every start without gate.sh."""
     if shutil.which("strace") is None:
         pytest.skip("strace isn't installed")
-    (tmp_path / "scratch").mkdir()
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(CONFIG))
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + UNSEEN],
-        env=os.environ
-        | {"SCRATCH": str(tmp_path / "scratch"), "PYTHON": sys.executable, "SYSTEMCTL": SYSTEMCTL, "CONFIG": str(config)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = on_a_host(tmp_path, UNSEEN, SYSTEMCTL=SYSTEMCTL)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("hostrouting: can't look at ") == 2, done.stderr
     assert done.stdout.splitlines() == [

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 NODE = """\
 link set lo up
 link add eth0 type veth peer name peer-eth0
@@ -42,3 +50,25 @@ CONFIG = {
         "waitSeconds": 0,
     }
 }
+
+
+def on_a_host(
+    folder: Path, script: str, *words: str, config: Mapping[str, Any] = CONFIG, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a bash script on a temporary host.
+
+    Args:
+        folder: an empty folder, for what the host writes.
+        script: the script, which finds the path of the config in ``$CONFIG``.
+        words: the script's arguments.
+        config: the config.
+        environment: more variables.
+    """
+    path, scratch = folder / "config.json", folder / "scratch"
+    scratch.mkdir()
+    path.write_text(json.dumps(config))
+    return subprocess.run(
+        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + script, "bash", *words],
+        env=os.environ | {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(path)} | environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
