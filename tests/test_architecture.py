@@ -56,32 +56,32 @@ EVERYTHING = {
 }
 UNITS_OF_THE_PLUG_IN = (f"{PROBE}.service", *FLUSH_DROP_INS)
 
-PURE = (
-    "hostrouting.config.schema",
-    "hostrouting.config.values",
-    "hostrouting.config.routing",
-    "hostrouting.kernel.events",
-    "hostrouting.kernel.fib",
-    "hostrouting.kernel.nexthops",
-    "hostrouting.kernel.rules",
-    "hostrouting.boot.gate",
-    "hostrouting.boot.render",
-    "hostrouting.routes.formats",
-    "hostrouting.routes.resolve",
-    "hostrouting.overlap._cover",
-    "hostrouting.overlap._coverage",
-    "hostrouting.overlap.findings",
-    "hostrouting.overlap.one_event",
-    "hostrouting.overlap._fix",
-    "hostrouting.overlap._grouping",
-    "hostrouting.overlap._classify",
-    "hostrouting.overlap.wording",
-    "hostrouting.azure.config",
-    "hostrouting.azure.probe.ruleset",
-    "hostrouting.azure.vnet.parse",
-    "hostrouting.azure.vnet.plan",
-    "hostrouting.watch._events",
-)
+PURE = [
+    "config.schema",
+    "config.values",
+    "config.routing",
+    "kernel.events",
+    "kernel.fib",
+    "kernel.nexthops",
+    "kernel.rules",
+    "boot.gate",
+    "boot.render",
+    "routes.formats",
+    "routes.resolve",
+    "overlap._cover",
+    "overlap._coverage",
+    "overlap.findings",
+    "overlap.one_event",
+    "overlap._fix",
+    "overlap._grouping",
+    "overlap._classify",
+    "overlap.wording",
+    "azure.config",
+    "azure.probe.ruleset",
+    "azure.vnet.parse",
+    "azure.vnet.plan",
+    "watch._events",
+]
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
 
 BY_STRING = {"import_module", "__import__"}
@@ -261,7 +261,8 @@ def test_modules_have_no_import_cycles() -> None:
 
 def test_a_pure_module_has_no_effects() -> None:
     for module in PURE:
-        loaded = {name.partition(".")[0] for name in imports(sources()[module], for_types=False)}
+        source = sources()[f"hostrouting.{module}"]
+        loaded = {name.partition(".")[0] for name in imports(source, for_types=False)}
         assert loaded & IMPURE_MODULES == set(), module
 
 

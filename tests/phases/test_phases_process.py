@@ -21,7 +21,7 @@ from phases import Cancelled, CancelScope, TimedOut, Undo, all_or_nothing
 from phases.testing import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
 
@@ -79,6 +79,46 @@ def children() -> set[int]:
 
 def is_reaped(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
+
+
+def send_sigint() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+class Interrupted:
+    """A trace function that acts at a line of certain functions, the Nth after ``begun`` has an item.
+
+    Args:
+        moment: N.
+        functions: the functions.
+        act: what to do; by default, it sends SIGINT to this process.
+        begun: any list that isn't empty by default.
+    """
+
+    def __init__(
+        self,
+        moment: int,
+        *functions: Callable[..., object],
+        act: Callable[[], object] = send_sigint,
+        begun: Sequence[object] = (True,),
+    ) -> None:
+        self.codes = {function.__code__ for function in functions}
+        self.moment, self.lines, self.act, self.begun = moment, 0, act, begun
+
+    def __enter__(self) -> Interrupted:
+        self._before = sys.gettrace()
+        sys.settrace(lambda frame, *_: self._trace if frame.f_code in self.codes else None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, _frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line" and self.begun:
+            self.lines += 1
+            if self.lines == self.moment:
+                self.act()
+        return self._trace
 
 
 def test_run_returns_output_and_exit_code(scope: CancelScope) -> None:
@@ -208,25 +248,12 @@ def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
     try:
         while is_reached:
             moment += by_day(23, by_night=7)
-            lines = 0
-
-            def trace(_frame: object, event: str, _argument: object) -> Any:
-                nonlocal lines
-                if event == "line":
-                    lines += 1
-                    if lines == moment:  # noqa: B023
-                        signal.raise_signal(signal.SIGINT)
-                return trace
-
-            codes = {subprocess.Popen.__init__.__code__, subprocess.Popen._execute_child.__code__}  # type: ignore[attr-defined]
-            tracing = sys.gettrace()
-            sys.settrace(lambda frame, *_: trace if frame.f_code in codes else None)  # noqa: B023
-            try:
-                with pytest.raises((KeyboardInterrupt, TimedOut)) as ended:
-                    scope.child(timeout=0.1).run(["sleep", "1000"])
-            finally:
-                sys.settrace(tracing)
-            is_reached = lines >= moment
+            with (
+                Interrupted(moment, subprocess.Popen.__init__, subprocess.Popen._execute_child) as interrupted,  # type: ignore[attr-defined]
+                pytest.raises((KeyboardInterrupt, TimedOut)) as ended,
+            ):
+                scope.child(timeout=0.1).run(["sleep", "1000"])
+            is_reached = interrupted.lines >= moment
             assert isinstance(ended.value, KeyboardInterrupt) == is_reached
             assert not isinstance(ended.value.__context__, TimedOut), "it came late"
             assert children() <= known
@@ -327,26 +354,8 @@ class Interrupt(BaseException):
     """A substitute for KeyboardInterrupt, which would end pytest."""
 
 
-def roll_back_interrupted(undo: Undo, begun: list[str], moment: int) -> bool:
-    """Roll back, with an interrupt at a line of Undo after the first step has begun; return whether it was reached."""
-    lines = 0
-    codes = {Undo.roll_back.__code__, Undo._take_last.__code__}
-
-    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal lines
-        if event == "line" and begun:
-            lines += 1
-            if lines == moment:
-                raise Interrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, *_: trace if frame.f_code in codes else None)
-    try:
-        undo.roll_back()
-    finally:
-        sys.settrace(before)
-    return lines >= moment
+def interrupt() -> None:
+    raise Interrupt
 
 
 def test_an_interrupt_between_steps_skips_none() -> None:
@@ -358,35 +367,14 @@ def test_an_interrupt_between_steps_skips_none() -> None:
         undo = Undo()
         for name in ("first", "second", "last"):
             undo.push(partial(taken.append, name))
-        is_reached = roll_back_interrupted(undo, taken, moment)
+        with Interrupted(moment, Undo.roll_back, Undo._take_last, act=interrupt, begun=taken) as interrupted:
+            undo.roll_back()
+        is_reached = interrupted.lines >= moment
         assert list(dict.fromkeys(taken)) == ["last", "second", "first"]
     assert moment > 6
 
 
 # --- Python's own Ctrl-C --------------------------------------------------------------------------------------------
-
-
-class Interrupted:
-    """A trace function that sends SIGINT to this process at a given line of certain functions."""
-
-    def __init__(self, moment: int, *functions: Callable[..., object]) -> None:
-        self.codes = {function.__code__ for function in functions}
-        self.moment, self.lines = moment, 0
-
-    def __enter__(self) -> Interrupted:
-        self._before = sys.gettrace()
-        sys.settrace(lambda frame, *_: self._trace if frame.f_code in self.codes else None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _trace(self, _frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "line":
-            self.lines += 1
-            if self.lines == self.moment:
-                signal.raise_signal(signal.SIGINT)
-        return self._trace
 
 
 @pytest.fixture

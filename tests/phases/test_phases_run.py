@@ -29,17 +29,11 @@ from phases import (
 )
 from phases.testing import FakeClock, RecordingObserver
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from phases import Task
-
-
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from phases import Task
 

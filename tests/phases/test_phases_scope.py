@@ -18,6 +18,9 @@ from recording_tasks import Blocking, Raising
 from phases import Cancelled, CancelScope, Clock, Parallel, SystemClock, TimedOut, run
 from phases.testing import FakeClock
 
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -286,13 +289,6 @@ def test_a_signal_handler_may_cancel_at_any_line_of_the_scope() -> None:
 
 
 # --- phases.testing ----------------------------------------------------------------------------------------------------
-
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import ExceptionGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -26,6 +26,11 @@ def read_trees(*roots: Path, leaving_out: Collection[Path] = ()) -> dict[str, En
     return found
 
 
+def outside_run(root: Path) -> dict[str, Entry]:
+    """Return all entries below a host's root but those in /run."""
+    return read_trees(root, leaving_out=[root / "run"])
+
+
 def restore_trees(wanted: Mapping[str, Entry], there: dict[str, Entry]) -> None:
     """Replace the existing entries with the wanted ones."""
     for name in reversed(there):

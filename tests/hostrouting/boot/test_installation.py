@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-import stat
 import subprocess
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from file_trees import outside_run
 from ignition_documents import written
 from planning import install_for_boot, wanted_probe
 from wanted import MACHINE, SHADOWED, config
@@ -48,21 +48,6 @@ if TYPE_CHECKING:
 
 WANTED = config(SHADOWED)
 NOTHING = config(cidrs=())
-
-
-def tree(layout: Layout) -> dict[str, object]:
-    """Return everything outside of /run: the contents and mode of each file, and the target of each symlink."""
-
-    def one(path: Path) -> object:
-        if path.is_symlink():
-            return path.readlink()
-        return (path.read_text(), stat.S_IMODE(path.stat().st_mode)) if path.is_file() else "folder"
-
-    return {
-        name: one(path)
-        for path in sorted(layout.root.rglob("*"))
-        if not (name := str(path.relative_to(layout.root))).startswith("run")
-    }
 
 
 def steps(layout: Layout) -> list[str]:
@@ -254,10 +239,10 @@ def test_the_references_links_are_removed_first(host: Host, layout: Layout, refe
 
 def test_a_failure_restores_the_references_links(host: Host, layout: Layout, reference: list[Path]) -> None:
     override(layout, "ExecStartPre=")
-    before = tree(layout)
+    before = outside_run(layout.root)
     with pytest.raises(UnitError):
         apply(host)
-    assert tree(layout) == before
+    assert outside_run(layout.root) == before
     assert all(link.is_symlink() for link in reference)
 
 
@@ -287,10 +272,10 @@ class Refusing(FakeSystemd):
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_failing_systemd_leaves_nothing(host: Host, layout: Layout, kernel: FakeKernel, at: int) -> None:
-    before = tree(layout)
+    before = outside_run(layout.root)
     with pytest.raises(UnitError, match="timed out"):
         apply(Host(routes=kernel, units=Refusing(layout, at), layout=layout))
-    assert tree(layout) == before
+    assert outside_run(layout.root) == before
     apply(Host(routes=kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout))
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
 
@@ -368,10 +353,10 @@ def test_a_link_out_of_an_image_is_refused_first(image_root: Path, path: str, ta
     if link.exists():
         link.rename(image_root / "moved")
     link.symlink_to(target)
-    before = tree(Layout(image_root))
+    before = outside_run(image_root)
     with pytest.raises(HostRoutingError, match=f"{link} is a link to {target}, which leads out of the image"):
         Host.image(image_root)
-    assert tree(Layout(image_root)) == before
+    assert outside_run(image_root) == before
 
 
 def test_a_link_inside_an_image_is_followed(image_root: Path) -> None:

@@ -232,11 +232,6 @@ def test_plan_foretells_the_next_start(run: Any, write: Any, mode: str, told: st
     assert told in out.splitlines()[-1]
 
 
-def test_routes_only_installs_no_file(run: Any, config: Path, host: Host) -> None:
-    assert run("apply", "--routes-only", config)[:2] == (0, f"added     {LINE}\n")
-    assert not any(host.layout.units.iterdir())
-
-
 def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: FakeKernel) -> None:
     hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
     foreign = Route(IPv4Network("172.16.3.0/24"), hop, protocol=Protocol.DHCP)
@@ -310,9 +305,12 @@ def test_plan_names_the_address_that_apply_would_wait_for(
     assert run("plan", config, "--snapshot", recorded)[0] == 0
 
 
-def test_remove_needs_no_config(run: Any, config: Path, kernel: FakeKernel) -> None:
+def test_routes_only_installs_no_file_and_remove_needs_no_config(
+    run: Any, config: Path, kernel: FakeKernel, host: Host
+) -> None:
     before = kernel.routes()
-    run("apply", "--routes-only", config)
+    assert run("apply", "--routes-only", config)[:2] == (0, f"added     {LINE}\n")
+    assert not any(host.layout.units.iterdir())
     assert run("remove")[:2] == (0, f"removed   {LINE}\n")
     assert kernel.routes() == before
     assert run("remove")[:2] == (0, "nothing to change\n")

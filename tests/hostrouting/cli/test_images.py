@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from file_trees import read_trees
 from node import shadowed_kernel
 
 from hostrouting import Host, Layout
@@ -15,7 +16,7 @@ from hostrouting.doctor.examine import CHECKS
 from hostrouting.testing import FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 CONFIG = {
     "hostRouting": {
@@ -62,24 +63,15 @@ def link(root: Path, name: str, target: str) -> None:
     path.symlink_to(target)
 
 
-def tree(root: Path) -> dict[str, str]:
-    def found() -> Iterator[tuple[str, str]]:
-        for path in root.rglob("*"):
-            held = str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else "folder"
-            yield str(path.relative_to(root)), held
-
-    return dict(found())
-
-
 def findings(run: Any, image: Path) -> dict[str, str]:
     document = json.loads(run("doctor", "--root", image, "--output", "json")[1])
     return {each["kind"]: each["subject"] for each in document["findings"]}
 
 
 def test_an_image_is_planned_installed_examined_and_cleaned(run: Any, image: Path) -> None:
-    before = tree(image)
+    before = read_trees(image)
     code, out, _ = run("plan", "--root", image)
-    assert (code, tree(image)) == (2, before)
+    assert (code, read_trees(image)) == (2, before)
     assert out.splitlines()[-1] == f"the next start of {TEMPLATE} isn't known: an image is judged at its first boot"
     planned = json.loads(run("plan", "--root", image, "--output", "json")[1])
     assert (planned["host"], planned["nextStart"]["admitted"], planned["routes"]) == (str(image), None, [])
@@ -97,7 +89,7 @@ def test_an_image_is_planned_installed_examined_and_cleaned(run: Any, image: Pat
     removed = json.loads(out)
     assert (code, removed["host"], removed["stillRequired"]) == (0, str(image), {})
     assert {each["path"] for each in removed["files"]} >= {each["path"] for each in planned["files"]}
-    assert tree(image) == before
+    assert read_trees(image) == before
 
 
 def test_only_files_are_examined(run: Any, image: Path) -> None:
@@ -151,9 +143,9 @@ def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) 
 def test_a_link_out_of_an_image_is_refused(run: Any, image: Path, tmp_path: Path, command: str) -> None:
     secret = write(tmp_path, "secret", "hunter2")
     link(image, f"{ETC}/{TEMPLATE}.d/zz-hostrouting.conf", str(secret))
-    before = tree(image)
+    before = read_trees(image)
     code, out, err = run(command, "--root", image)
-    assert (code, tree(image), "hunter2" in out + err) == (78, before, False)
+    assert (code, read_trees(image), "hunter2" in out + err) == (78, before, False)
     assert "leads out of the image" in err
 
 

@@ -203,12 +203,6 @@ def test_no_rule_is_advised_where_main_is_asked_already(on: Any) -> None:
     assert "lookup main" not in out
 
 
-def test_each_family_may_have_its_own_uplink(on: Any) -> None:
-    snapshot = snapshot_of(RIVAL, ipv4_default=None)
-    code, out, _ = on(snapshot, "check", "--cidr", CIDR)
-    assert (code, "expected interface: rail0" in out) == (0, True)
-
-
 def test_the_machine_formats_tell_the_families(on: Any) -> None:
     words = ("check", "--cidr", CIDR, "--cidr", "10.96.0.0/12", "--output")
     code, out, _ = on(snapshot_of(RIVAL), *words, "json")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from dual_stack import DEFAULT, DEVS, RIVAL, entry, host
+from dual_stack import DEFAULT, RIVAL, entry, host
 
 from hostrouting import Config, ExpectedCidr, Host, RouteOverlap, check
 from hostrouting.model.family import Family
@@ -272,13 +272,3 @@ def test_without_a_backend_or_in_an_old_snapshot_ipv6_is_unknown(layout: Layout)
     assert [report.verdict for report in (without, old)] == [Verdict.UNKNOWN] * 2
     assert "routes6" in (without.reason or "")
     assert "record the host" in (old.reason or "")
-
-
-# --- the fix ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_fix_of_both_families_is_joined() -> None:
-    snapshot = host(DEFAULT, addresses=["fd00:10:0:7::4/64 dev rail0"])
-    report = judged(snapshot, CIDR, "10.2.0.0/16")
-    assert [route.destination.version for route in report.fix.routes] == [4, 4, 6, 6]
-    assert DEVS[0] in report.default_devs

@@ -39,7 +39,6 @@ from hostrouting import (
 from hostrouting.boot.bundle import rendered_files
 from hostrouting.cli.fleet import fleet_page, fleet_text
 from hostrouting.kernel.managers import NETWORKD, Manager
-from hostrouting.model.jsonable import json_key
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType
 from hostrouting.model.rules import Rule
@@ -121,14 +120,6 @@ def test_it_describes_every_key_and_allows_no_others() -> None:
         assert each["additionalProperties"] is False
         for key, value in each["properties"].items():
             assert value["description"].endswith("."), key
-
-
-def test_it_requires_every_key_that_a_config_may_not_omit() -> None:
-    for each in (SCHEMA, SCHEMA["$defs"]["finding"], SCHEMA["$defs"]["note"]):
-        assert each["required"] == [key for key in each["properties"] if key != "families"]
-    route = SCHEMA["$defs"]["staticRoute"]
-    assert route["required"] == ["destination"]
-    assert list(route["properties"]) == [json_key(field.name) for field in attrs.fields(StaticRoute)]
 
 
 def test_it_has_a_reports_keys_in_the_same_order(report_of_all: OverlapReport) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 from backends import Wrapper
+from file_trees import outside_run
 from node import add_nics, default_route, shadowed_kernel
 from planning import plan_boot
 from wanted import LINE, MACHINE, ROUTE, SHADOWED, config
@@ -199,14 +200,6 @@ def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host
 # --- half of it is removed -------------------------------------------------------------------------------------------
 
 
-def tree(layout: Layout) -> dict[str, object]:
-    return {
-        str(path.relative_to(layout.root)): path.readlink() if path.is_symlink() else path.is_dir() or path.read_bytes()
-        for path in sorted(layout.root.rglob("*"))
-        if layout.run_dir not in (path, *path.parents)
-    }
-
-
 @pytest.mark.parametrize(
     ("gone", "then"),
     [
@@ -216,9 +209,9 @@ def tree(layout: Layout) -> dict[str, object]:
 )
 def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: Host, layout: Layout) -> None:
     """An agent's reset removes one directory, and an operator may remove the other. Any run repairs the host."""
-    before = tree(layout)
+    before = outside_run(layout.root)
     phases.run(Configure(WATCHED, host=host))
-    whole = {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")}
+    whole = {name: value for name, value in outside_run(layout.root).items() if not name.endswith("installed.json")}
     for folder in ["etc/aks-flex-node", "etc/hostrouting"] if gone == "both" else [gone]:
         shutil.rmtree(layout.root / folder)
     if gone == "etc/aks-flex-node":
@@ -226,7 +219,9 @@ def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: H
         assert str(layout.relative(layout.script("static-routes"))) in layout.gate_list.read_text()
     if then == "the same":
         phases.run(Configure(WATCHED, host=host))
-        assert {name: value for name, value in tree(layout).items() if not name.endswith("installed.json")} == whole
+        assert {
+            name: value for name, value in outside_run(layout.root).items() if not name.endswith("installed.json")
+        } == whole
         assert not plan_boot(WATCHED, host)
         phases.run(RemoveHostRouting(host=host))
     elif then == "another consumer":
@@ -235,8 +230,8 @@ def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: H
         phases.run(RemoveHostRouting(host=host))
     else:
         phases.run(Configure(Config(), host=host) if then == "nothing" else RemoveHostRouting(host=host))
-    left = {name: value for name, value in tree(layout).items() if value is not True}
-    assert left == {name: value for name, value in before.items() if value is not True}
+    left = {name: value for name, value in outside_run(layout.root).items() if value[0] != "folder"}
+    assert left == {name: value for name, value in before.items() if value[0] != "folder"}
     assert not [route for route in host.routes.routes() if route.is_ours]
     assert not host.units.is_active("hostrouting-watch.service")
 

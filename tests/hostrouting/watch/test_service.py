@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 from backends import FailingBackend
+from file_trees import outside_run
 from hypothesis import given
 from hypothesis import strategies as st
 from wanted import SHADOWED, config
@@ -49,12 +50,6 @@ def units(layout: Layout) -> FakeSystemd:
     return FakeSystemd(layout)
 
 
-def tree(layout: Layout) -> dict[str, str]:
-    """Return the contents of all files and directories outside of /run."""
-    paths = [path for path in sorted(layout.root.rglob("*")) if layout.run_dir.parent not in (path, *path.parents)]
-    return {str(path): path.read_text() if path.is_file() else "folder" for path in paths}
-
-
 def apply(host: Host, wanted: Config) -> None:
     phases.run(Configure(wanted, host=host))
 
@@ -65,9 +60,9 @@ def kept(layout: Layout) -> Config:
 
 def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, units: FakeSystemd) -> None:
     apply(host, WATCHED)
-    before = tree(layout)
+    before = outside_run(layout.root)
     apply(host, WATCHED)
-    assert (tree(layout), units.restarts) == (before, [UNIT])
+    assert (outside_run(layout.root), units.restarts) == (before, [UNIT])
     changed = attrs.evolve(WATCHED, wait_seconds=1)
     apply(host, changed)
     assert (kept(layout), units.restarts) == (changed, [UNIT])
@@ -102,10 +97,10 @@ def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, 
     apply(host, WATCHED)
     assert layout.marker_ok.exists()
     emptied = attrs.evolve(WATCHED, static_routes={})
-    before, scope = tree(layout), phases.CancelScope(clock=FakeClock())
+    before, scope = outside_run(layout.root), phases.CancelScope(clock=FakeClock())
     with locked(layout.lock, phases.CancelScope()), pytest.raises(FileError, match="another run has held it"):
         phases.run(Configure(emptied, host=host), scope=scope)
-    assert tree(layout) == before
+    assert outside_run(layout.root) == before
     assert [route for route in kernel.routes() if route.is_ours]
     wanted_as_they_go: list[object] = []
 
@@ -127,14 +122,14 @@ def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, 
 def test_the_old_textfile_is_removed(host: Host, layout: Layout, units: FakeSystemd) -> None:
     textfile = layout.root / "var/lib/x/hostrouting.prom"
     textfile.parent.mkdir(parents=True)
-    before = tree(layout)
+    before = outside_run(layout.root)
     for end in (Configure(attrs.evolve(WATCHED, watch={"enabled": True}), host=host), RemoveHostRouting(host=host)):
         apply(host, WATCHED)
         textfile.write_text("hostrouting_checks_total 1\n")
         phases.run(end)
         assert not textfile.exists()
     assert not units.is_active(UNIT)
-    assert tree(layout) == before
+    assert outside_run(layout.root) == before
 
 
 @pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])
