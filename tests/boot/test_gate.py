@@ -1,4 +1,4 @@
-"""Test the gate at boot and at every later start, on a booted systemd."""
+"""Test the gate at boot and at every later start, and the units beside it, on a booted systemd."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import re
 from typing import Any
 
 import pytest
+from infiniband import infiniband
+from nightly import by_day
 
 from boot.payloads import Payload, add_kubelet, add_nested_machine
 from boot.rig import ROOT, Machine
+from hostrouting.kernel.namespace import enter_namespace
 
 CONFIG = "/etc/aks-flex-node/config.json"
 ROUTES, CHECK = "/etc/aks-flex-node/static-routes.sh", "/etc/aks-flex-node/check-route-overlap.sh"
@@ -442,3 +445,103 @@ def test_remove_leaves_the_tree_as_it_was(node: Machine) -> None:
     payload.wait_until_it_ran()
     assert "proto hostrouting" not in node.run("ip", "-4", "route").stdout
     assert "217" not in node.run("ip", "-N", "-4", "route").stdout
+
+
+# --- addresses that come late ----------------------------------------------------------------------------------------
+
+# Longer than the gate's own wait.
+LATE_SECONDS = by_day(6, by_night=20)
+AGENT = f"""\
+[Service]
+ExecStart=/bin/sh -c 'sleep {LATE_SECONDS}; exec ip address add 172.16.0.10/16 dev ib0'
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def test_a_strict_node_waits_for_the_address_that_shadows(machine: Machine) -> None:
+    enter_namespace()  # the interface is created in this thread's namespace, which was the host's
+    machine.add_nic("eth0", "10.1.0.4/24", gateway="10.1.0.1", metric=100)
+    with infiniband("ib0", is_up=False):
+        machine.take_nic("ib0")
+        payload = installed(machine)
+        machine.write("/etc/systemd/system/agent.service", AGENT)
+        machine.systemctl("enable", "agent.service")
+        machine.boot(wait=False)
+        machine.wait_until(payload.is_held, f"the gate holds {payload.unit}")
+        assert "172.16.0.10/16" in machine.ip("address", "show", "dev", "ib0")
+        assert not payload.has_run()
+        assert list(marker(machine)) == ["detected"]
+        assert "waiting up to 60 s for an address on ib0" in machine.journal("check-route-overlap.service")
+        write_config(machine, FIXED)
+        machine.python("apply", CONFIG)
+        payload.wait_until_it_ran()
+        assert marker(machine) == {"ok": ""}
+
+
+# --- IPv6 ------------------------------------------------------------------------------------------------------------
+
+CIDRS = ("172.16.1.0/24", "fd00:10:96::/48")
+GATEWAY = "2001:db8:1::1"
+
+
+@pytest.fixture
+def dual(node: Machine) -> Machine:
+    """Return a machine that is off, whose IPv4 and IPv6 default routes use eth0."""
+    node.fabric("ip", "address", "add", f"{GATEWAY}/64", "dev", "eth0", "nodad")
+    node.ip("address", "add", "2001:db8:1::4/64", "dev", "eth0", "nodad")
+    node.ip("-6", "route", "add", "default", "via", GATEWAY, "dev", "eth0", "metric", "1024")
+    return node
+
+
+def test_strict_holds_a_contested_default_and_a_shadow_until_the_fix(dual: Machine) -> None:
+    """A router on ib0 has advertised itself, and ib0 has a subnet of the cluster.
+
+    A third CIDR needs a source, which the sandboxed unit can only learn from a socket.
+    """
+    dual.ip("-6", "route", "append", "default", "dev", "ib0", "proto", "ra", "metric", "1024", "pref", "high")
+    dual.ip("address", "add", "fd00:10:96:7::10/64", "dev", "ib0", "nodad")
+    dual.ip("-6", "route", "add", "default", "via", GATEWAY, "dev", "eth0", "table", "100")
+    dual.ip("-6", "rule", "add", "from", "fd00:10:96:7::10", "to", "fd00:10:97::/48", "lookup", "100", "pref", "98")
+    dual.ip("-6", "rule", "add", "to", "fd00:10:97::/48", "unreachable", "pref", "99")
+    payload = installed(dual, FIXED, cidrs=(*CIDRS, "fd00:10:97::/48"))
+    boot_held(dual, payload)
+    assert "fd00:10:97::/48" not in dual.journal("check-route-overlap.service")
+    overlap = "OVERLAP: expected CIDR fd00:10:96::/48 (probe fd00:10:96:{}) routes via ib0, expected eth0; "
+    (told,) = marker(dual)["detected"].splitlines()
+    assert told.startswith(overlap.format(":") + "by default dev ib0 proto ra metric 1024 pref high")
+    dual.ip("-6", "route", "add", "fd00:10:96::/48", "via", GATEWAY, "dev", "eth0")
+    dual.wait_until(lambda: overlap.format("7::") in marker(dual)["detected"], "the shadow is found")
+    assert overlap.format("7::") in dual.journal(payload.unit)
+    assert not start(dual, payload)
+    for half in ("fd00:10:96:7::/65", "fd00:10:96:7:8000::/65"):
+        dual.ip("-6", "route", "add", half, "via", GATEWAY, "dev", "eth0")
+    payload.wait_until_it_ran()
+    assert marker(dual) == {"ok": ""}
+
+
+# --- the units' sandboxes --------------------------------------------------------------------------------------------
+
+ONESHOTS = ("static-routes.service", "check-route-overlap.service")
+WATCHER = "hostrouting-watch.service"
+
+
+def exposure(node: Machine, unit: str) -> float:
+    """Return systemd-analyze's exposure level for a unit, from 0 to 10."""
+    said = node.run("systemd-analyze", "security", "--no-pager", unit).stdout
+    return float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)[0])
+
+
+@pytest.mark.each_release
+def test_confined_units_install_and_judge(node: Machine) -> None:
+    payload = installed(node, FIXED, watch={"enabled": True})
+    node.boot()
+    payload.wait_until_it_ran()
+    assert [node.state(unit) for unit in ONESHOTS] == ["active/exited"] * 2
+    assert "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting" in node.run("ip", "route").stdout
+    assert marker(node) == {"ok": ""}
+    node.wait_for(WATCHER, "active/running")
+    assert [unit for unit in ONESHOTS if exposure(node, unit) > 4] == []
+    assert exposure(node, WATCHER) <= 2
+    said = node.journal("init.scope") + "".join(map(node.journal, (*ONESHOTS, WATCHER)))
+    assert "Unknown key" not in said

@@ -142,7 +142,7 @@ class AzureWorld:
 
     # --- pods --------------------------------------------------------------------------------------------------
 
-    def add_azure_pod(self, address: str, *, is_saved: bool = True) -> Place:
+    def add_azure_pod(self, address: str) -> Place:
         """Add a pod as azure-vnet does: a veth on the bridge, two rules, a neighbour entry and saved state."""
         number = int(address.rpartition(".")[2])
         veth, mac = f"azv{number}", mac_of(number)
@@ -158,8 +158,7 @@ class AzureWorld:
         )
         pod.run(lambda: self.echo.listen(pod.name))
         self._await_carrier(veth)
-        if is_saved:
-            self.save_endpoint(address, mac, veth)
+        self.save_endpoint(address, mac, veth)
         return pod
 
     def start_azure_pod(self, address: str) -> None:
