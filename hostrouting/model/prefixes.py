@@ -33,11 +33,6 @@ class PrefixSet:
                 self._firsts.append(first)
                 self._lasts.append(first | (all_ones >> length))
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether the set contains no addresses."""
-        return not self._firsts
-
     def covers(self, prefix: Prefix) -> bool:
         """Return whether a prefix is in the set or nested in one of its prefixes."""
         first, length = prefix

@@ -100,9 +100,11 @@ def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> No
     assert {str(route.destination) for route in read} == shown
     assert len(read) == len(shown) == 999
     assert len(host.our_routes()) == 900
-    inside = [(int(IPv6Address("fd00:1:10::")), 44)]
-    found = host.routes_except({"eth0"}, inside=inside)
-    assert sum(route.protocol == Protocol.HOSTROUTING for route in found) == 16
+    for first, length, count in (
+        ("fd00:1:10::", 44, 16), ("fd00:1::", 48, 1), ("fd00:1:383::", 48, 1), ("fd00:1:384::", 48, 0), ("fd00::", 8, 900)
+    ):  # fmt: skip
+        found = host.routes_except({"eth0"}, inside=[(int(IPv6Address(first)), length)])
+        assert sum(route.protocol == Protocol.HOSTROUTING for route in found) == count
 
 
 def test_addresses_are_read_with_their_states(host: NetlinkBackend6) -> None:

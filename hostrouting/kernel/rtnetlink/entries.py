@@ -114,16 +114,25 @@ class RouteReader:
     def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
         """Return the wanted entries from a block of messages that differ only in their destinations."""
         layout = _layout(self._family, length)
-        if self._family is Family.IPV6:
-            if not common.is_wanted and self._inside.is_empty:
-                return []
-            return self._chosen(common, [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)])
-        if not common.is_wanted:
+        if not common.is_wanted and not self._inside.overlaps(*self._bounds(block, length)):
+            return []
+        if self._family is Family.IPV4:
+            return self._chosen(common, [(first, bits) for bits, first in layout.iter_unpack(block)])
+        return self._chosen(common, [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)])
+
+    def _bounds(self, block: bytes, length: int) -> tuple[int, int]:
+        """Return two addresses between which the first addresses of a block's entries are."""
+        if self._family is Family.IPV4:
             # The kernel dumps an IPv4 table in address order (leaf_walk_rcu) and resumes at an address.
-            (_, first), (_, last) = layout.unpack_from(block), layout.unpack_from(block, len(block) - length)
-            if not self._inside.overlaps(first, last):
-                return []
-        return self._chosen(common, [(first, bits) for bits, first in layout.iter_unpack(block)])
+            layout = _layout(self._family, length)
+            return layout.unpack_from(block)[1], layout.unpack_from(block, len(block) - length)[1]
+        # Don't rely on an order: the bounds follow from the bytes that all entries share, and the range of the next.
+        start = at = self._address.start
+        while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):
+            at += 1
+        shared, differing, size = block[start:at], block[at::length], len(self._any)
+        low, high = shared + bytes([min(differing)]), shared + bytes([max(differing)])
+        return int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(high.ljust(size, b"\xff"), "big")
 
     def _single(self, message: bytes) -> tuple[Attributes, Prefix]:
         if message[_DST_HEADER] != self._has_dst:
