@@ -160,10 +160,11 @@ class NetlinkBackend(Ipv4Lookups):
     ) -> tuple[Route, ...]:
         """Return the entries in all tables, except plain ones that use ``devs`` and aren't within ``inside``.
 
-        A plain entry is unicast with tos 0, and all its live hops are on these interfaces. Entries with scope link or
-        narrower aren't plain, because gateways are reached through them. Unwanted entries are never decoded, so memory
-        use depends on the size of the result, not on the size of the tables. In a large table, most entries are skipped
-        hundreds at a time.
+        Default routes are always included. A plain entry is unicast with tos 0, and all its live hops are on these
+        interfaces. Entries with scope link or narrower aren't plain, because gateways are reached through them.
+
+        Unwanted entries are never decoded, so memory use depends on the size of the result, not on the size of the
+        tables. In a large table, most entries are skipped hundreds at a time.
 
         Args:
             devs: the interface names.

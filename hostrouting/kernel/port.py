@@ -142,9 +142,9 @@ class RouteBackend(Changing, Lookups, Protocol):
     ) -> tuple[Route, ...]:
         """Return the entries in all tables, except plain ones through certain interfaces.
 
-        A plain entry is unicast with tos 0, and all its live hops are on these interfaces. Entries with scope link or
-        narrower aren't plain, because gateways are reached through them. A plain entry has no encapsulation
-        (``Route.encap``), and its ``src``, if any, is one of ``sources``.
+        Default routes are always included. A plain entry is unicast with tos 0, and all its live hops are on these
+        interfaces. Entries with scope link or narrower aren't plain, because gateways are reached through them. A plain
+        entry has no encapsulation (``Route.encap``), and its ``src``, if any, is one of ``sources``.
 
         Args:
             devs: the interface names.
@@ -369,5 +369,7 @@ class WholeTables(Ipv4Lookups):
         return tuple(
             route
             for route in self.routes()
-            if not is_plain_by(route, devs, sources) or prefixes.covers(numbers(route.destination))
+            if route.destination.prefixlen == 0
+            or not is_plain_by(route, devs, sources)
+            or prefixes.covers(numbers(route.destination))
         )

@@ -185,22 +185,17 @@ class SnapshotBackend(WholeTables):
         return self.snapshot.rules
 
     def routes(self, table: int | None = None) -> tuple[Route, ...]:
-        """Return the entries in one or all tables, in the kernel's order."""
-        routes = self.snapshot.routes
-        return routes if table is None else tuple(route for route in routes if route.table == table)
-
-    def default_routes(self) -> tuple[Route, ...]:
-        """Return the entries for 0.0.0.0/0 or ::/0 in table main, in the kernel's order.
+        """Return the entries in one or all tables, in the kernel's order.
 
         Raises:
             RouteError: the snapshot lacks one of the effective default route's interfaces.
         """
-        found = super().default_routes()
-        counting = (route for route in unicast_defaults(found) if route.devs or _lacks_dev(route))
+        routes = self.snapshot.routes
+        counting = (route for route in unicast_defaults(routes) if route.devs or _lacks_dev(route))
         first = min(counting, key=attrgetter("metric"), default=None)
         if first is not None and _lacks_dev(first):
             raise _untold_dev(first)
-        return found
+        return routes if table is None else tuple(route for route in routes if route.table == table)
 
     @contextmanager
     def noticing_changes(self, _: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:

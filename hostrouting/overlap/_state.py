@@ -142,25 +142,38 @@ def _read_tables(
     config: Config, backend: RouteBackend, ipv4: RouteBackend | None, *, needs_uplinks: bool
 ) -> State | None:
     """Return the state without lookups."""
-    overlap, defaults, links = config.route_overlap, backend.default_routes(), backend.links()
-    family, bits, named = backend.family, backend.family.bits, uplink_patterns(config, backend, ipv4)
-    default = inherited_route(defaults, named)
-    devs: tuple[str, ...] = ()
-    if config.uplinks is not None:
-        devs = named_uplinks(links, config.uplinks)
-        if needs_uplinks and not devs:
-            raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names")
-    elif default is None and needs_uplinks:
-        return None
-    elif default is not None and named is not None:
-        devs = named_uplinks(links, named)
-    elif default is not None:
-        devs = default.devs
-        refuse_contested(config, defaults)
-    tables = State(family, devs, default, named, links, backend.addresses(), backend.rules())
+    overlap, links, family = config.route_overlap, backend.links(), backend.family
+    named = uplink_patterns(config, backend, ipv4)
+    devs = () if named is None else named_uplinks(links, named)
+    if config.uplinks is not None and needs_uplinks and not devs:
+        raise NoUplinkError(f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names")
+    tables = State(family, devs, None, named, links, backend.addresses(), backend.rules())
+    if named is None:
+        defaults = backend.default_routes()
+        default = inherited_route(defaults)
+        if default is not None:
+            devs = default.devs
+            refuse_contested(config, defaults)
+    else:
+        # An IPv6 table ends with its default routes, so don't read it twice: assume that there is one.
+        assumed = attrs.evolve(tables, default=Route(family.network((0, 0)), ()))
+        found = _with_routes(overlap, assumed, backend)
+        default = inherited_route(found.routes, named)
+        if default is not None:
+            return attrs.evolve(found, default=default)
+    if default is None and config.uplinks is None:
+        if needs_uplinks:
+            return None
+        devs = ()
+    return _with_routes(overlap, attrs.evolve(tables, uplinks=devs, default=default), backend)
+
+
+def _with_routes(overlap: RouteOverlap, tables: State, backend: RouteBackend) -> State:
+    """Return the state with its routes, except those that don't matter."""
+    family, bits, devs = tables.family, tables.family.bits, tables.uplinks
     if any(rule.source is not None or rule.ip_protocol for rule in tables.rules):
         # The full tables are needed to predict where connections would go after a fix.
-        return attrs.evolve(tables, routes=tuple(dict.fromkeys((*defaults, *backend.routes()))))
+        return attrs.evolve(tables, routes=backend.routes())
     # Connected routes are the usual cause of shadowing, so a single pass over a large table is usually enough.
     connected = [address.prefix for address in tables.addresses if address.dev not in devs]
     # The broadcast address is the last address of an IPv4 subnet; the anycast address is the first of an IPv6 subnet.
@@ -170,12 +183,11 @@ def _read_tables(
     own = {address.local for address in tables.addresses}
     routes = backend.routes_except(devs, inside=foretold, sources=own)
     if selects_source((), routes, family):
-        return attrs.evolve(tables, routes=tuple(dict.fromkeys((*defaults, *backend.routes()))))
+        return attrs.evolve(tables, routes=backend.routes())
     suspected = _coverage(overlap, tables).suspects(routes)
     if not all(map(PrefixSet(foretold, bits).covers, suspected)):
         routes = backend.routes_except(devs, inside=suspected, sources=own)
-    others = (route for route in routes if route.destination.prefixlen or route not in defaults)
-    return attrs.evolve(tables, routes=(*defaults, *others))
+    return attrs.evolve(tables, routes=routes)
 
 
 def _coverage(overlap: RouteOverlap, tables: State, besides: Iterable[Prefix] = ()) -> Coverage:

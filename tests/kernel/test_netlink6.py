@@ -87,6 +87,8 @@ def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> No
     assert {(route.destination, *route.devs) for route in connected} == {(SUBNETS6[dev], dev) for dev in SUBNETS6}
     # Only plain entries are filtered out.
     assert {*host.routes_except({"eth0"})} == {*host.routes()}
+    plain_default = Route6(IPv6Network("::/0"), (eth0,), metric=7)
+    assert host.add([plain_default]) == ()
     assert {*host.routes()} - {*host.routes_except({"eth0"}, sources=[OWN])} == {routed}
     assert routed in host.routes_except({"eth0"}, sources=[OWN], inside=[(int(routed.destination[0]), 48)])
     assert host.rules() == kernel_rules(Family.IPV6)

@@ -104,7 +104,7 @@ def test_many_entries_are_read_as_pyroute2_reads_them(node: NamespaceKernel) -> 
 
 def is_plain_by_eth0(route: Route) -> bool:
     is_near = route.scope >= Scope.LINK
-    is_bare = route.tos == 0 and route.source is None
+    is_bare = route.tos == 0 and route.source is None and route.destination.prefixlen > 0
     return route.type is RouteType.UNICAST and is_bare and route.devs == ("eth0",) and not is_near
 
 
@@ -115,7 +115,12 @@ def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
     assert node.routes_except(["eth0"]) == tuple(route for route in everything if not is_plain_by_eth0(route))
     own = [address.local for address in node.addresses()]
     assert node.routes_except(["eth0", "ib0", "lo"], sources=own) == tuple(
-        route for route in everything if route.type is not RouteType.UNICAST or route.tos or route.scope >= Scope.LINK
+        route
+        for route in everything
+        if route.type is not RouteType.UNICAST
+        or route.tos
+        or route.scope >= Scope.LINK
+        or not route.destination.prefixlen
     )
     networks = [IPv4Network(text) for text in ("20.0.4.0/22", "20.0.5.0/24", "20.4.0.0/24", "24.0.0.0/7", "31.1.2.3")]
     assert node.routes_except(["eth0"], inside=[*map(numbers, networks)]) == tuple(

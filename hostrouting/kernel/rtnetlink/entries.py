@@ -54,7 +54,8 @@ class RouteReader:
         arrange: a function that returns the next hops of an IPv6 entry as a tuple, usually sorted.
         is_wanted: a function that returns whether entries with a template's attributes are wanted. The template's
             destination is a placeholder.
-        inside: prefixes in which all entries are wanted, regardless of their attributes.
+        inside: prefixes in which all entries are wanted, regardless of their attributes. Default routes are always
+            wanted.
     """
 
     _family: Family
@@ -144,7 +145,7 @@ class RouteReader:
 
     def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
         if not common.is_wanted:
-            prefixes = [prefix for prefix in prefixes if self._inside.covers(prefix)]
+            prefixes = [prefix for prefix in prefixes if not prefix[1] or self._inside.covers(prefix)]
         return [(common.entry, prefixes)] if prefixes else []
 
     def _attributes(self, body: bytes) -> Attributes:
