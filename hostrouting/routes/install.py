@@ -117,10 +117,12 @@ def _swap_back(items: Sequence[Replacement], backend: RouteBackend) -> None:
     failures = backend.replace([item.old for item in items])
     # In IPv6, another program's next hop may have joined ours. Then only what we have added goes.
     joined = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
-    added = [
-        (item.new, [hop for hop in item.new.hops if hop not in item.old.hops]) for item in items if item.old in joined
-    ]
-    backend.delete([attrs.evolve(route, hops=tuple(hops)) for route, hops in added if hops])
+    added: list[Route] = []
+    for item in items:
+        if item.old in joined:
+            had = {(hop.dev, hop.gateway) for hop in item.old.hops}
+            added += [part for part in _parts(item.new) if not had & {(hop.dev, hop.gateway) for hop in part.hops}]
+    backend.delete(added)
     _refuse("put back", failures)
 
 

@@ -24,6 +24,8 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFailure, Table
+from hostrouting.routes.install import apply_routes
+from hostrouting.routes.plan import Replacement, RoutePlan
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import render_trial
 from hostrouting.testing import FakeSystemd
@@ -190,6 +192,26 @@ def test_a_hop_that_joins_while_ours_is_missing_keeps_its_place(
     assert failure.errno == errnos.EEXIST
     assert failure.message.endswith(f"can't put back {route(ETH0, mtu=1400)}")
     assert found(host) == [(Protocol.STATIC, (IB0,))]
+
+
+@pytest.mark.parametrize(
+    ("new", "left"),
+    [((ETH0_TOO, IB0), (IB0,)), ((attrs.evolve(ETH0, weight=3), IB0), (attrs.evolve(ETH0, weight=3), IB0))],
+    ids=["hop", "weight"],
+)
+def test_a_rollback_keeps_hops_that_were_there(
+    host: NetlinkBackend6, new: tuple[NextHop, ...], left: tuple[NextHop, ...]
+) -> None:
+    """If another program's hop has joined, only the hops that the change added are deleted."""
+    host.add([old := route(ETH0, IB0)])
+    theirs = NextHop("ib0", IPv6Address("fd00:b::9"))
+    undo = phases.Undo()
+    apply_routes(RoutePlan(replace=(Replacement(old, route(*new)),)), host, phases.CancelScope(), undo)
+    join(theirs)
+    (problem,) = undo.roll_back()
+    assert "another program has added the next hop" in problem
+    ((protocol, hops),) = found(host)
+    assert (protocol, {*hops}) == (Protocol.HOSTROUTING, {*left, theirs})
 
 
 # --- the task ------------------------------------------------------------------------------------------------------
