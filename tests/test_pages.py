@@ -1,31 +1,368 @@
-"""Tests that the code blocks of README and docs and the examples run, that links work, and that promises have tests."""
+"""Tests that the code blocks of README and docs and the examples run, that links work, and that promises have tests.
+
+The blocks of a page run in document order, on an in-memory node. How one is run depends on its language; all other
+text is tagged ``text``:
+
+    console   each line that starts with "$ " is a command, followed by its full output; "…" matches anything
+    python    code that shares one namespace with the page's other blocks; ``Host()`` is the page's node
+    json      a config, saved as the node's config.json, and in the folder where commands run
+    ini       a part of a file that is installed by that point
+    sh        text that --help prints
+    promql    metrics of the watcher
+
+hostrouting commands run in this process, and coreutils run in the node's root directory. In other commands, only the
+names of our files are checked.
+
+Sybil isn't used, because it would replace only the six lines that find the blocks.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import os
 import re
 import runpy
+import shlex
+import shutil
 import stat
 import subprocess
 import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 from xml.etree import ElementTree
 
+import attrs
 import pytest
-from node import shadowed_kernel
-from pages import PAGES, ROOT, Node, blocks
+from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
+from node import add_nics, default_route, shadowed_kernel
 
-from hostrouting import ConfigError, Host, Layout, azure, cli
+from hostrouting import Config, ConfigError, Host, Layout, azure, cli
+from hostrouting.azure import HostNetworking, NodeState
+from hostrouting.backend import Table
+from hostrouting.config import documents
 from hostrouting.doctor.examine import CHECKS
+from hostrouting.model.family import Family
 from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.testing import FakeSystemd
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+MACHINE = "systemd-nspawn@kube1.service"
+STALE_RULE = (
+    "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.20 -j dnat --to-dst 3e:aa:00:00:00:14 --dnat-target ACCEPT"
+)
+
+
+@attrs.frozen
+class Block:
+    """A fenced block.
+
+    Args:
+        language: the info string of the opening fence.
+        text: the lines between the fences.
+        line: the line number of the opening fence.
+    """
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yield a page's fenced code blocks."""
+    for found in re.finditer(r"^```(\S*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        yield Block(found[1], found[2], page[: found.start()].count("\n") + 1)
+
+
+def h200() -> FakeKernel:
+    """Return a node with eight InfiniBand interfaces that shadow 172.16.0.0/16."""
+    kernel = FakeKernel()
+    add_nics(kernel, eth0="10.1.0.4/24", **{f"ib{number}": f"172.16.0.{10 + number}/16" for number in range(8)})
+    assert kernel.add([default_route(metric=0)]) == ()
+    return kernel
+
+
+class Node:
+    """An in-memory node, and the working directory for a page's commands.
+
+    Args:
+        root: an empty folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder = root / "root", root / "folder"
+        self.folder.mkdir()
+        for machine in ("", "mnt/image/"):
+            units = self.root / machine / "usr/lib/systemd/system"
+            units.mkdir(parents=True)
+            (units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=systemd-nspawn\n")
+        self.kernel = h200()
+        layout = Layout(self.root)
+        layout.config.parent.mkdir(parents=True)
+        self.host = Host(routes=self.kernel, units=FakeSystemd(layout, running=[MACHINE]), layout=layout)
+        self.names: dict[str, Any] = {}
+        self.azure = FakeProbeNode(), FakeBridgeNode(NodeState(rules=(STALE_RULE,)))
+        for name in ("bash", "ip", "awk", "flock", "timeout"):
+            self._program(name)
+        self._json('{"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}')
+
+    def _program(self, name: str) -> None:
+        path = self.root / "usr/bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(shutil.which(name) or "/bin/true")
+        of_image = self.root / "mnt/image/usr/bin" / name
+        of_image.parent.mkdir(parents=True, exist_ok=True)
+        of_image.touch(0o755)
+
+    def run(self, block: Block) -> None:
+        """Run a block, or compare its contents with the node."""
+        if block.language.startswith("{"):
+            return  # a Sphinx directive
+        runners: dict[str, Callable[[str], None]] = {
+            "console": self._console,
+            "python": self._python,
+            "json": self._json,
+            "ini": self._ini,
+            "sh": self._sh,
+            "promql": self._promql,
+            "text": lambda _: None,
+        }
+        runners[block.language](block.text)
+
+    # --- languages -----------------------------------------------------------------------------------------------
+
+    def _console(self, text: str) -> None:
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+            said = self._line(command)
+            if shown:
+                assert _is_like(said, shown), f"{command}\n{said}"
+
+    def _python(self, text: str) -> None:
+        tree = compile(text, "a page", "exec")
+        cluster = mock.MagicMock()  # Dask's cluster
+        with (
+            self._as_this_host(),
+            contextlib.redirect_stdout(io.StringIO()),
+            pytest.MonkeyPatch.context() as patched,
+            ThreadPoolExecutor(1) as executor,
+        ):
+            # Replace only this module, because everything else that a block imports must stay loaded for later blocks.
+            patched.setitem(sys.modules, "distributed", cluster)
+            cluster.Client().__enter__().get_executor.return_value = executor
+            exec(tree, self.names)
+
+    def _json(self, text: str) -> None:
+        document = json.loads(text)
+        assert document.keys() <= {"hostRouting", "hostNetworking"}
+        Config.from_mapping(document)
+        HostNetworking.from_mapping(document)
+        for path in (self.host.layout.config, self.folder / "config.json"):
+            path.write_text(text)
+
+    def _ini(self, text: str) -> None:
+        assert any(text in path.read_text() for path in self.host.layout.root.rglob("etc/**/*") if path.is_file())
+
+    def _sh(self, text: str) -> None:
+        assert textwrap.indent(text, "  ") in self._line("hostrouting snapshot --help")
+
+    def _promql(self, text: str) -> None:
+        source = "".join((ROOT / f"hostrouting/{name}.py").read_text() for name in ("watch/outputs", "overlap/metrics"))
+        for metric in re.findall(r"hostrouting_(\w+)", text):
+            assert metric in source
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    def _line(self, line: str) -> str:
+        """Return a command line's output. Of the shell's syntax, only ``&&``, ``|`` and ``>`` are supported."""
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="&|>;")
+        lexer.whitespace_split = True
+        said: list[str] = []
+        words: list[str] = []
+        given = ""
+        for word in [*lexer, ";"]:
+            if word in ("&&", "|", ";"):
+                out, err = self._command(words, given)
+                given, words = (out, []) if word == "|" else ("", [])
+                said += [err] if word == "|" else [out, err]
+            else:
+                words.append(word)
+        return "".join(said)
+
+    def _command(self, words: list[str], given: str) -> tuple[str, str]:
+        where = None
+        if ">" in words:
+            *words, _, where = words
+        while words[0] == "sudo" or re.match(r"[A-Z_]+=", words[0]):
+            words = words[1:]
+        program, *arguments = (each for word in words for each in self._globbed(word))
+        if program.endswith("hostrouting"):
+            out, err = self._hostrouting(arguments, given)
+        elif program in ("cat", "cp", "mv", "rm", "touch", "mkdir", "ls"):
+            done = subprocess.run(
+                [program, *map(self._below, arguments)], cwd=self.folder, capture_output=True, text=True
+            )
+            out, err = done.stdout, done.stderr
+        elif words[:3] == ["ip", "route", "show"]:
+            out, err = "".join(f"{route}\n" for route in self.kernel.routes(Table.MAIN)), ""
+        elif words[:3] == ["ip", "route", "get"]:
+            out, err = self._looked_up(words[3]), ""
+        else:
+            out, err = OTHERS[program](self, arguments), ""
+        if where is not None:
+            (self.folder / self._below(where)).write_text(out)
+            out = ""
+        return out, err
+
+    def _hostrouting(self, arguments: list[str], given: str) -> tuple[str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        stdin = mock.Mock(buffer=io.BytesIO(given.encode()))
+        with (
+            self._in_folder(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(sys, "stdin", stdin),
+            on_fakes(*self.azure),
+        ):
+            code = cli.main([self._below(word) for word in arguments], host=self.host)
+        assert code in (0, 1, 2), err.getvalue()
+        return self._as_on_the_node(out.getvalue()), self._as_on_the_node(err.getvalue())
+
+    def _as_on_the_node(self, said: str) -> str:
+        return said.replace(f"{self.root}/", "/").replace(f"on {os.uname().nodename}:", "on node-7:")
+
+    def _looked_up(self, address: str) -> str:
+        (answer,) = self.kernel.lookup([IPv4Address(address)])
+        assert answer.route is not None
+        return f"{address} {answer.route.hops[0].words(Family.IPV4)}\n"
+
+    def _globbed(self, word: str) -> list[str]:
+        found = sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(word)) if "/*" in word else []
+        return found or [word]
+
+    def _below(self, word: str) -> str:
+        return f"{self.root}{word}" if word.startswith("/") and not re.search(r"/\d+$", word) else word
+
+    # --- python --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _as_this_host(self) -> Iterator[None]:
+        build, read, image = Host.__init__, documents.read_document, Host.image
+
+        def built(host: Host, *args: Any, **kwargs: Any) -> None:
+            ours = self.host
+            if args or kwargs:
+                build(host, *args, **kwargs)
+            else:
+                build(host, ours.routes, ours.units, ours.layout)
+
+        def read_below(path: Any, *args: Any, **kwargs: Any) -> Any:
+            return read(self._below(str(path)), *args, **kwargs)
+
+        with (
+            mock.patch.object(Host, "__init__", built),
+            mock.patch.object(documents, "read_document", read_below),
+            mock.patch.object(Host, "image", lambda root: image(self._below(root))),
+            self._in_folder(),
+            on_fakes(*self.azure),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _in_folder(self) -> Iterator[None]:
+        before = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def _is_like(said: str, shown: str) -> bool:
+    pattern = re.escape(shown.rstrip()).replace("…", r"[\s\S]*?")
+    return re.fullmatch(pattern, said.rstrip()) is not None
+
+
+# --- commands of other programs: check the names of our files in them ------------------------------------------------
+
+
+def _run(_node: Node, arguments: list[str]) -> str:
+    assert re.search(rf"^  {re.escape(arguments[0])} ", (ROOT / "run").read_text(), re.MULTILINE), arguments
+    return ""
+
+
+def _systemctl(node: Node, arguments: list[str]) -> str:
+    own = {
+        f"{name}.service"
+        for name in ("static-routes", "check-route-overlap", "hostrouting-watch", "load-balancer-probe")
+    }
+    for word in arguments[1:]:
+        unit = word if "." in word else f"{word}.service"
+        assert unit in {*own, MACHINE}, word
+    return ""
+
+
+def _journalctl(node: Node, arguments: list[str]) -> str:
+    return _systemctl(node, ["status", *(word for word in arguments if word[0] not in "-")])
+
+
+def _pip(_node: Node, arguments: list[str]) -> str:
+    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    for found in re.findall(r"\[(\w+)\]", " ".join(arguments)):
+        assert f"\n{found} = [" in extras
+    return ""
+
+
+def _ssh(node: Node, arguments: list[str]) -> str:
+    return node._line(arguments[-1])
+
+
+def _xargs(node: Node, _arguments: list[str]) -> str:
+    (node.folder / "snapshots/gpu-0001.json").write_text(node._line("hostrouting snapshot"))
+    return ""
+
+
+def _ansible(_node: Node, arguments: list[str]) -> str:
+    collection = ROOT / "deploy/ansible/ansible_collections/hostrouting/hostrouting"
+    for word in arguments:
+        name = word.removeprefix("hostrouting.hostrouting.")
+        assert name == word or (collection / f"playbooks/{name}.yml").exists(), word
+        assert not word.startswith("./") or (ROOT / word).is_dir(), word
+    return ""
+
+
+def _nothing(_node: Node, _arguments: list[str]) -> str:
+    return ""
+
+
+OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
+    "./run": _run,
+    "systemctl": _systemctl,
+    "journalctl": _journalctl,
+    "pip": _pip,
+    "/opt/hostrouting/bin/pip": _pip,
+    "pipx": _pip,
+    "ssh": _ssh,
+    "ansible-playbook": _ansible,
+    "ansible-galaxy": _ansible,
+    "ansible": _ansible,
+    "xargs": _xargs,
+    **dict.fromkeys(("[", "apt", "apt-get", "duckdb", "python3", "mount", "umount", "ln"), _nothing),
+}
+
+
+# --- the tests ---------------------------------------------------------------------------------------------------------
 
 
 # These pages are generated, and the generators' tests check them.
