@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 
 from boot.rig import Machine
-from boot.test_gate import (
-    CHECK,
-    CONFIG,
-    FIXED,
-    RESTARTING,
-    ROUTES,
-    TEMPLATE,
-    UNITS,
-    installed,
-)
+from boot.test_gate import CHECK, CONFIG, FIXED, RESTARTING, ROUTES, TEMPLATE, UNITS, installed
 
 
 def doctor(node: Machine) -> tuple[int, list[dict[str, Any]]]:

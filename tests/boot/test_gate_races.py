@@ -11,14 +11,7 @@ from nightly import by_day
 
 from boot.payloads import Payload
 from boot.rig import Machine
-from boot.test_gate import (
-    FIX,
-    FIXED,
-    TEMPLATE,
-    UNITS,
-    installed,
-    write_config,
-)
+from boot.test_gate import FIX, FIXED, TEMPLATE, UNITS, installed, write_config
 
 OTHER = f"{UNITS}/{TEMPLATE}.d/50-other.conf"
 HARMLESS = {"destination": "172.16.9.0/24"}

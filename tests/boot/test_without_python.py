@@ -8,14 +8,7 @@ from wanted import config
 
 from boot.payloads import Payload, add_nested_machine
 from boot.rig import Machine
-from boot.test_gate import (
-    FIX,
-    FIXED,
-    boot_held,
-    files,
-    marker,
-    start,
-)
+from boot.test_gate import FIX, FIXED, boot_held, files, marker, start
 from hostrouting import Config, Layout
 from hostrouting.boot.bundle import bundle, ignition
 

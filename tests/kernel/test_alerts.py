@@ -161,11 +161,7 @@ def test_a_failed_run_keeps_old_metrics_and_fires(check: Any, firing: Any, tmp_p
 
 
 def watched(
-    host: Host,
-    route: dict[str, str],
-    until: str,
-    meanwhile: Callable[[], None] = lambda: None,
-    mode: str = "WARN",
+    host: Host, route: dict[str, str], until: str, meanwhile: Callable[[], None] = lambda: None, mode: str = "WARN"
 ) -> str:
     """Return the metrics of ``hostrouting watch`` on a shadowed node as soon as one of them is 1."""
     (host.layout.root / "metrics").mkdir(exist_ok=True)

@@ -14,9 +14,7 @@ from node import on_linux
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import Route
-from hostrouting.testing.conformance import (
-    conformance_test,
-)
+from hostrouting.testing.conformance import conformance_test
 
 _SETTINGS = settings(max_examples=by_day(3, by_night=5000), stateful_step_count=by_day(12, by_night=40))
 

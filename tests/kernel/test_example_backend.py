@@ -21,10 +21,7 @@ from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import NamespaceKernel, conformance_test, enter_namespace, pair
 
-pytestmark = [
-    pytest.mark.kernel,
-    pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2"),
-]
+pytestmark = [pytest.mark.kernel, pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")]
 
 
 def ip_command_backend() -> RouteBackend:

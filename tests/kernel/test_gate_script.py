@@ -263,10 +263,7 @@ def test_break_glass_admits_loudly(sandbox: Sandbox, why: str) -> None:
     steps = f"{ROUTES} required\n{CHECK} required"
     prepare = installed(steps, static_routes=FAIL, check_route_overlap='echo "$1 $2" >/run/marker; exit 1')
     done = run(sandbox, f"{prepare}\n{BREAK_GLASS[why]}")
-    assert (done.returncode, done.stderr) == (
-        0,
-        f"GATE OFF: {why}; the start is admitted and nothing was checked\n",
-    )
+    assert (done.returncode, done.stderr) == (0, f"GATE OFF: {why}; the start is admitted and nothing was checked\n")
     words = f"unjudged gate-off: {why}; the start was admitted and nothing was checked\n"
     assert (sandbox.root / "run/marker").read_text() == words
 

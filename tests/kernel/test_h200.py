@@ -53,12 +53,7 @@ EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
     ),
     "own-subnet": (
         f"; shadowed: {' '.join(ALL_BUT_THE_SUBNET)}",
-        [
-            OWN_OF_INFINIBAND,
-            "LOCAL 172.16.4.4/32",
-            "BROADCAST 172.16.4.255/32",
-            "BROADCAST 172.16.255.255/32",
-        ],
+        [OWN_OF_INFINIBAND, "LOCAL 172.16.4.4/32", "BROADCAST 172.16.4.255/32", "BROADCAST 172.16.255.255/32"],
         [*HALVES],
     ),
 }

@@ -11,15 +11,7 @@ import pytest
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
 
 import phases
-from hostrouting import (
-    CheckRouteOverlap,
-    Config,
-    ConfigureStaticRoutes,
-    Host,
-    Layout,
-    RouteOverlap,
-    RouteOverlapError,
-)
+from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, Host, Layout, RouteOverlap, RouteOverlapError
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.overlap.findings import Verdict

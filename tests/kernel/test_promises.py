@@ -468,10 +468,7 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layou
     old = signal.signal(signal.SIGTERM, lambda *_: scope.cancel("SIGTERM"))
     try:
         with pytest.raises(phases.Cancelled, match="SIGTERM"):
-            phases.run(
-                ConfigureStaticRoutes(many(300), host=host_of(Interrupting(node, at), layout)),
-                scope=scope,
-            )
+            phases.run(ConfigureStaticRoutes(many(300), host=host_of(Interrupting(node, at), layout)), scope=scope)
     finally:
         signal.signal(signal.SIGTERM, old)
     assert (table(node), snapshot(layout.root)) == (before, files)

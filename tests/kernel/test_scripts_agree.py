@@ -147,18 +147,12 @@ def _configs_for(question: Question) -> st.SearchStrategy[Config]:
     )
     wanted = st.lists(entries, max_size=4, unique_by=lambda entry: (entry["destination"], entry["metric"]))
     return st.builds(
-        lambda some, uplinks: config_of(uplinks, staticRoutes={"enabled": True, "routes": some}),
-        wanted,
-        UPLINKS,
+        lambda some, uplinks: config_of(uplinks, staticRoutes={"enabled": True, "routes": some}), wanted, UPLINKS
     )
 
 
 @_SOME
-@given(
-    data=st.data(),
-    question=st.one_of(questions(), questions(has_objects=True)),
-    awk=st.sampled_from(AWKS),
-)
+@given(data=st.data(), question=st.one_of(questions(), questions(has_objects=True)), awk=st.sampled_from(AWKS))
 def test_installing_one_config_after_another(
     data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
 ) -> None:
@@ -268,11 +262,7 @@ def _cidr(line: str) -> str:
 
 
 @_SOME
-@given(
-    data=st.data(),
-    question=st.one_of(questions(), questions(has_objects=True)),
-    awk=st.sampled_from(AWKS),
-)
+@given(data=st.data(), question=st.one_of(questions(), questions(has_objects=True)), awk=st.sampled_from(AWKS))
 def test_checking(data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]) -> None:
     compare_checks(question.world, data.draw(checks(question)), awk, roots)
 
@@ -282,8 +272,7 @@ def expecting(question: Question) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("question", "awk"),
-    [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))],
+    ("question", "awk"), [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))]
 )
 def test_checking_rare_hosts(question: Question, awk: str, roots: Callable[[], Path]) -> None:
     compare_checks(question.world, expecting(question), awk, roots)
