@@ -25,7 +25,6 @@ from search.world import (
     forget_boot,
     read_state,
     refuse_route,
-    require_short_waits,
     restore,
 )
 
@@ -120,8 +119,6 @@ class Search:
         outcome = "done"
         if pair.before is not None:
             outcome = _run(partial(task_for, pair.before)).outcome
-            if LAYOUT.gate_script.exists():
-                require_short_waits()
         after = read_state()
         if pair.first is not None:
             _run(pair.first)

@@ -129,20 +129,22 @@ def _config(
     return Config.from_mapping({"hostRouting": document | more})
 
 
-def _pair(name: str, before: Config | None, after: Config | None, under_a: bool, under_b: bool) -> Pair:
-    return Pair(name, before, after, {MACHINE: (under_a, under_b)})
+def _pair(name: str, before: Config | None, after: Config | None, under: str = "", **more: Any) -> Pair:
+    """Return an update of the first unit, which both configs admit if the name begins with ``healthy``.
+
+    Args:
+        name: the update's name.
+        before: config A.
+        after: config B.
+        under: otherwise, a ``+`` for each config that admits the unit, and a ``-`` for each that doesn't.
+        more: more of ``Pair``.
+    """
+    is_admitted = [sign == "+" for sign in under] if under else [name.startswith("healthy")] * 2
+    return Pair(name, before, after, {MACHINE: (is_admitted[0], is_admitted[1])}, **more)
 
 
-def _healthy(name: str, before: Config | None, after: Config | None) -> Pair:
-    return _pair(name, before, after, True, True)
-
-
-def _shadowed(name: str, before: Config | None, after: Config | None) -> Pair:
-    return _pair(name, before, after, False, False)
-
-
-def _passing(name: str, config: Config, update: Make, *, is_healthy: bool, first: Make | None = None) -> Pair:
-    return Pair(name, config, config, {MACHINE: (is_healthy, is_healthy)}, first=first, passing=update)
+def _passing(name: str, config: Config, update: Make, first: Make | None = None) -> Pair:
+    return _pair(name, config, config, first=first, passing=update)
 
 
 def trying(config: Config) -> Make:
@@ -175,79 +177,71 @@ _GOOD, _BAD = _config([X], [X]), _config([Z], [X])
 _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
 _GOOD6, _EITHER = _config([X6], [X6]), _config([X, X6], [X, X6])
 _NOTHING = Config()
+_BOTH = {MACHINE: (True, True), KUBELET: (True, True)}
+_ONE_OF_TWO = {MACHINE: (False, True), KUBELET: (True, False)}
 
 PAIRS = (
     # Healthy with both configs: the gate must never block these nodes.
-    _healthy("healthy, first install", None, _GOOD),
-    _healthy("healthy, route added", _GOOD, _config([X, Z], [X])),
-    _healthy("healthy, route dropped", _config([X, Z], [X]), _GOOD),
-    _healthy("healthy, route split", _GOOD, _config(X_HALVES, [X])),
-    _healthy("healthy, routes joined", _config(X_HALVES, [X]), _GOOD),
-    _healthy("healthy, route widened", _GOOD, _config([X_WIDER], [X])),
-    _healthy("healthy, metric changed", _GOOD, _config([{"destination": X, "metric": 50}], [X])),
-    _healthy("healthy, routes and CIDRs swapped", _GOOD, _config([Y], [Y])),
-    _healthy("healthy, CIDRs changed", _config([X, Y], [X]), _config([X, Y], [Y, SERVICES])),
-    _healthy("healthy, routes emptied", _config([X], [X, SERVICES]), _config([], [SERVICES])),
-    _healthy("healthy, routes begun", _config([], [SERVICES]), _config([X], [X, SERVICES])),
-    _healthy("healthy, check emptied", _GOOD, _config([X])),
-    _healthy("healthy, check begun", _config([X]), _GOOD),
-    _healthy("healthy, routes for a check", _config([X]), _config([], [SERVICES])),
-    _healthy("healthy, all emptied", _GOOD, _NOTHING),
-    _healthy("healthy, removed", _GOOD, None),
-    _healthy("healthy, applied again", _GOOD, _GOOD),
-    _healthy("healthy, WARN to STRICT", _GOOD_WARN, _GOOD),
-    _healthy("healthy, STRICT to WARN", _GOOD, _GOOD_WARN),
-    _healthy("healthy, swapped and watched", _GOOD, _config([Y], [Y], watch={"enabled": True})),
-    _healthy("WARN and shadowed, swapped", _config([Y], [X], "WARN"), _config([X], [Y], "WARN")),
-    Pair(
-        "healthy, consumer changed",
-        _GOOD,
-        _config([X], [X], consumer=KUBELET),
-        {MACHINE: (True, True), KUBELET: (True, True)},
-    ),
+    _pair("healthy, first install", None, _GOOD),
+    _pair("healthy, route added", _GOOD, _config([X, Z], [X])),
+    _pair("healthy, route dropped", _config([X, Z], [X]), _GOOD),
+    _pair("healthy, route split", _GOOD, _config(X_HALVES, [X])),
+    _pair("healthy, routes joined", _config(X_HALVES, [X]), _GOOD),
+    _pair("healthy, route widened", _GOOD, _config([X_WIDER], [X])),
+    _pair("healthy, metric changed", _GOOD, _config([{"destination": X, "metric": 50}], [X])),
+    _pair("healthy, routes and CIDRs swapped", _GOOD, _config([Y], [Y])),
+    _pair("healthy, CIDRs changed", _config([X, Y], [X]), _config([X, Y], [Y, SERVICES])),
+    _pair("healthy, routes emptied", _config([X], [X, SERVICES]), _config([], [SERVICES])),
+    _pair("healthy, routes begun", _config([], [SERVICES]), _config([X], [X, SERVICES])),
+    _pair("healthy, check emptied", _GOOD, _config([X])),
+    _pair("healthy, check begun", _config([X]), _GOOD),
+    _pair("healthy, routes for a check", _config([X]), _config([], [SERVICES])),
+    _pair("healthy, all emptied", _GOOD, _NOTHING),
+    _pair("healthy, removed", _GOOD, None),
+    _pair("healthy, applied again", _GOOD, _GOOD),
+    _pair("healthy, WARN to STRICT", _GOOD_WARN, _GOOD),
+    _pair("healthy, STRICT to WARN", _GOOD, _GOOD_WARN),
+    _pair("healthy, swapped and watched", _GOOD, _config([Y], [Y], watch={"enabled": True})),
+    _pair("WARN and shadowed, swapped", _config([Y], [X], "WARN"), _config([X], [Y], "WARN"), "++"),
+    attrs.evolve(_pair("healthy, consumer changed", _GOOD, _config([X], [X], consumer=KUBELET)), starts=_BOTH),
     # Shadowed with both configs: the gate must never admit these nodes.
-    _shadowed("shadowed, route added", _config([], [X]), _BAD),
-    _shadowed("shadowed, route dropped", _BAD, _config([], [X])),
-    _shadowed("shadowed, CIDRs changed", _BAD, _config([Z], [Y, SERVICES])),
-    _shadowed("shadowed, routes and CIDRs crossed", _config([Y], [X]), _config([X], [Y])),
-    _shadowed("shadowed, routes emptied", _config([Y], [X]), _config([], [Y])),
-    _shadowed("shadowed, routes begun", _config([], [Y]), _config([Y], [X])),
-    _shadowed("shadowed, applied again", _BAD, _BAD),
-    _shadowed("shadowed, crossed and watched", _config([Y], [X]), _config([X], [Y], watch={"enabled": True})),
+    _pair("shadowed, route added", _config([], [X]), _BAD),
+    _pair("shadowed, route dropped", _BAD, _config([], [X])),
+    _pair("shadowed, CIDRs changed", _BAD, _config([Z], [Y, SERVICES])),
+    _pair("shadowed, routes and CIDRs crossed", _config([Y], [X]), _config([X], [Y])),
+    _pair("shadowed, routes emptied", _config([Y], [X]), _config([], [Y])),
+    _pair("shadowed, routes begun", _config([], [Y]), _config([Y], [X])),
+    _pair("shadowed, applied again", _BAD, _BAD),
+    _pair("shadowed, crossed and watched", _config([Y], [X]), _config([X], [Y], watch={"enabled": True})),
     # The consumer changes. The gate must never admit both units at the same time.
-    Pair(
-        "shadowed, consumer changed",
-        _BAD,
-        _config([Z], [X], consumer=KUBELET),
-        {MACHINE: (False, True), KUBELET: (True, False)},
-    ),
+    attrs.evolve(_pair("shadowed, consumer changed", _BAD, _config([Z], [X], consumer=KUBELET)), starts=_ONE_OF_TWO),
     # The decision changes, and either one is acceptable during the update.
-    _pair("shadowed, first install", None, _BAD, True, False),
-    _pair("shadowed, WARN to STRICT", _BAD_WARN, _BAD, True, False),
-    _pair("shadowed, STRICT to WARN", _BAD, _BAD_WARN, False, True),
-    _pair("shadowed, fixed", _config([], [X]), _GOOD, False, True),
-    _pair("healthy, broken", _GOOD, _config([], [X]), True, False),
-    _pair("shadowed, check emptied", _BAD, _config([Z]), False, True),
-    _pair("shadowed, all emptied", _BAD, _NOTHING, False, True),
-    _pair("shadowed, removed", _BAD, None, False, True),
+    _pair("shadowed, first install", None, _BAD, "+-"),
+    _pair("shadowed, WARN to STRICT", _BAD_WARN, _BAD, "+-"),
+    _pair("shadowed, STRICT to WARN", _BAD, _BAD_WARN, "-+"),
+    _pair("shadowed, fixed", _config([], [X]), _GOOD, "-+"),
+    _pair("healthy, broken", _GOOD, _config([], [X]), "+-"),
+    _pair("shadowed, check emptied", _BAD, _config([Z]), "-+"),
+    _pair("shadowed, all emptied", _BAD, _NOTHING, "-+"),
+    _pair("shadowed, removed", _BAD, None, "-+"),
     # These updates only change the kernel's routes temporarily, or restore them.
-    _passing("shadowed, fixed on trial", _config([], [X]), trying(_GOOD), is_healthy=False),
-    _passing("shadowed, fixed beside a route", _BAD, trying(_GOOD), is_healthy=False),
-    _passing("shadowed, tried in vain", _config([], [X]), trying(_config([X], [X, Y])), is_healthy=False),
-    _passing("healthy, route tried", _GOOD, trying(_config([X, Z], [X])), is_healthy=True),
-    _passing("healthy, broken on trial", _GOOD, trying(_config([Z], [Z])), is_healthy=True),
-    _passing("healthy, trial confirmed", _GOOD, confirming, is_healthy=True, first=trying(_config([X, Z], [X]))),
-    _passing("healthy, route lost and watched", _GOOD, looking(_GOOD), is_healthy=True, first=losing),
-    _passing("shadowed, route lost and watched", _BAD, looking(_BAD), is_healthy=False, first=losing),
-    _healthy("healthy, IPv6 begun", _GOOD, _EITHER),
-    _healthy("healthy, IPv6 dropped", _EITHER, _GOOD),
-    _healthy("healthy, IPv6 swapped", _GOOD6, _config([Y6], [Y6])),
-    _healthy("healthy, other family", _GOOD, _GOOD6),
-    _shadowed("shadowed, IPv6 crossed", _config([X, Y6], [X, X6]), _config([X, X6], [X, Y6])),
-    _passing("shadowed, IPv6 fixed on trial", _config([X], [X, X6]), trying(_EITHER), is_healthy=False),
-    _passing("healthy, IPv6 broken on trial", _EITHER, trying(_config([X, Y6], [X, Y6])), is_healthy=True),
-    _passing("healthy, both families lost", _EITHER, looking(_EITHER), is_healthy=True, first=losing),
+    _passing("shadowed, fixed on trial", _config([], [X]), trying(_GOOD)),
+    _passing("shadowed, fixed beside a route", _BAD, trying(_GOOD)),
+    _passing("shadowed, tried in vain", _config([], [X]), trying(_config([X], [X, Y]))),
+    _passing("healthy, route tried", _GOOD, trying(_config([X, Z], [X]))),
+    _passing("healthy, broken on trial", _GOOD, trying(_config([Z], [Z]))),
+    _passing("healthy, trial confirmed", _GOOD, confirming, first=trying(_config([X, Z], [X]))),
+    _passing("healthy, route lost and watched", _GOOD, looking(_GOOD), first=losing),
+    _passing("shadowed, route lost and watched", _BAD, looking(_BAD), first=losing),
+    _pair("healthy, IPv6 begun", _GOOD, _EITHER),
+    _pair("healthy, IPv6 dropped", _EITHER, _GOOD),
+    _pair("healthy, IPv6 swapped", _GOOD6, _config([Y6], [Y6])),
+    _pair("healthy, other family", _GOOD, _GOOD6),
+    _pair("shadowed, IPv6 crossed", _config([X, Y6], [X, X6]), _config([X, X6], [X, Y6])),
+    _passing("shadowed, IPv6 fixed on trial", _config([X], [X, X6]), trying(_EITHER)),
+    _passing("healthy, IPv6 broken on trial", _EITHER, trying(_config([X, Y6], [X, Y6]))),
+    _passing("healthy, both families lost", _EITHER, looking(_EITHER), first=losing),
 )
 
 # This update isn't safe, so the search must find counterexamples.
-TWO_STEPS = attrs.evolve(_healthy("swapped by two tasks", _GOOD, _config([Y], [Y])), is_one_step=False)
+TWO_STEPS = _pair("swapped by two tasks", _GOOD, _config([Y], [Y]), "++", is_one_step=False)

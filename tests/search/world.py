@@ -137,18 +137,6 @@ def _shorten_waits() -> None:
     render._read = shortened
 
 
-def require_short_waits() -> None:
-    """Verify that the gate script has short waits.
-
-    Raises:
-        WorldError: the gate script has other waits, so ``_shorten_waits`` is broken.
-    """
-    text = LAYOUT.gate_script.read_text()
-    for name, seconds in _WAITS.items():
-        if f"readonly {name}={seconds}\n" not in text:
-            raise WorldError(f"{LAYOUT.gate_script} isn't rendered with {name}={seconds}")
-
-
 # --- its state -----------------------------------------------------------------------------------------------------
 
 
