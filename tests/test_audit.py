@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import attrs
 import pytest
@@ -14,20 +14,14 @@ from audit.hosts import FEATURES, ODD_FEATURES, Audited, hosts
 from audit.sockets import SocketAudit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from leaving import seen_leaving
 from nightly import IS_NIGHTLY, by_day
 from worlds import Question, World, sources
 from worlds.ipv6 import World6
 
-from hostrouting import ExpectedCidr, Verdict
+from hostrouting import ExpectedCidr, OverlapReport, Verdict
 from hostrouting.model.family import Family
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from hypothesis.strategies import SearchStrategy
-
-    from hostrouting import OverlapReport
 
 pytestmark = pytest.mark.kernel
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from node import shadowed_kernel
@@ -36,11 +38,7 @@ from hostrouting.report import CHECKS
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Document = dict[str, Any]
+Document = dict[str, Any]
 
 CONFIG = config(ROUTE, cidrs=[SHADOWED, "10.96.0.0/12"])
 ADDRESS = "172.16.1.9"

@@ -15,8 +15,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -26,9 +27,6 @@ from wanted import config, lose_default_route
 import phases
 from hostrouting import CheckRouteOverlap, Host, Layout, RouteOverlapError
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FOLDER = Path(__file__).parent.parent / "deploy/kubernetes"
 PLUGIN = FOLDER / "check_route_overlap.sh"

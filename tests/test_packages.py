@@ -13,14 +13,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email.message import Message
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from building import build
-
-if TYPE_CHECKING:
-    from email.message import Message
 
 # A build may take a while on a busy machine.
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]

@@ -31,11 +31,12 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 from xml.etree import ElementTree
 
@@ -52,10 +53,6 @@ from hostrouting.doctor.examine import CHECKS
 from hostrouting.model.family import Family
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

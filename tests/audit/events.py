@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
 
 import attrs
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ import phases
 from audit.examine import Audit
 from audit.hosts import Audited, _address, hosts
 from audit.making import make
-from hostrouting import Layout
+from hostrouting import Layout, OverlapReport, Snapshot
 from hostrouting.boot.sysctls import devs_ignoring_linkdown
 from hostrouting.kernel._namespaces import Namespace
 from hostrouting.kernel.events import lease_of
@@ -25,10 +24,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.links import Hardware
 from hostrouting.overlap.findings import Outlook
 from hostrouting.overlap.one_event import anticipate, touching_devs
-
-if TYPE_CHECKING:
-    from hostrouting import OverlapReport, Snapshot
-    from hostrouting.report import EventVerdict
+from hostrouting.report import EventVerdict
 
 _MOST = 10
 _KINDS = (EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE, EventKind.INTO_POD)

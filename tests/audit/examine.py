@@ -6,15 +6,15 @@ import os
 import random
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, recorded, recorded_by
-from brute_force import FAILURES, Judge, by_kind, disagreements_at, sort_all
+from brute_force import FAILURES, Judge, Sort, by_kind, disagreements_at, sort_all
 from connecting import disagreements
 from fixing import changed, failing, install, is_told
 from leaving import seen_leaving
@@ -22,24 +22,17 @@ from scripts import AWKS, Sandbox, told_by
 from worlds.ipv6 import World6
 
 import phases
+from audit.hosts import Audited
 from audit.making import make
-from hostrouting import Config, HostRoutingError
+from hostrouting import Config, HostRoutingError, OverlapReport, StaticRoute
+from hostrouting.backend import RouteBackend
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.overlap.check import check_families
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from brute_force import Sort
-
-    from audit.hosts import Audited
-    from hostrouting import OverlapReport, StaticRoute
-    from hostrouting.backend import RouteBackend
-    from hostrouting.kernel.snapshot import Snapshot
 
 Sorts = dict[IpNetwork, dict[IpAddress, "Sort"]]
 

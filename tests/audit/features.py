@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
+from worlds import Question
 
 from audit.hosts import Audited, commands
-
-if TYPE_CHECKING:
-    import random
-
-    from worlds import Question
-
 
 _AWAY = "ip route add default dev ib0 table 104"
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import worlds
 from hypothesis import strategies as st
-from worlds import cut, sources
+from worlds import Question, World, cut, sources
 
 from hostrouting import ExpectedCidr
+from hostrouting.backend import Route
 from hostrouting.model.rules import Rule, RuleAction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from worlds import Question, World
-
-    from hostrouting.backend import Route
-    from hostrouting.testing.strategies import NewAddress
+from hostrouting.testing.strategies import NewAddress
 
 
 @attrs.frozen

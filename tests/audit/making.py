@@ -6,19 +6,16 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ipv6_frames as frames
 from churning import as_batch
 from leaving import far_end
 
 from hostrouting.kernel.namespace import NamespaceKernel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PAUSE_SECONDS = 0.002
 _SETTLE_SECONDS = 10.0

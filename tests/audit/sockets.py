@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from brute_force import default_route, live
 from churning import as_batch, churning
 from connecting import disagreements, local_ranges, words
 from fixing import is_told
-from leaving import FIRST_PACKETS, Leaving, SocketKind, truths
+from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, truths
 from scripts import told_by
 from worlds.ipv6 import World6
 
 from audit.examine import Audit, booted, is_unknown
 from audit.making import make
-from hostrouting import HostRoutingError
+from hostrouting import HostRoutingError, OverlapReport, StaticRoute
+from hostrouting.backend import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.family import IpAddress
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import RouteType
 from hostrouting.report import NoteKind
 from hostrouting.routes.formats import as_ip
 from hostrouting.routes.resolve import resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from leaving import Seen
-
-    from hostrouting import OverlapReport, StaticRoute
-    from hostrouting.backend import RouteBackend
-    from hostrouting.model.family import Family
 
 # How many reports of each kind to create while the host is changing.
 _LIVE, _RECORDED, _BOOTED = 4, 2, 1

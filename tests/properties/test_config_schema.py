@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -21,10 +22,6 @@ from hostrouting.config.routing import METRIC_MAX, Watch
 from hostrouting.model.jsonable import json_key
 from hostrouting.model.parsing import parse_device, parse_prefix
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SCHEMA = json.loads(files("hostrouting.config").joinpath("config.schema.json").read_text())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING
 
 import attrs
 from hypothesis import event, example, given
@@ -13,14 +12,10 @@ from worlds import World
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
+from hostrouting.model.routes import Lookup, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.routes.verify import unproven
 from hostrouting.testing.strategies import DESTINATIONS, DEVICES, NewAddress, new_addresses, policy_rules, routes
-
-if TYPE_CHECKING:
-    from hostrouting.model.routes import Lookup
-
 
 EMPTY = tuple(Rule(0, table=table) for table in range(1000, 1016))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import tempfile
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 from azure_fakes import FakeProbeNode
@@ -38,10 +39,6 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 PREFIXES = ["172.16.0.0/16", "172.16.0.0/17", "172.16.128.0/17", "172.16.1.0/24", "172.16.1.9/32", "172.16.0.10/32",
             "10.1.0.0/24", "10.1.0.128/25", "10.96.0.0/12", "172.16.255.255/32"]  # fmt: skip
