@@ -52,7 +52,10 @@ def _losers(wanted: Sequence[Route], backend: RouteBackend, *, has_old: bool) ->
     if not wanted:
         return []
     local = backend.routes(Table.LOCAL)
-    left = unproven(wanted, rules=backend.rules(), main=backend.routes_by_attributes(Table.MAIN), local=local)
+    main_by_attributes = backend.routes_by_attributes(Table.MAIN)
+    if has_old:  # of ours, only the wanted ones stay
+        main_by_attributes = tuple(each for each in main_by_attributes if not each[0].is_ours)
+    left = unproven(wanted, rules=backend.rules(), main=main_by_attributes, local=local)
     probes = [(route, address) for route, address in left if address is not None]
     answers = backend.lookup([address for _, address in probes])
     others = [(route, answer) for (route, _), answer in zip(probes, answers, strict=True) if answer.route != route]

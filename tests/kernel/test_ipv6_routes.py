@@ -320,6 +320,18 @@ def test_routes_are_put_back_past_one_that_covers_their_gateway(node: Host, tmp_
     assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
 
 
+def test_an_old_route_that_covers_half_of_a_new_one_goes(node: Host, tmp_path: Path) -> None:
+    """The rest is another program's, so the new route isn't used before the old one, with several hops, is removed."""
+    halves = [f"route add {half} metric 512" for half in WANTED.subnets()]
+    old = "proto 217 nexthop via fd00:a::1 dev eth0 nexthop via fd00:b::1 dev ib0"
+    run_ip6(f"{halves[0]} {old}", f"{halves[1]} dev ib0")
+    assert [change.action for change in install(node, str(WANTED)).changes.routes] == ["added", "removed"]
+    installed = tables(node)
+    run_ip6(f"{halves[0]} {old}", f"route del {WANTED} metric 512")
+    assert Sandbox(tmp_path).run(render_static_routes(config(str(WANTED)))).returncode == 0
+    assert tables(node) == installed
+
+
 def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host) -> None:
     install(node, *BOTH)
     join(IB0)
