@@ -237,7 +237,7 @@ class NetlinkBackend(Ipv4Lookups):
     def _answers(
         self, talk: Conversation, addresses: Sequence[IpAddress], pack: Callable[[IpAddress, int], bytes]
     ) -> Iterator[Lookup]:
-        reader = self._reader()
+        reader = self._reader(is_for_lookups=True)
         for asked, answers in talk.ask(addresses, pack):
             for address, answer in zip(asked, answers, strict=True):
                 if not isinstance(answer, NetlinkError):
@@ -365,7 +365,11 @@ class NetlinkBackend(Ipv4Lookups):
         return Conversation()
 
     def _reader(
-        self, is_wanted: Callable[[Route], bool] = lambda _: True, inside: Sequence[Prefix] = ()
+        self,
+        is_wanted: Callable[[Route], bool] = lambda _: True,
+        inside: Sequence[Prefix] = (),
+        *,
+        is_for_lookups: bool = False,
     ) -> RouteReader:
         # If the sysctl nexthop_compat_mode is 0, the kernel omits the hops of nexthop objects from routes.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
@@ -378,6 +382,7 @@ class NetlinkBackend(Ipv4Lookups):
             self._arrange,
             is_wanted,
             PrefixSet(inside, self.family.bits),
+            is_for_lookups,
         )
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:

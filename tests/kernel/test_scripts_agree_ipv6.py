@@ -106,7 +106,14 @@ _SIX = _BOTH[1:]
 _FOUR_SHADOW = "ip route add 172.16.3.0/24 dev ib0"
 _FOUR_SHADOWED = "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.3.0) routes via ib0, expected eth0"
 _BY_RA = "ip -6 route add default via fe80::2 dev ib0 proto ra metric 512"
+# A lookup shows the lifetime of the hop that its address selects, and only many select either.
+_MANY = tuple(f"fd00:172:{number:x}::/48" for number in range(1, 17))
 _FROM = f"ip -6 rule add from {_OWN} lookup 100"
+
+
+def _expired_by(hop: str) -> tuple[str, str]:
+    beside = f"ip -6 route append fd00:172::/32 {hop} expires 0"
+    return "ip -6 route add fd00:172::/32 via 2001:db8:1::1 dev eth0", beside
 
 
 class Case(NamedTuple):
@@ -130,6 +137,16 @@ CASES = {
     "IPv4 tells the uplink": Case(
         (_DEFAULT4, _BY_RA, _DEFAULT),
         ("OVERLAP: expected CIDR fd00:172::/32 (probe fd00:172::) routes via ib0, expected eth0",),
+    ),
+    "an expired hop beside a live one": Case(
+        (_DEFAULT4, _DEFAULT, *_expired_by("via 2001:db8:1::7 dev eth0")), cidrs=_MANY
+    ),
+    "an expired hop elsewhere": Case(
+        (_DEFAULT4, _DEFAULT, *_expired_by("via fe80::7 dev ib0")),
+        tuple(
+            f"OVERLAP: expected CIDR {cidr} (probe {cidr[:-3]}) routes via eth0,ib0, expected eth0" for cidr in _MANY
+        ),
+        _MANY,
     ),
     "contested": Case((_DEFAULT, "ip -6 route append default proto ra metric 1024 dev ib0"), ("contested-default: ",)),
     "joined by networkd": Case(

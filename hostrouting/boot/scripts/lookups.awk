@@ -313,7 +313,8 @@ function undetermined(i, reason) {
 }
 
 # Asks all questions at once. The kernel announces a change before it releases its lock. Lookups don't take this lock,
-# but the last line does. So all changes that the answers reflect have been announced by then.
+# but the last line does. So all changes that the answers reflect have been announced by then. An answer may show an
+# expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
 function ask(    i, given) {
   question[questions + 1] = "link show dev lo"
   split("", without_port)
@@ -322,7 +323,7 @@ function ask(    i, given) {
   run(question, questions + 1, "-force")
   for (i = 1; i <= questions; i++) {
     if (!(i in failed))
-      text_of[i] = i in turn_text ? turn_text[i] : answer[given + 1]
+      text_of[i] = i in turn_text ? turn_text[i] : without_lifetime(answer[given + 1])
     given += !(i in failed)
     if (i in without_port && without_port[i] != (i in failed ? failed[i] : essence(text_of[i])))
       undetermined(i, "a policy rule matches source ports, and TCP\047s first lookup has none")
@@ -343,8 +344,13 @@ function ask_without_source_ports(    i, given, without) {
   for (i = 1; i <= questions; i++) {
     given += !(i in failed)
     if (question[i] ~ / fibmatch / && !(i in turn_text))
-      without_port[i] = i in failed ? failed[i] : essence(answer[given])
+      without_port[i] = i in failed ? failed[i] : essence(without_lifetime(answer[given]))
   }
+}
+
+function without_lifetime(text) {
+  sub(/ expires -?[0-9]+sec/, "", text)
+  return text
 }
 
 # Reduces an answer to its route, regardless of the selected hop.

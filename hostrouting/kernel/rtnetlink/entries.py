@@ -56,6 +56,7 @@ class RouteReader:
             destination is a placeholder.
         inside: prefixes in which all entries are wanted, regardless of their attributes. Default routes are always
             wanted.
+        is_for_lookups: whether the entries come from lookups, not from dumps.
     """
 
     _family: Family
@@ -65,6 +66,7 @@ class RouteReader:
     _arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]]
     _is_wanted: Callable[[Route], bool]
     _inside: PrefixSet
+    _is_for_lookups: bool = False
     _known: dict[bytes, Attributes] = attrs.field(factory=dict, init=False)
     _any: bytes = attrs.field(init=False)
     _address: slice = attrs.field(init=False)
@@ -182,7 +184,9 @@ class RouteReader:
         if self._family is Family.IPV4:
             return Route(hops=hops, scope=scope, tos=tos, **fields)
         # The kernel ignores an entry as soon as it expires, but only removes it later (fib6_check_expired, fib6_age).
-        is_expired = wire.RTA_CACHEINFO in found and _EXPIRES.unpack_from(found[wire.RTA_CACHEINFO])[0] < 0
+        # It still uses an expired hop beside one that hasn't expired (fib6_select_path).
+        lifetime = b"" if self._is_for_lookups else found.get(wire.RTA_CACHEINFO, b"")
+        is_expired = bool(lifetime) and _EXPIRES.unpack_from(lifetime)[0] < 0
         return Route6(
             hops=self._arrange(attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in hops),
             source_prefix=IPv6Network((found[wire.RTA_SRC], source_length)) if source_length else None,
