@@ -82,6 +82,8 @@ def confirm(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.tasks.trial import ConfirmTrial
 
     report = run_task(ConfirmTrial(host=host))
+    for warning in report.warnings:
+        complain(f"hostrouting: {warning}")
     text = applied_text(report.routes.plan, report.changes, report.overlap)
     say_as_asked(options, report.to_json, lambda: f"{text}\nconfirmed: the next boot has them too")
     return 0

@@ -63,6 +63,12 @@ def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, confi
     assert "nothing to confirm" in err
 
 
+def test_confirm_warns_as_apply_does(run: Any, write: Any) -> None:
+    run("apply", "--try", "60", write({"hostRouting": section(SHADOWED, consumer="kubelt.service")}))
+    code, _, err = run("confirm")
+    assert (code, err) == (0, "hostrouting: there is no unit kubelt.service: until there is, nothing is held back\n")
+
+
 def test_json_output_has_the_same_facts(run: Any, host: Host, config: Path) -> None:
     code, out, _ = run("apply", "--try", "60", "--output", "json", config)
     said = json.loads(out)
