@@ -90,8 +90,6 @@ def test_senseless_arguments_are_wrong_usage(arguments: list[str], capsys: pytes
 @pytest.mark.kernel
 def test_a_contender_that_does_nothing_is_an_error() -> None:
     program = "from benchmarks.worlds import World, routes_of\nwith World() as world:\n    world.expect(routes_of(1))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert "WrongOutcomeError" in done.stderr

@@ -73,12 +73,7 @@ def test_another_python_than_the_environments_is_refused(tmp_path: Path) -> None
     other = tmp_path / "python3.99"
     other.write_text("#!/bin/sh\necho '3.99.0 (main) [GCC 12.2.0]'\n")
     other.chmod(0o755)
-    done = subprocess.run(
-        [tmp_path / "run", "python", "-V"],
-        env=os.environ | {"PYTHON": str(other)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, env = [str(tmp_path / "run"), "python", "-V"], os.environ | {"PYTHON": str(other)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert f"another Python than PYTHON={other}" in done.stderr
     assert (done.returncode == 0, done.stdout) == (False, "")

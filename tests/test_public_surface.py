@@ -80,13 +80,8 @@ def test_the_api_page_begins_with_every_public_name() -> None:
 
 def imported_beside(folder: Path) -> str:
     """Import hostrouting with a directory of modules first on the path, and return the last line of stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from hostrouting import Config"],
-        env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    command, env = [sys.executable, "-c", "from hostrouting import Config"], {"PYTHONPATH": f"{folder}:{ROOT}"}
+    done = subprocess.run(command, env=os.environ | env, cwd=folder, capture_output=True, text=True)
     return done.stderr.splitlines()[-1]
 
 
@@ -160,21 +155,16 @@ CHECKERS = {
     "pyright": ["pyright", "--pythonpath", sys.executable],
     "ty": ["ty", "check", "--python", sys.prefix, "--no-progress"],
     "pyrefly": [
-        "pyrefly",
-        "check",
-        "--preset=default",
-        "--search-path=examples",
-        "--python-interpreter-path",
-        sys.executable,
+        *("pyrefly", "check", "--preset=default", "--search-path=examples"),
+        *("--python-interpreter-path", sys.executable),
     ],
 }
 
 
 def check(checker: str, *files: Path) -> subprocess.CompletedProcess[str]:
     program, *options = CHECKERS[checker]
-    return subprocess.run(
-        [Path(sys.executable).parent / program, *options, *files], capture_output=True, text=True, cwd=ROOT
-    )
+    command = [str(Path(sys.executable).parent / program), *options, *map(str, files)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
 @pytest.fixture

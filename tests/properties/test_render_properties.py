@@ -133,14 +133,9 @@ def test_a_glob_is_rendered_to_an_equivalent_expression(wanted: list[str], names
     like = {name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)}
     for awk in filter(shutil.which, ("mawk", "gawk", "busybox")):
         program = [awk, "awk"] if awk == "busybox" else [awk]
-        done = subprocess.run(
-            [*program, '{ if (NR == 1) e = "^(" $0 ")$"; else if ($0 ~ e) print }'],
-            input="\n".join([expression, *names]),
-            env=os.environ | {"LC_ALL": "C"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        command, env = [*program, '{ if (NR == 1) e = "^(" $0 ")$"; else if ($0 ~ e) print }'], {"LC_ALL": "C"}
+        told = "\n".join([expression, *names])
+        done = subprocess.run(command, input=told, env=os.environ | env, capture_output=True, text=True, check=True)
         assert set(done.stdout.splitlines()) == like, awk
 
 

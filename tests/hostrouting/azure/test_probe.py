@@ -113,17 +113,16 @@ def test_apply_follows_the_plan_and_a_second_run_does_nothing(host: Host, node: 
     assert {(change.what, change.action) for change in plan.changes.files} == {*map(told, done.changes.files)}
     assert (done.changes.units, done.changes.routes) == (plan.changes.units, plan.changes.routes)
     assert files(host) == FILES
-    assert (node.tables[TABLE], node.pinned) == (listing_of("eth0"), host_route("eth0"))
+    assert (node.tables[TABLE], node.pinned) == (
+        render_ruleset("eth0").partition(f"delete table ip6 {TABLE}\n")[2],
+        host_route("eth0"),
+    )
     assert not plan_probe(asked(), host, CancelScope(), node=node).changed
     assert not configure(host, node, asked()).changed
 
 
 def told(change: Any) -> tuple[object, str]:
     return change.what, change.action
-
-
-def listing_of(device: str) -> str:
-    return render_ruleset(device).partition(f"delete table ip6 {TABLE}\n")[2]
 
 
 def test_the_unit_loads_rules_and_route_and_retries(host: Host, node: FakeProbeNode) -> None:

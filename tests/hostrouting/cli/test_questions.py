@@ -17,7 +17,6 @@ from node import shadowed_kernel
 from benchmarks.snapshots import write_recordings
 from hostrouting import Config, Host, Layout, RouteOverlap, check, cli
 from hostrouting.backend import NextHop, Route, Rule
-from hostrouting.cli import main
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
 from hostrouting.kernel.snapshot_backend import take_snapshot
 from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
@@ -45,18 +44,21 @@ def kernel() -> FakeKernel:
     return made
 
 
-def told(host: Host, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    capsys.readouterr()
-    code = main(["explain", *words, "--output", "json"], host=host)
-    document = json.loads(capsys.readouterr().out)
-    assert code == {True: 0, False: 1, None: 2}[document["isAsExpected"]]
-    return document
+@pytest.fixture
+def told(run: Any) -> Callable[..., Any]:
+    """Return a function that explains an address and returns the document."""
+
+    def call(*words: object) -> Any:
+        code, out, _ = run("explain", *words, "--output", "json")
+        document = json.loads(out)
+        assert code == {True: 0, False: 1, None: 2}[document["isAsExpected"]]
+        return document
+
+    return call
 
 
-def test_a_connection_is_explained_with_its_source(
-    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    live = told(host, capsys, ADDRESS)
+def test_a_connection_is_explained_with_its_source(told: Any, kernel: FakeKernel, tmp_path: Path) -> None:
+    live = told(ADDRESS)
     first, second = live["lookups"]
     assert (first["source"], first["devs"], first["sources"], first["kind"]) == (None, ["eth0"], ["10.1.0.4"], None)
     assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], "OVERLAP")
@@ -64,7 +66,7 @@ def test_a_connection_is_explained_with_its_source(
     assert [step["preference"] for step in second["steps"]] == [0, 100]
     snapshot = tmp_path / "node.json"
     snapshot.write_text(take_snapshot(kernel).to_text())
-    assert told(host, capsys, ADDRESS, "--snapshot", str(snapshot)) == live
+    assert told(ADDRESS, "--snapshot", snapshot) == live
 
 
 PAGE = """\
@@ -89,33 +91,31 @@ def test_the_page(run: Any) -> None:
 
 
 def test_without_a_default_route_lookups_are_still_shown(
-    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    told: Any, run: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:
     kernel.delete(kernel.default_routes())
     kernel.add([Route(IPv4Network("172.16.0.0/16"), (NextHop("eth0", IPv4Address("10.1.0.1")),))])
-    live = told(host, capsys, ADDRESS)
+    live = told(ADDRESS)
     first, second = live["lookups"]
     assert (live["isAsExpected"], live["defaultDevs"]) == (None, [])
     assert (first["devs"], first["sources"], first["kind"]) == (["eth0"], ["10.1.0.4"], None)
     assert (second["source"], second["devs"], second["kind"]) == ("10.1.0.4", ["eth1"], None)
     snapshot = tmp_path / "node.json"
     snapshot.write_text(take_snapshot(kernel).to_text())
-    assert told(host, capsys, ADDRESS, "--snapshot", str(snapshot)) == live
-    assert [way["kind"] for way in told(host, capsys, "203.0.113.1")["lookups"]] == ["NO-ROUTE"]
-    assert main(["explain", ADDRESS], host=host) == 2
-    page = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:3] for line in page if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
+    assert told(ADDRESS, "--snapshot", snapshot) == live
+    assert [way["kind"] for way in told("203.0.113.1")["lookups"]] == ["NO-ROUTE"]
+    code, out, _ = run("explain", ADDRESS)
+    assert code == 2
+    assert [line.split()[1:3] for line in out.splitlines() if line.startswith("?")] == [["by", "eth0,"], ["by", "eth1"]]
 
 
-def test_a_lookup_for_the_source_is_no_failure(
-    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_lookup_for_the_source_is_no_failure(told: Any, host: Host, kernel: FakeKernel) -> None:
     """Table 7 only determines TCP's source address. The second lookup uses that address and leads to eth0."""
     kernel.add_rule(Rule(10, source=IPv4Network("10.1.0.4/32")))
     kernel.add_rule(Rule(20, table=7, ip_protocol=TCP))
     hop, source = NextHop("eth1", IPv4Address("10.2.0.1")), IPv4Address("10.1.0.4")
     assert not kernel.add([Route(DEFAULT_DESTINATION, (hop,), source=source, table=7)])
-    found = told(host, capsys, ADDRESS)
+    found = told(ADDRESS)
     assert [(each["devs"], each["sends"]) for each in found["lookups"] if each["protocol"] == "tcp"] == [
         (["eth1"], False),
         (["eth0"], True),
@@ -124,12 +124,10 @@ def test_a_lookup_for_the_source_is_no_failure(
     assert check(Config(route_overlap=RouteOverlap([f"{ADDRESS}/32"])), host=host).verdict == "ok"
 
 
-def test_the_configs_expectation_counts(host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
+def test_the_configs_expectation_counts(told: Any, write: Any) -> None:
     cidrs = ["172.16.0.0/16", {"cidr": "172.16.3.0/24", "devs": ["eth[01]"]}, "10.96.0.0/12"]
-    overlap: dict[str, Any] = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"]}
-    config.write_text(json.dumps({"hostRouting": {"routeOverlap": overlap}}))
-    found = told(host, capsys, ADDRESS, str(config))
+    overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"]}
+    found = told(ADDRESS, write({"hostRouting": {"routeOverlap": overlap}}))
     assert found["expected"] == ["172.16.0.0/16", "172.16.3.0/24 by eth[01]"]
     assert [way["kind"] for way in found["lookups"]] == [None, "ALLOWED"]
 
@@ -147,12 +145,10 @@ def test_the_configs_expectation_counts(host: Host, capsys: pytest.CaptureFixtur
         (Rule(7, RuleAction.PROHIBIT), None),
     ],
 )
-def test_the_reason_for_passing_a_rule(
-    host: Host, kernel: FakeKernel, capsys: pytest.CaptureFixture[str], rule: Rule, passed: str | None
-) -> None:
+def test_the_reason_for_passing_a_rule(told: Any, kernel: FakeKernel, rule: Rule, passed: str | None) -> None:
     kernel.add([Route(IPv4Network("172.16.0.0/16"), type=RouteType.THROW, table=8)])
     kernel.add_rule(rule)
-    (step,) = (step for step in told(host, capsys, ADDRESS)["lookups"][0]["steps"] if step["preference"] == 7)
+    (step,) = (step for step in told(ADDRESS)["lookups"][0]["steps"] if step["preference"] == 7)
     if rule.suppress_prefix_length is None:
         assert step["passed"] == passed
     else:

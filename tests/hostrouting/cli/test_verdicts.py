@@ -159,14 +159,9 @@ def test_a_check_names_the_failing_part_and_the_fix(on: Any) -> None:
     assert "✓ 10.96.0.0/12  by eth0" in out
 
 
-def test_a_passing_cidr_is_told_by_its_own_interfaces(on: Any, tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    expected = [
-        "10.96.0.0/12",
-        {"cidr": "10.2.0.128/25", "devs": ["rail*"]},
-        {"cidr": CIDR, "devs": ["rail0", "rail1"]},
-    ]
-    config.write_text(json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": expected}}}))
+def test_a_passing_cidr_is_told_by_its_own_interfaces(on: Any, write: Any) -> None:
+    named = [{"cidr": "10.2.0.128/25", "devs": ["rail*"]}, {"cidr": CIDR, "devs": ["rail0", "rail1"]}]
+    config = write({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12", *named]}}})
     _, out, _ = on(snapshot_of(DEFAULT, f"{CIDR} via fe80::2 dev rail0"), "check", config)
     by = dict(line.split()[1::2] for line in out.splitlines() if line.startswith("✓") and " by " in line)
     assert by == {"10.96.0.0/12": "eth0", "10.2.0.128/25": "rail*", CIDR: "rail0,rail1"}

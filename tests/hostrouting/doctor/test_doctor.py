@@ -164,10 +164,6 @@ def has(setting: str, section: str = "Service", *, name: str = "x", reload: bool
     return plant
 
 
-def unit_has(setting: str) -> Callable[[Node], None]:
-    return has(setting, "Unit")
-
-
 def writes(path: str, text: str, mode: int = 0o644, *, reload: bool = False) -> Callable[[Node], None]:
     def plant(node: Node) -> None:
         node.write(path, text, mode)
@@ -184,10 +180,6 @@ def links(path: str, target: str, *, reload: bool = False) -> Callable[[Node], N
             node.reload()
 
     return plant
-
-
-def opens(path: str) -> Callable[[Node], None]:
-    return lambda node: node.layout.of(path).chmod(0o777)
 
 
 def edit_a_script(node: Node) -> None:
@@ -276,7 +268,7 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
     "no Restart=": (never_restart, "no-restart", MACHINE, "[Service] Restart=on-failure"),
     "no restart after the gate's status": (has("RestartPreventExitStatus=1 255"), "no-restart", MACHINE, "without 255"),
     "two starts an hour": (
-        unit_has("StartLimitIntervalSec=1h\nStartLimitBurst=2"),
+        has("StartLimitIntervalSec=1h\nStartLimitBurst=2", "Unit"),
         *("no-restart", MACHINE, "StartLimitIntervalSec=0"),
     ),
     "oneshot overridden": (
@@ -387,11 +379,8 @@ def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     watched = attrs.evolve(config(SHADOWED), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     node.layout.manifest.unlink()
-    found = {
-        each.subject: each.hint
-        for each in examine(config(SHADOWED), host=node.host).findings
-        if each.kind == "stale-file"
-    }
+    findings = examine(config(SHADOWED), host=node.host).findings
+    found = {each.subject: each.hint for each in findings if each.kind == "stale-file"}
     watch = found[f"/{UNITS}/hostrouting-watch.service"]
     assert watch.startswith("systemctl disable --now hostrouting-watch.service; rm ")
     assert found[f"/{UNITS}/static-routes.service"].startswith("systemctl disable static-routes.service; rm ")
@@ -736,12 +725,8 @@ def found(root: Path, cidr: str, sysctls: dict[str, str], *defaults: str) -> dic
 def test_a_default_route_that_forwarding_loses_is_a_risk(
     tmp_path: Path, cidr: str, accept_ra: str, forwarding: str, default: str, *, is_risk: bool
 ) -> None:
-    sysctls = {
-        "eth0/accept_ra": accept_ra,
-        "eth0/forwarding": forwarding,
-        "rail0/accept_ra": "1",
-        "rail0/forwarding": "1",
-    }
+    sysctls = {"eth0/accept_ra": accept_ra, "eth0/forwarding": forwarding}
+    sysctls |= {"rail0/accept_ra": "1", "rail0/forwarding": "1"}
     findings = found(tmp_path, cidr, sysctls, default)
     assert ("accept-ra" in findings) is is_risk
     if is_risk:
