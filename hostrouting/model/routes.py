@@ -145,10 +145,11 @@ class NexthopObject(NamedTuple):
 
 def _usual_scope(route: Route) -> int:
     """Return the default scope that ip-route(8) assigns to a route."""
+    if route.type is RouteType.UNICAST:
+        is_on_link = len(route.hops) == 1 and route.hops[0].gateway is None
+        return Scope.LINK if is_on_link and route.family is Family.IPV4 else Scope.UNIVERSE
     if route.family is Family.IPV6:
         return Scope.UNIVERSE
-    if route.type is RouteType.UNICAST:
-        return Scope.LINK if len(route.hops) == 1 and route.hops[0].gateway is None else Scope.UNIVERSE
     if route.type is RouteType.LOCAL:
         return Scope.HOST
     is_near = route.type in (RouteType.BROADCAST, RouteType.MULTICAST, RouteType.ANYCAST)
