@@ -157,17 +157,11 @@ def static_route(prefix: str, dev: str) -> Route:
 
 
 TWO_FINE = host_of(
-    (("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "eth0"), static_route("10.0.0.18/31", "eth0")), (SPACE,)
+    (("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "eth0"), static_route("10.0.0.18/31", "eth0"))
 )
-NESTED = host_of((("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "ib1"),), (SPACE,))
-WITH_METRICS = host_of(
-    (),
-    tuple(
-        attrs.evolve(static_route(prefix, "ib0"), metric=10)
-        for prefix in ("10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28")
-    ),
-    (SPACE,),
-)
+NESTED = host_of((("ib0", "10.0.0.9/26"),), (static_route("10.0.0.4/30", "ib1"),))
+BY_IB0 = [static_route(prefix, "ib0") for prefix in ("10.0.0.0/28", "10.0.0.9/32", "10.0.0.16/28")]
+WITH_METRICS = host_of((), tuple(attrs.evolve(route, metric=10) for route in BY_IB0))
 
 
 @_SETTINGS

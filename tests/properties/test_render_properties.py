@@ -186,14 +186,8 @@ def test_filled_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
 def test_a_rendered_config_reads_back_from_the_manifest(
     routes: list[StaticRoute], overlap: RouteOverlap, wait_seconds: int, uplinks: list[str] | None
 ) -> None:
-    config = Config(
-        StaticRoutes(bool(routes), routes),
-        overlap,
-        wait_seconds,
-        uplinks,
-        consumer="kubelet.service",
-        watch={"enabled": bool(routes)},
-    )
+    static, watch = StaticRoutes(bool(routes), routes), {"enabled": bool(routes)}
+    config = Config(static, overlap, wait_seconds, uplinks, consumer="kubelet.service", watch=watch)
     with tempfile.TemporaryDirectory() as root:
         layout = Layout(root)
         parts = wanted_parts(config, layout)

@@ -235,12 +235,8 @@ def test_plan_foretells_the_next_start(run: Any, write: Any, mode: str, told: st
 def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: FakeKernel) -> None:
     hop = (NextHop("eth0", IPv4Address("10.1.0.1")),)
     foreign = Route(IPv4Network("172.16.3.0/24"), hop, protocol=Protocol.DHCP)
-    assert (
-        kernel.add(
-            [foreign, Route(IPv4Network("172.16.1.0/24"), hop, mtu=1300), Route(IPv4Network("172.16.2.0/24"), hop)]
-        )
-        == ()
-    )
+    ours = [Route(IPv4Network("172.16.1.0/24"), hop, mtu=1300), Route(IPv4Network("172.16.2.0/24"), hop)]
+    assert kernel.add([foreign, *ours]) == ()
     document = json.loads(json.dumps(CONFIG))
     document["hostRouting"]["staticRoutes"]["routes"].append({"destination": "172.16.3.0/24"})
     config.write_text(json.dumps(document))
@@ -690,17 +686,11 @@ def test_zsh_completes_typed_words(tmp_path: Path, capsys: pytest.CaptureFixture
     script_for("zsh", tmp_path, capsys)
     (tmp_path / ".zshrc").write_text(ZSHRC)
     (tmp_path / "node.json").touch()
-    environment = os.environ | {"TERM": "dumb", "ZDOTDIR": str(tmp_path)}
+    env = os.environ | {"TERM": "dumb", "ZDOTDIR": str(tmp_path)}
     controller, terminal = pty.openpty()
     with os.fdopen(controller, "r+b", buffering=0) as stream, os.fdopen(terminal, "r+b", buffering=0) as end:
         zsh = subprocess.Popen(
-            ["zsh", "-d", "-i"],
-            stdin=end,
-            stdout=end,
-            stderr=end,
-            cwd=tmp_path,
-            env=environment,
-            start_new_session=True,
+            ["zsh", "-d", "-i"], stdin=end, stdout=end, stderr=end, cwd=tmp_path, env=env, start_new_session=True
         )
         heard = b""
         for words, typed in (

@@ -157,7 +157,7 @@ class CountingBackend(Wrapper):
         self.before: Counter[str] = Counter()
         self.after: Counter[str] = Counter()
         self._asked = self.before
-        for name in (
+        for name in [
             "links",
             "default_routes",
             "our_routes",
@@ -165,7 +165,7 @@ class CountingBackend(Wrapper):
             "lookup",
             "routes",
             "routes_by_attributes",
-        ):
+        ]:
             setattr(self, name, partial(self._ask, name))
 
     def _ask(self, name: str, *arguments: Any, **more: Any) -> Any:

@@ -338,17 +338,11 @@ def test_a_third_removal_is_reported_with_how_to_stop_us(world: World) -> None:
         world.at(when, world.lose)
     world.watch(60)
     messages = [event.message for _, event in world.of_kind(EventKind.ROUTES_CONTESTED)]
-    assert messages
     assert len(messages) == 1
     ((_, failure),) = world.of_kind(EventKind.FAILURE)
     assert failure.message.endswith("over as soon as our route is back")
-    for words in (
-        "hostrouting keeps",
-        "3 times",
-        "systemctl stop hostrouting-watch",
-        "hostrouting remove",
-        "watch.enabled",
-    ):
+    ways = ("systemctl stop hostrouting-watch", "hostrouting remove", "watch.enabled")
+    for words in ("hostrouting keeps", "3 times", *ways):
         assert words in messages[0]
     assert len(world.ours()) == 1
 
@@ -522,27 +516,18 @@ findings = st.builds(
     st.sampled_from(CIDRS),
     st.sampled_from(["ib0", "ib1"]),
 )
+
+
+def report_of(verdict: Verdict, **more: Any) -> OverlapReport:
+    expected = tuple(map(ExpectedCidr, CIDRS))
+    return OverlapReport(verdict, OverlapMode.WARN, "2026-01-01T00:00:00Z", "node-7", expected=expected, **more)
+
+
 judged = st.lists(findings, max_size=3, unique_by=lambda item: (item.kind, item.cidr, item.devs)).map(
-    lambda items: OverlapReport(
-        Verdict.OVERLAP if items else Verdict.OK,
-        OverlapMode.WARN,
-        "2026-01-01T00:00:00Z",
-        "node-7",
-        ("eth0",),
-        tuple(items),
-        expected=tuple(map(ExpectedCidr, CIDRS)),
-    )
+    lambda items: report_of(Verdict.OVERLAP if items else Verdict.OK, default_devs=("eth0",), findings=tuple(items))
 )
 unknown = st.sampled_from([(UnknownReason.NO_DEFAULT_ROUTE, ""), (UnknownReason.CHECK_FAILED, "no memory")]).map(
-    lambda reason: OverlapReport(
-        Verdict.UNKNOWN,
-        OverlapMode.WARN,
-        "2026-01-01T00:00:00Z",
-        "node-7",
-        reason_kind=reason[0],
-        reason_detail=reason[1],
-        expected=tuple(map(ExpectedCidr, CIDRS)),
-    )
+    lambda reason: report_of(Verdict.UNKNOWN, reason_kind=reason[0], reason_detail=reason[1])
 )
 reports = st.one_of(judged, judged, unknown)
 
