@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from importlib import resources
 from pathlib import Path
@@ -11,7 +10,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from nightly import by_day
-from scripts import Sandbox
+from scripts import Sandbox, with_constants
 
 from hostrouting.boot.render import ROOM, fill
 
@@ -33,10 +32,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
 def gate(**constants: int) -> str:
     """Return the gate script with its poll interval reduced to a tenth."""
     text = fill("gate.sh").replace("\n  sleep 1\n", "\n  sleep 0.1\n")
-    for name, value in ({"HOLD_SECONDS": 0} | constants).items():
-        text, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
-        assert count == 1
-    return text
+    return with_constants(text, **({"HOLD_SECONDS": 0} | constants))
 
 
 def installed(steps: str, **scripts: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 from infiniband import infiniband
-from scripts import Sandbox, awk_or_skip, awks_for
+from scripts import Sandbox, awk_or_skip, awks_for, with_constants
 
 import phases
 from hostrouting import Config, Host, Layout, Verdict, check
@@ -93,12 +93,19 @@ def test_the_script_waits(case: Case, awk: str, node: NamespaceKernel, tmp_path:
     assert re.findall("waiting .*", said) == expected
     assert (f"routes via {DEV}, expected eth0" in said) == sees_address
     assert code == (1 if case.mode == "STRICT" and sees_address else 0)
-    agent, host = Agent(), Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
-    task = phases.task("check")(lambda scope: check(case.config(), host=host, scope=scope))
+    agent = Agent()
     with infiniband(DEV, is_up=case.is_up):
-        report = phases.run(task, observer=agent)
+        verdict = verdict_of(case.config(), node, tmp_path, agent)
     assert agent.messages == expected
-    assert report.verdict is (Verdict.OVERLAP if sees_address else Verdict.OK)
+    assert verdict is (Verdict.OVERLAP if sees_address else Verdict.OK)
+
+
+def verdict_of(config: Config, node: NamespaceKernel, root: Path, observer: RecordingObserver) -> Verdict:
+    """Return the library's verdict, and tell the observer what it waits for."""
+    host = Host(routes=node, units=FakeSystemd(), layout=Layout(root))
+    return phases.run(
+        phases.task("check")(lambda scope: check(config, host=host, scope=scope)), observer=observer
+    ).verdict
 
 
 def run_script(
@@ -116,14 +123,12 @@ def run_script(
 
 @pytest.mark.parametrize("has_infiniband", [False, True], ids=["no InfiniBand", "its address"])
 def test_other_interfaces_need_no_wait(has_infiniband: bool, node: NamespaceKernel, tmp_path: Path) -> None:
-    host = Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
     config, observer = Case("STRICT", None, 60).config(), RecordingObserver()
-    task = phases.task("check")(lambda scope: check(config, host=host, scope=scope))
     with infiniband(DEV) if has_infiniband else nullcontext():
         if has_infiniband:
             give_address()
         said, code = run_script(Sandbox(tmp_path), render_check(config))
-        verdict = phases.run(task, observer=observer).verdict
+        verdict = verdict_of(config, node, tmp_path, observer)
     assert "waiting" not in said
     assert "progress" not in {event[0] for event in observer.events}
     assert (code, verdict) == ((1, Verdict.OVERLAP) if has_infiniband else (0, Verdict.OK))
@@ -133,12 +138,11 @@ def test_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceK
     """The uplinks are judged nevertheless."""
     assert node.delete(node.default_routes()) == ()
     config = Case("STRICT", None, 60).config(uplinks=["eth0"], waitSeconds=0)
-    agent, host = Agent(), Host(routes=node, units=FakeSystemd(), layout=Layout(tmp_path))
-    task = phases.task("check")(lambda scope: check(config, host=host, scope=scope))
+    agent = Agent()
     with infiniband(DEV):
         said, _ = run_script(Sandbox(tmp_path), render_check(config), give_address)
         subprocess.run(["ip", "address", "flush", "dev", DEV], check=True)
-        phases.run(task, observer=agent)
+        verdict_of(config, node, tmp_path, agent)
     assert f"waiting up to 60 s for an address on {DEV}" in said
     assert agent.messages == [f"waiting up to 60 s for an address on {DEV}"]
 
@@ -146,21 +150,13 @@ def test_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceK
 # --- at the gate -----------------------------------------------------------------------------------------------------
 
 
-def at_gate(case: Case) -> str:
-    """Return a script that waits for 1 s when run by the gate."""
-    shorter = "readonly GATE_SECONDS=1"
-    text, count = re.subn("^readonly GATE_SECONDS=5$", shorter, render_check(case.config()), flags=re.MULTILINE)
-    assert count == 1
-    return text
-
-
 @pytest.mark.parametrize("settle_seconds", [None, 90])
 def test_the_gate_waits_once_and_not_for_long(
     settle_seconds: int | None, node: NamespaceKernel, tmp_path: Path
 ) -> None:
     """While the gate holds a start, only its first check waits; once the problem is fixed, the start continues."""
-    text, sandbox = at_gate(Case("STRICT", settle_seconds, 90)), Sandbox(tmp_path)
-    run = partial(run_script, sandbox, text, lambda: None)
+    text = with_constants(render_check(Case("STRICT", settle_seconds, 90).config()), GATE_SECONDS=1)
+    run = partial(run_script, Sandbox(tmp_path), text, lambda: None)
     with infiniband(DEV):
         said, code = run("gate")
         assert (said.splitlines()[0], code) == (f"waiting up to 1 s for an address on {DEV}", 0)

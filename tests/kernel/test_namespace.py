@@ -88,11 +88,6 @@ def test_namespaces_are_separate(kernel: NamespaceKernel) -> None:
     assert [link.name for link in NamespaceKernel().links()] == ["lo"]
 
 
-def test_a_thread_started_later_is_inside_too(kernel: NamespaceKernel) -> None:
-    kernel.add_link("eth0")
-    assert [link.name for link in in_thread(kernel.links)] == ["lo", "eth0"]
-
-
 def test_the_tests_guard_refuses_writes_in_the_hosts_namespace(
     kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from churning import churning
 from leaving import Leaving, SocketKind
 from nightly import by_day
 from rendering import render_check_route_overlap_script
-from scripts import Sandbox, awk_or_skip, awks_for
+from scripts import Sandbox, awk_or_skip, awks_for, with_constants
 
 import phases
 from hostrouting import Config
@@ -193,8 +193,7 @@ mount --bind "$ROOT/ip" "$(readlink -f "$(command -v ip)")"
 def test_a_boot_script_that_can_not_listen_gives_no_verdict(kernel: NamespaceKernel, tmp_path: Path, does: str) -> None:
     run_ip(NODE)
     script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
-    script = script.replace("HEAR_SECONDS=5\n", "HEAR_SECONDS=1\n")
-    done = Sandbox(tmp_path).run(script, prepare=DEAF.replace("DOES", does))
+    done = Sandbox(tmp_path).run(with_constants(script, HEAR_SECONDS=1), prepare=DEAF.replace("DOES", does))
     assert done.returncode == 1
     marker = tmp_path / "run/aks-flex-node/route-overlap.detected"
     assert marker.read_text().startswith("check-failed: can't listen for changes: ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import select
 import shlex
 import signal
@@ -23,7 +22,7 @@ from nightly import IS_NIGHTLY, by_day
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
 from planning import manifest_of
 from rendering import render_check_route_overlap_script, render_static_routes_script
-from scripts import Sandbox, told_by
+from scripts import Sandbox, told_by, with_constants
 from test_promises import DESTINATION, entries_of, route_of, table
 
 from hostrouting import Config, Layout
@@ -55,13 +54,6 @@ def routes_script(*routes: dict[str, Any] | str, wait: int = 0) -> str:
 
 def check_script(*cidrs: str, mode: str = "STRICT", wait: int = 0, **more: Any) -> str:
     return render_check_route_overlap_script(cidrs, mode, wait_seconds=wait, **more)
-
-
-def with_constant(text: str, name: str, value: int) -> str:
-    """Return a script with a constant replaced, to shorten a wait."""
-    changed, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
-    assert count == 1
-    return changed
 
 
 def many(count: int) -> str:
@@ -335,14 +327,14 @@ def held_lock(plain: Sandbox) -> Iterator[None]:
 @pytest.mark.usefixtures("held_lock")
 def test_at_the_gate_a_held_lock_fails_only_the_routes(node: NamespaceKernel, plain: Sandbox) -> None:
     before = table(node)
-    text = with_constant(routes_script(), "GATE_SECONDS", 1)
+    text = with_constants(routes_script(), GATE_SECONDS=1)
     error = refused(plain, text, "gate", is_host=True)
     assert error == (
         "another run has held the lock /run/aks-flex-node/lock for 1 s; "
         "see who with: fuser -v /run/aks-flex-node/lock\n"
     )
     assert table(node) == before
-    done = plain.run(with_constant(check_script("10.96.0.0/12"), "GATE_SECONDS", 1), "gate", is_host=True)
+    done = plain.run(with_constants(check_script("10.96.0.0/12"), GATE_SECONDS=1), "gate", is_host=True)
     assert done.returncode == 0
     assert done.stderr.startswith("another run has held the lock /run/aks-flex-node/lock for 1 s; ")
     assert done.stderr.endswith("; judging without it\n")
@@ -455,7 +447,7 @@ def test_a_failed_listing_gets_no_verdict(node: NamespaceKernel, sandbox: Sandbo
 
 
 def test_tables_that_change_all_the_time_are_unknown(node: NamespaceKernel, sandbox: Sandbox) -> None:
-    text = with_constant(check_script("172.16.0.0/16"), "ATTEMPTS", 3)
+    text = with_constants(check_script("172.16.0.0/16"), ATTEMPTS=3)
     change = '"$ROOT/ip-itself" route add "172.16.$calls.0/24" via 10.1.0.1 dev eth0'
     error = refused(sandbox, text, prepare=CHANGING.replace("CHANGE", change))
     assert "the routes changed each time that they were read; try again later" in error
@@ -596,9 +588,8 @@ INSTALLED = 'mkdir -p /etc/hostrouting; cp "$ROOT/manifest" /etc/hostrouting/ins
 def run_with(sandbox: Sandbox, python: str, *arguments: str, config: Config = SHADOWED) -> Any:
     manifest = manifest_of(config, Layout())
     sandbox.write(manifest.to_text(), "manifest")
-    text = render_check(config, python=python)
-    for name in ("EXPLAIN_SECONDS", "GATE_EXPLAIN_SECONDS"):
-        text = with_constant(text, name, 1 if "waiting" in python else 30)
+    seconds = 1 if "waiting" in python else 30
+    text = with_constants(render_check(config, python=python), EXPLAIN_SECONDS=seconds, GATE_EXPLAIN_SECONDS=seconds)
     # The consumer's environment may set PYTHONPATH, and the gate inherits it.
     prepare = f'{INSTALLED}; cd "$ROOT"; export PYTHONPATH="$ROOT"'
     return sandbox.run(text, *arguments, is_host=True, etc=True, prepare=prepare)

@@ -65,6 +65,14 @@ def awks_for(test: str) -> tuple[str, ...]:
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
 
 
+def with_constants(text: str, **values: int) -> str:
+    """Return a script with other values of its constants, to shorten its waits."""
+    for name, value in values.items():
+        text, count = re.subn(rf"^readonly {name}=.*$", f"readonly {name}={value}", text, flags=re.MULTILINE)
+        assert count == 1, name
+    return text
+
+
 _started: list[subprocess.Popen[str]] = []
 
 
