@@ -143,9 +143,9 @@ def test_a_report_with_everything_is_valid(report_of_all: OverlapReport) -> None
 
 def test_a_report_of_a_healthy_node_is_valid(kernel: FakeKernel, tmp_path: Path) -> None:
     for cidrs, verdict in (([], Verdict.UNKNOWN), (["192.0.2.0/24"], Verdict.OK)):
-        report_of_all = checked(kernel, tmp_path, cidrs)
-        assert report_of_all.verdict is verdict
-        assert problems(report_of_all.to_json()) == []
+        healthy = checked(kernel, tmp_path, cidrs)
+        assert healthy.verdict is verdict
+        assert problems(healthy.to_json()) == []
 
 
 # --- invalid reports ---------------------------------------------------------------------------------------------

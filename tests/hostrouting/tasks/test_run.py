@@ -370,10 +370,6 @@ def test_a_wrong_host_is_refused_with_a_hint(host: Any) -> None:
 # --- what a run that fails halfway has changed -------------------------------------------------------------------------
 
 
-CONFIG = config(SHADOWED, watch={"enabled": True})
-SICK_ROUTE = attrs.evolve(CONFIG, route_overlap={"expectedCidrs": ["172.16.2.0/24"], "mode": "STRICT"})
-
-
 class Moody(FakeSystemd):
     """A systemd on which one kind of call fails for a given unit."""
 
@@ -408,7 +404,7 @@ def named(changes: Changes) -> dict[str, list[str]]:
 
 def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
-        phases.run(Configure(SICK_ROUTE, host=host))
+        phases.run(Configure(attrs.evolve(SICK, watch={"enabled": True}), host=host))
     told = named(caught.value.changes)
     assert told["routes"] == [LINE]
     assert {host.layout.of(path) for path in told["files"]} == {
@@ -425,7 +421,7 @@ def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
 def test_installed_files_are_reported_if_the_watcher_fails(host: Host, units: Moody) -> None:
     units.refused = ("restart", "hostrouting-watch.service")
     with pytest.raises(UnitError) as caught:
-        phases.run(Configure(CONFIG, host=host))
+        phases.run(Configure(WATCHED, host=host))
     told = named(caught.value.changes)
     assert told["routes"] == [LINE]
     assert "/etc/systemd/system/hostrouting-watch.service" in told["files"]
@@ -435,9 +431,9 @@ def test_installed_files_are_reported_if_the_watcher_fails(host: Host, units: Mo
 def test_rolled_back_changes_are_not_reported(host: Host, units: Moody) -> None:
     units.refused = ("enable", "static-routes.service")
     with pytest.raises(UnitError) as caught:
-        phases.run(Configure(CONFIG, host=host))
+        phases.run(Configure(WATCHED, host=host))
     assert caught.value.changes == Changes()
-    refused = attrs.evolve(CONFIG, static_routes=StaticRoutes(True, [StaticRoute("172.16.0.0/16")]))
+    refused = attrs.evolve(WATCHED, static_routes=StaticRoutes(True, [StaticRoute("172.16.0.0/16")]))
     units.refused = ("", "")
     with pytest.raises(RouteError) as refusal:
         phases.run(Configure(refused, host=host))
@@ -445,7 +441,7 @@ def test_rolled_back_changes_are_not_reported(host: Host, units: Moody) -> None:
 
 
 def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Moody) -> None:
-    phases.run(Configure(CONFIG, host=host))
+    phases.run(Configure(WATCHED, host=host))
     before = {path for path in host.layout.root.rglob("*") if path.is_file()}
     units.refused = ("disable", "static-routes.service")
     with pytest.raises(UnitError) as caught:
@@ -476,22 +472,22 @@ def test_a_cancelled_run_reports_its_changes_too(host: Host) -> None:
 
     on = Host(routes=host.routes, units=Cancelling(host.layout), layout=host.layout)
     with pytest.raises(StoppedRun) as caught:
-        phases.run(Configure(CONFIG, host=on), scope=scope)
+        phases.run(Configure(WATCHED, host=on), scope=scope)
     changes = caught.value.changes
     assert changes.units[-1] == Change("hostrouting-watch.service", "restarted")
     assert named(changes)["routes"] == [LINE]
 
 
 def test_a_single_task_reports_its_changes(host: Host) -> None:
-    routes = phases.run(ConfigureStaticRoutes(CONFIG, host=host))
-    watch = phases.run(ConfigureWatch(CONFIG, host=host)).changes
+    routes = phases.run(ConfigureStaticRoutes(WATCHED, host=host))
+    watch = phases.run(ConfigureWatch(WATCHED, host=host)).changes
     assert "/etc/aks-flex-node/static-routes.sh" in named(routes.changes)["files"]
     assert watch.units == (
         Change("hostrouting-watch.service", "enabled"),
         Change("hostrouting-watch.service", "restarted"),
     )
     assert "/etc/aks-flex-node/static-routes.sh" not in named(watch)["files"]
-    assert not phases.run(ConfigureWatch(CONFIG, host=host)).changes
+    assert not phases.run(ConfigureWatch(WATCHED, host=host)).changes
     removed = phases.run(RemoveHostRouting(host=host)).to_json()
     assert (removed["changed"], removed["routes"]) == (True, [{"route": LINE, "change": "removed"}])
     assert {"path": "/etc/aks-flex-node/static-routes.sh", "change": "removed"} in removed["files"]
@@ -501,16 +497,16 @@ def test_a_single_task_reports_its_changes(host: Host) -> None:
 def test_a_reload_alone_is_reported(host: Host) -> None:
     """If a run was killed before its reload, only the reload remains to be done."""
     stale = FakeSystemd(host.layout, running=[MACHINE])
-    phases.run(ConfigureStaticRoutes(CONFIG, host=host))
+    phases.run(ConfigureStaticRoutes(WATCHED, host=host))
     on = Host(routes=host.routes, units=stale, layout=host.layout)
-    told = [phases.run(ConfigureStaticRoutes(CONFIG, host=on)).changes for _ in range(2)]
+    told = [phases.run(ConfigureStaticRoutes(WATCHED, host=on)).changes for _ in range(2)]
     assert told == [Changes(units=(Change(MACHINE, "reloaded"),)), Changes()]
 
 
 def test_a_started_oneshot_is_reported(host: Host, units: Moody) -> None:
-    phases.run(ConfigureStaticRoutes(CONFIG, host=host))
+    phases.run(ConfigureStaticRoutes(WATCHED, host=host))
     units.active.add("network-online.target")
-    report = phases.run(ConfigureStaticRoutes(CONFIG, host=host))
+    report = phases.run(ConfigureStaticRoutes(WATCHED, host=host))
     assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
 
 
@@ -521,6 +517,6 @@ def test_an_unexpected_oserror_becomes_one_of_our_errors(host: Host) -> None:
 
     on = Host(routes=host.routes, units=Broken(host.layout), layout=host.layout)
     with pytest.raises(FileError) as caught:
-        phases.run(Configure(CONFIG, host=on))
+        phases.run(Configure(WATCHED, host=on))
     assert "/etc/machine-id" in caught.value.message
     assert named(caught.value.changes)["routes"] == [LINE]
