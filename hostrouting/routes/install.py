@@ -68,7 +68,7 @@ def apply_routes(
         _refuse(verb, failures)
 
     def put_back_most() -> None:
-        backend.add(_by_gateways(removed))
+        backend.add(by_gateways(removed))
 
     if removed:
         before_removal()
@@ -94,7 +94,7 @@ def _without(route: Route, gone: Collection[Route]) -> Route | None:
     return attrs.evolve(route, hops=tuple(hop for part in parts for hop in part.hops)) if parts else None
 
 
-def _by_gateways(routes: Sequence[Route]) -> list[Route]:
+def by_gateways(routes: Sequence[Route]) -> list[Route]:
     """Return routes in an order in which they can be added.
 
     Routes that make gateways reachable come first. The last are those that cover gateways, because IPv6 gateways must
@@ -107,7 +107,7 @@ def _by_gateways(routes: Sequence[Route]) -> list[Route]:
 
 
 def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
-    failures = backend.add(_by_gateways(routes))
+    failures = backend.add(by_gateways(routes))
     # Those that haven't been removed are there. In IPv6, another program's next hop may have kept their place.
     there = {route.key for route in backend.our_routes()} if failures else set()
     _refuse("put back", [each for each in failures if each.route.key not in there])

@@ -25,9 +25,10 @@ from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.routes import Route, Scope
+from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import OverlapReport
+from hostrouting.routes.install import by_gateways
 from hostrouting.routes.plan import RoutesReport
 from hostrouting.tasks.arguments import ConfigTask, to_host
 from hostrouting.tasks.configure import Run, raise_if_strict, warnings_of
@@ -189,8 +190,6 @@ def render_trial(routes: Sequence[Route], families: Collection[Family], until: s
         families: the address families with routes before or during the trial.
         until: end of the trial. The script uses it to identify the trial, and ignores any other trial.
     """
-    # Link-scope routes come first because gateways of other routes may depend on them.
-    ordered = sorted(routes, key=lambda route: route.scope != Scope.LINK)
-    lines = [route.words(is_numeric=True) for route in ordered]
+    lines = [route.words(is_numeric=True) for route in by_gateways(routes)]
     words = family_words(families)
     return fill("trial.sh", UNTIL=until, FAMILIES=words, PYTHON=quote(python_of(Layout())), ROUTES="\n".join(lines))

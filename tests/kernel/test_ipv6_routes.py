@@ -427,6 +427,37 @@ def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, 
     assert "via fd00:b::1 dev ib0 proto 4 metric 512" in line
 
 
+@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize(
+    ("saved", "tried"),
+    [
+        (["fd00:5::/64 via fd00:a::1 dev eth0"], ["fd00:a::/80 via fe80::9 dev eth0"]),
+        (["fd00:5::/64 via fd00:9::1 dev eth0", "fd00:9::/64 dev eth0"], []),
+        (["fd00:a::/80 via fe80::9 dev eth0", "fd00:b::/64 via fd00:a::1 dev eth0"], []),
+        (["blackhole fd00:7::/64"], []),
+        (["blackhole fd00:7::/64"], ["fd00:7::/64 via fd00:a::1 dev eth0"]),
+        (["fd00:7::/64 dev eth0"], ["unreachable fd00:7::/64", "blackhole fd00:8::/64"]),
+        (["blackhole fd00:7::/64"], ["unreachable fd00:7::/64"]),
+    ],
+    ids=["covered", "needed", "covering", "discard", "no discard", "discards", "other discard"],
+)
+def test_the_end_of_a_trial_restores_routes_that_kept_it_out(
+    node: Host, tmp_path: Path, awk: str, saved: list[str], tried: list[str]
+) -> None:
+    """Gateways must be reachable, and not be behind other gateways. A discard's next hop is lo."""
+    tail = "proto 217 metric 512"
+    run_ip6(*[f"route add {each} {tail}" for each in reversed(saved)])
+    before = shown()
+    script = render_trial(node.our_routes(), tuple(Family), UNTIL)
+    run_ip6(*[f"route del {each} {tail}" for each in saved], *[f"route add {each} {tail}" for each in tried])
+    subprocess.run(["ip", "route", "add", "172.16.5.0/24", "dev", "eth0", "proto", "217"], check=True)
+    trial = tmp_path / "run/aks-flex-node/trial.json"
+    trial.parent.mkdir(parents=True)
+    trial.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
+    done = Sandbox(tmp_path, awk_or_skip(awk)).run(script)
+    assert (done.returncode, done.stderr, shown()) == (0, "", before)
+
+
 # --- script and task -----------------------------------------------------------------------------------------------
 
 PLACES = (

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import attrs
 import pytest
-from scripts import Sandbox
+from scripts import AWKS, Sandbox, awk_or_skip
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.family import Family
-from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
 from hostrouting.tasks.trial import render_trial
 
 pytestmark = pytest.mark.kernel
@@ -73,8 +73,30 @@ def test_a_route_that_took_our_place_stays(node: NamespaceKernel, sandbox: Sandb
     assert done.returncode == 1
     assert "172.16.1.0/24" in done.stdout
     assert "File exists" in done.stdout
+    assert "; not all are as before" in done.stdout
     assert attrs.evolve(route, protocol=Protocol.STATIC) in node.routes(Table.MAIN)
     assert not trial.exists()
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_a_trial_stands_until_ip_has_made_all_changes(
+    node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
+) -> None:
+    """At words that it can't read, ip ends despite -force."""
+    ip("route", "add", "172.16.2.0/24", "dev", "eth0", "proto", "217")
+    routes = [Route(IPv4Network(f"172.16.{n}.0/24"), (NextHop("eth0"),), scope=Scope.LINK) for n in (1, 3)]
+    text = render_trial(routes, FAMILIES, UNTIL)
+    damaged = text.replace("172.16.3.0/24", "172.16.3.0/24 tos 0xfff")
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "static")  # the only command that fails
+    done = sandbox.run(damaged, "gate")
+    assert (done.returncode, done.stdout, trial.exists()) == (1, "", True)
+    assert "can't end the trial of routes: " in done.stderr
+    assert "awk" not in done.stderr
+    ip("route", "del", "172.16.1.0/24", "proto", "static")
+    done = sandbox.run(text, "gate")
+    assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
+    assert {route.destination for route in node.our_routes()} == {route.destination for route in routes}
 
 
 @pytest.mark.parametrize("state", ["over", "another"])

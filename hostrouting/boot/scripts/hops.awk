@@ -19,13 +19,16 @@ function exchange(old, new,    h, had, wanted) {
 }
 
 # Deleting or replacing a whole IPv6 route would also remove other programs' hops. Other programs' hops come last, so
-# try those first.
+# try those first. A discard's only hop is lo.
 function remove(step, prefix, some,    h) {
   if (family == 4)
     change(step, "del " command(prefix, some), "add " command(prefix, some))
-  else
+  else {
     for (h = hops_of(some); h >= 1; h--)
       change(step, deletion(prefix, h), single(prefix, h))
+    if (type_of[some] >= 6)
+      change(step, deletion(prefix, 1), "add " command(prefix, some))
+  }
 }
 
 # Returns the command that adds hop h of the class that take_apart() last parsed.

@@ -23,7 +23,7 @@ think() {
 
 @HOPS_AWK@
 
-section == "saved" && !index($1, ":") == (family == 4) {
+section == "saved" && !index(($1 in type_number) ? $2 : $1, ":") == (family == 4) {
   parse($0)
   saved[++saves] = key()
   saved_to[saves] = to
@@ -49,7 +49,7 @@ function change(step, words, words_back) {
 
 # In IPv4, a route that differs is deleted and added: replace would overwrite another program's route that took its place.
 function put_back(some, present) {
-  if (family == 6)
+  if (family == 6 && type_of[some] < 6 && type_of[present] + 0 < 6)
     exchange(present, some)
   else if (command(looked_at, present) != command(looked_at, some)) {
     if (present != "")
@@ -58,7 +58,39 @@ function put_back(some, present) {
   }
 }
 
+# Sets refusal[N] to the error of command N.
+function make_changes(    i, count, again, origin) {
+  carry_out(commands, changes)
+  for (i = 1; i <= changes; i++)
+    if (i in failed) {
+      refusal[i] = failed[i]
+      if (failed[i] !~ MOOT) {
+        again[++count] = commands[i]
+        origin[count] = i
+      }
+    }
+  # A route of the trial may have covered the gateway of a saved one.
+  if (count)
+    carry_out(again, count)
+  for (i = 1; i <= count; i++)
+    if (i in failed)
+      refusal[origin[i]] = failed[i]
+    else
+      delete refusal[origin[i]]
+}
+
+# Ends the program if ip hasn't reached the last command: it lists at least one link.
+function carry_out(list, count) {
+  list[count + 1] = "link show"
+  run(list, count + 1, "-force")
+  if (answers)
+    return
+  print complaint == "" ? "ip was ended" : complaint
+  exit
+}
+
 END {
+  MOOT = "(No such process|File exists)$"
   for (i = 1; i <= saves; i++) {
     looked_at = saved_to[i]
     put_back(before[saved[i]], saved[i] in now ? now[saved[i]] : "")
@@ -67,13 +99,11 @@ END {
     if (!(there[i] in before))
       remove(0, there_to[i], now[there[i]])
   if (changes)
-    run(commands, changes, "-force")
-  if (changes && !has_run)
-    exit 1
+    make_changes()
   print "done"
   for (i = 1; i <= changes; i++)
     # A hop that is gone, or is another program's, needs no deletion, and one that is there no addition.
-    print "ip " commands[i] (i in failed && !(family == 6 && failed[i] ~ /(No such process|File exists)$/) ? ": failed: " failed[i] : "")
+    print "ip " commands[i] (i in refusal && !(family == 6 && refusal[i] ~ MOOT) ? ": failed: " refusal[i] : "")
   if (changes && family == 6 && (hidden = take_hidden(commands, changes)) != "")
     print "ip: failed: " hidden
 }
@@ -85,18 +115,21 @@ ROUTES
 
 # Fails and sets MESSAGE where it has to be tried again.
 attempt() {
-  local answer
+  local answer outcome='they are as before'
   take_lock || return
   [[ $(<"$TRIAL") == *"\"$UNTIL\""* ]] 2>/dev/null || return 0
   DONE=''
   for FAMILY in $FAMILIES; do
     list 'route show table main' || return
     MESSAGE='awk ended without an answer'
-    answer=$(think) && [[ $answer == done* ]] || return
+    answer=$(think) || return
+    MESSAGE=$answer
+    [[ $answer == done* ]] || return
     DONE+=${DONE:+${answer#done}} DONE=${DONE:-$answer}
   done
   rm -f "$TRIAL"
-  say "the trial of routes until $UNTIL has ended; they are as before" "${DONE#done}"
+  [[ $DONE != *': failed: '* ]] || outcome='not all are as before'
+  say "the trial of routes until $UNTIL has ended; $outcome" "${DONE#done}"
 }
 
 # Who confirms a trial holds the other lock all the while. If that is free, it was killed: what it began is a trial again.
