@@ -10,7 +10,7 @@ from audit import examine, sockets
 from audit.events import EventAudit, hosts_for_events
 from audit.examine import Audit, HostAudit
 from audit.features import SEEN_FEATURES, with_features
-from audit.hosts import FEATURES, ODD_FEATURES, Audited, hosts
+from audit.hosts import FEATURES, Audited, hosts
 from audit.sockets import SocketAudit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,9 +30,8 @@ FOR_SOCKETS = st.builds(with_features, sources.questions(), st.randoms(use_true_
 # For each kind of host: the comparison, the hosts, how many there are by day and by night, how many addresses are
 # compared, and the features that the hosts of a night have.
 KINDS = {
-    "plain": (HostAudit, hosts(is_odd=False), (3, 2000), ADDRESSES, FEATURES.keys() - ODD_FEATURES),
-    "odd": (HostAudit, hosts(is_odd=True), (2, 500), ADDRESSES, ODD_FEATURES),
-    "sockets": (SocketAudit, FOR_SOCKETS, (2, 1500), 16, SEEN_FEATURES),
+    "plain": (HostAudit, hosts(), (3, 2000), ADDRESSES, FEATURES),
+    "sockets": (SocketAudit, FOR_SOCKETS, (3, 2000), 16, SEEN_FEATURES),
     "events": (EventAudit, hosts_for_events(), (1, 300), ADDRESSES, ()),
 }
 

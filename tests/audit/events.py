@@ -33,7 +33,7 @@ _KINDS = (EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE, EventKind.INTO
 @st.composite
 def hosts_for_events(draw: st.DrawFn) -> Audited:
     """Generate a plain host with two to ten interfaces."""
-    host = draw(hosts(is_odd=False))
+    host = draw(hosts())
     there = sum(step.startswith("ip link add ") for step in host.steps)
     steps: list[str] = []
     for number in range(draw(st.integers(max(0, 2 - there), _MOST - there))):

@@ -160,13 +160,7 @@ class HostAudit(Audit):
     # --- the truth ---------------------------------------------------------------------------------------------
 
     def _judge(self, patterns: tuple[str, ...] | None = None) -> Judge:
-        return Judge(
-            self._kernel,
-            self.config.route_overlap,
-            had_rules=self.host.had_rules,
-            patterns=patterns,
-            is_odd=self.host.is_odd,
-        )
+        return Judge(self._kernel, self.config.route_overlap, had_rules=self.host.had_rules, patterns=patterns)
 
     def _sorts(self) -> Sorts:
         """Return the kernel's result for each checked address, by expected CIDR."""

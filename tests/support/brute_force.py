@@ -96,8 +96,6 @@ class Judge:
         overlap: the routeOverlap config.
         had_rules: whether any rule was ever added to the three default ones.
         patterns: name patterns of the interfaces that may carry the expected CIDR, or None.
-        is_odd: whether the host has routes that the walk doesn't support; the kernel's answers are then accepted as
-            they are.
     """
 
     def __init__(
@@ -107,9 +105,8 @@ class Judge:
         *,
         had_rules: bool,
         patterns: tuple[str, ...] | None = None,
-        is_odd: bool = False,
     ) -> None:
-        self._patterns, self._is_odd = patterns, is_odd
+        self._patterns = patterns
         self._routes = kernel.routes()
         self.rules = kernel.rules()
         self._had_rules = had_rules
@@ -129,24 +126,11 @@ class Judge:
         if source is not None and not self.is_local(source):
             decision = errnos.ENETUNREACH
         if not _is_same(answer, decision):
-            if not self._is_odd:
-                raise LookupError(
-                    f"the walk found {decision} for {answer.address}, the kernel says {answer.route or answer.errno}"
-                )
-            decision = self._unwalked(answer)
+            raise LookupError(
+                f"the walk found {decision} for {answer.address}, the kernel says {answer.route or answer.errno}"
+            )
         found = self._sort(answer, decision)
         return found if source is None else attrs.evolve(found, source=source)
-
-    def _unwalked(self, answer: Lookup) -> Route | int:
-        """Return the entry behind an answer, as far as the kernel reveals it."""
-        covering = [route for first, last, route in self._spans if first <= int(answer.address) <= last]
-        if answer.route is None:
-            word = _DISCARDED.get(answer.errno or 0, "").upper()
-            return next((route for route in covering if route.type.name == word), answer.errno or 0)
-        own = [route for route in covering if route.table == Table.LOCAL]
-        longest = max(own, key=lambda route: route.destination.prefixlen, default=answer.route)
-        is_local = (longest.destination, longest.type) == (answer.route.destination, answer.route.type)
-        return longest if is_local else answer.route
 
     def in_turn(self, answer: Lookup) -> list[Lookup]:
         """Return one answer for each default route that the kernel may select, depending on the neighbours' states."""
