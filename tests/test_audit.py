@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from leaving import seen_leaving
 from nightly import IS_NIGHTLY, by_day
-from worlds import Question, World, sources
+from worlds import Question, World
+from worlds.cut import questions
 from worlds.ipv6 import World6
 
 from hostrouting import ExpectedCidr, OverlapReport, Verdict
@@ -26,7 +27,7 @@ from hostrouting.model.family import Family
 pytestmark = pytest.mark.kernel
 
 ADDRESSES = by_day(32, by_night=1024)
-FOR_SOCKETS = st.builds(with_features, sources.questions(), st.randoms(use_true_random=True))
+FOR_SOCKETS = st.builds(with_features, questions(by_source=True), st.randoms(use_true_random=True))
 # For each kind of host: the comparison, the hosts, how many there are by day and by night, how many addresses are
 # compared, and the features that the hosts of a night have.
 KINDS = {

@@ -50,7 +50,7 @@ def with_features(question: Question, chance: random.Random) -> Audited:
     """
     world = question.world if chance.random() < 0.5 else attrs.evolve(question.world, rules=())
     expected = tuple({each.cidr: each for each in question.expected}.values())
-    prefix = chance.choice((str(expected[0].cidr), "172.16.1.0/24", "172.16.0.128/25"))
+    prefix = chance.choice((str(expected[0].cidr), "10.0.1.0/24", "10.0.0.128/25"))
     words = {
         "PREFIX": prefix,
         "BASE": prefix.rpartition(".")[0],

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import worlds
 from hypothesis import strategies as st
-from worlds import Question, World, cut, sources
+from worlds import Question, World, cut
 
 from hostrouting import ExpectedCidr
 from hostrouting.backend import Route
@@ -189,7 +189,7 @@ def _rule(rule: Rule) -> str:
 def hosts(draw: st.DrawFn) -> Audited:
     """Generate a host whose every verdict the kernel's lookups tell."""
     if draw(st.booleans()):
-        question = draw(sources.questions())
+        question = draw(cut.questions(by_source=True))
         expected = {each.cidr: each for each in reversed(question.expected)}
         question = attrs.evolve(question, expected=tuple(expected.values()))
         return Audited(tuple(commands(question.world)), question.expected, question.allowed, connecting=question)

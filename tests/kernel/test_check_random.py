@@ -24,8 +24,9 @@ from leaving import FIRST_PACKETS, SocketKind, seen_leaving, truths
 from nightly import IS_NIGHTLY, by_day
 from node import build_node, on_linux
 from scenario import play
-from worlds import STANDARD_RULES, Question, World, sources
+from worlds import STANDARD_RULES, Question, World, scopes
 from worlds.cut import questions
+from worlds.scopes import hosts_with_scopes
 from worlds.seldom import (
     A_SOURCE_A_HOP,
     BLACKHOLED_GATEWAY,
@@ -39,7 +40,6 @@ from worlds.seldom import (
     TCP_ONLY_CHOOSES,
     UDP_REFUSED,
 )
-from worlds.sources import hosts_with_scopes
 
 import phases
 from hostrouting import Config, ExpectedCidr, OverlapReport, RouteError, RouteOverlap, StaticRoute
@@ -140,7 +140,7 @@ def _told_by_ip() -> str:
 
 @pytest.mark.kernel
 @settings(max_examples=by_day(2, by_night=1000), suppress_health_check=[HealthCheck.too_slow])
-@given(question=sources.questions())
+@given(question=questions(by_source=True))
 @example(question=CHOSEN_BY_AN_EXPECTED_ROUTE)
 @example(question=TCP_ONLY_CHOOSES)
 @example(question=A_SOURCE_A_HOP)
@@ -157,7 +157,10 @@ def test_a_finding_is_just_what_a_socket_does(question: Question) -> None:
     assert live.verdict is not Verdict.UNKNOWN
     seen = seen_leaving(question.addresses, *question.world.devs, tries=question.tries)
     wrong = connecting.disagreements(live, config.route_overlap, seen)
-    wrong += [f"recorded: {line}" for line in connecting.disagreements(recorded, config.route_overlap, seen)]
+    # A snapshot may not tell which source an interface without an address borrows.
+    is_whole = recorded.verdict is not Verdict.UNKNOWN
+    if is_whole:
+        wrong += [f"recorded: {line}" for line in connecting.disagreements(recorded, config.route_overlap, seen)]
     if wrong:
         raise AssertionError("\n".join((*wrong, _told_by_ip())))
     asked = question.addresses[:: by_day(8, by_night=2)]
@@ -165,12 +168,14 @@ def test_a_finding_is_just_what_a_socket_does(question: Question) -> None:
         address: explain(address, config, kernel, phases.CancelScope()) for address in asked
     }
     for address, explanation in explained.items():
-        assert explanation == explain(address, config, backends[1], phases.CancelScope())
+        assert not is_whole or explanation == explain(address, config, backends[1], phases.CancelScope())
         for way in explanation.lookups:
             _see_where_it_ends(way)
     for truth in truths(asked, kinds=FIRST_PACKETS):
         is_tcp, connects = truth.kind is SocketKind.SYN, truth.kind is not SocketKind.DATAGRAM
-        assert truth.ends <= _of(explained[truth.address], is_tcp=is_tcp, connects=connects)
+        ends = _of(explained[truth.address], is_tcp=is_tcp, connects=connects)
+        # The address of a local route of table main is no valid source for a connection to itself.
+        assert truth.ends <= ends | ({None} if "lo" in ends else set())
 
 
 def _see_where_it_ends(way: ExplainedLookup) -> None:
@@ -206,7 +211,7 @@ def chosen_by_the_kernel(addresses: Sequence[IpAddress]) -> dict[IpAddress, IpAd
 @given(commands=hosts_with_scopes())
 def test_the_computed_source_is_the_kernels_choice(commands: list[str]) -> None:
     kernel = on_linux()
-    for dev in sources.DEVICES:
+    for dev in scopes.DEVICES:
         kernel.add_link(dev)
     _batch(commands)
     addresses, chosen = kernel.addresses(), chosen_by_the_kernel(ASKED)

@@ -3,8 +3,9 @@
 ``World`` describes a host and builds it on Linux or in memory, and ``Question`` adds its config. Each module draws a
 different kind of host:
 
-- ``cut``: tables, rules and addresses that split a /20 into many parts
-- ``sources``: rules that select by a connection's source, and addresses with scopes
+- ``cut``: tables, rules and addresses that split a /20 into many parts; knobs ask for nexthop objects, or for rules that
+  select by a connection's source
+- ``scopes``: addresses with scopes, as commands
 - ``ipv6``: hosts with IPv6, as commands
 - ``seldom``: hosts that random draws rarely produce
 

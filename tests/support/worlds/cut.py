@@ -1,4 +1,7 @@
-"""Random hosts with a few prefixes in one /20 that split the expected CIDRs into many parts."""
+"""Random hosts with a few prefixes in one /20 that split the expected CIDRs into many parts.
+
+With ``by_source``, most rules select by a connection's source, and the host has several addresses to choose from.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
+from hostrouting import ExpectedCidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import NewAddress
@@ -50,7 +54,10 @@ def _addresses(offsets: st.SearchStrategy[int] = _offsets) -> st.SearchStrategy[
 
 
 _FAR = IPv4Address("192.0.2.1")
-_NEAR = st.sampled_from((0, 1, 4, 5, 100, 129, 300)).map(lambda offset: SPACE.network_address + offset)
+_NEAR = st.one_of(
+    st.sampled_from((0, 1, 4, 5, 100, 129, 300)).map(lambda offset: SPACE.network_address + offset),
+    st.sampled_from(("10.1.0.1", "10.2.0.1", "10.3.0.1")).map(IPv4Address),
+)
 
 # With the onlink flag, the kernel accepts any gateway address.
 _hops = st.one_of(
@@ -74,7 +81,12 @@ _TABLES = (*(Table.MAIN,) * 7, 100, 100, 52, Table.DEFAULT)
 
 
 @st.composite
-def _entries(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network], objects: tuple[int, ...]) -> Route:
+def _entries(
+    draw: st.DrawFn,
+    destinations: st.SearchStrategy[IPv4Network],
+    objects: tuple[int, ...],
+    sources: st.SearchStrategy[IPv4Address | None],
+) -> Route:
     kind = draw(st.sampled_from((*(RouteType.UNICAST,) * 7, *_DISCARDS, RouteType.BLACKHOLE, RouteType.THROW)))
     fields: dict[str, Any] = {
         "destination": draw(destinations),
@@ -87,7 +99,7 @@ def _entries(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network], obje
         return Route(type=kind, **fields)
     if objects and draw(st.integers(0, 1)) == 0:
         return Route(nexthop_id=draw(st.sampled_from(objects)), scope=Scope.UNIVERSE, **fields)
-    return Route(hops=draw(_ways), **fields)
+    return Route(hops=draw(_ways), source=draw(sources), **fields)
 
 
 @st.composite
@@ -98,7 +110,11 @@ def _any_ips(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network]) -> R
 
 
 @st.composite
-def _rules(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network]) -> Rule:
+def _rules(
+    draw: st.DrawFn,
+    destinations: st.SearchStrategy[IPv4Network],
+    selectors: st.SearchStrategy[dict[str, Any]],
+) -> Rule:
     action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 7, *RuleAction)))
     rule = Rule(
         preference=draw(st.sampled_from((0, 10, 20, 20, 30, 5210, 32765, 32766, 40000))),
@@ -108,10 +124,9 @@ def _rules(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network]) -> Rul
         suppress_prefix_length=draw(st.sampled_from((None, None, None, 0, 22, 24))),
         is_inverted=draw(st.sampled_from((False, False, False, True))),
     )
-    selectors: dict[str, Any] = dict(draw(st.lists(st.sampled_from(_SELECTORS), max_size=1)))
     if draw(st.booleans()):
-        selectors["destination"] = draw(destinations)
-    return attrs.evolve(rule, **selectors)
+        rule = attrs.evolve(rule, destination=draw(destinations))
+    return attrs.evolve(rule, **draw(selectors))
 
 
 _SELECTORS: tuple[tuple[str, object], ...] = (
@@ -123,6 +138,16 @@ _SELECTORS: tuple[tuple[str, object], ...] = (
     *(("iif", "lo"), ("iif", "eth1"), ("oif", "ib0")),
     *(("ip_protocol", 17), ("ip_protocol", 6), ("has_ports", True)),
 )
+
+_selectors: st.SearchStrategy[dict[str, Any]] = st.lists(st.sampled_from(_SELECTORS), max_size=1).map(dict)
+
+
+def _of_sources(sources: st.SearchStrategy[IPv4Address]) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw the selectors of rules, most of which select some of these sources."""
+    lengths, protocols = st.sampled_from((32, 32, 24, 8)), st.sampled_from((0, 0, 0, 6, 17))
+    networks = st.builds(lambda source, length: IPv4Network((source, length), strict=False), sources, lengths)
+    chosen = st.fixed_dictionaries({"source": networks, "ip_protocol": protocols})
+    return st.one_of(chosen, chosen, chosen, _selectors)
 
 
 @st.composite
@@ -143,6 +168,24 @@ _UPLINKS = (
     *(("10.0.0.4/20", "10.0.0.1"), ("10.0.2.4/25", "10.0.2.1"), ("10.0.1.4/16", "10.0.0.1")),
     *(("10.0.0.2/31", "10.0.0.3"), ("10.0.0.4/32", None)),
 )
+
+# The first address, which is usually eth0's, and others that a connection may come from.
+_HOME = (("eth0", NewAddress("10.1.0.4/24")),) * 7 + (("lo", NewAddress("10.9.0.4/32")),)
+_SOURCES = (
+    *(("eth0", NewAddress("10.1.0.5/24")), ("eth0", NewAddress("10.1.9.4/25")), ("eth0", NewAddress("10.0.3.4/32"))),
+    *(("eth1", NewAddress("10.2.0.4/24")), ("eth1", NewAddress("10.2.0.5/24")), ("eth1", NewAddress("10.2.9.4/25"))),
+    *(("eth1", NewAddress("10.0.0.9/24")), ("eth1", NewAddress("10.0.1.9/25", metric=50))),
+    *(("ib0", NewAddress("10.3.0.4/24")), ("ib0", NewAddress("10.3.0.7/24", peer="10.3.7.7"))),
+    *(("ib0", NewAddress("10.0.0.10/22")), ("ib0", NewAddress("10.0.2.10/24", prefix_route=False))),
+)
+
+
+@st.composite
+def _default_of_sources(draw: st.DrawFn, sources: st.SearchStrategy[IPv4Address | None]) -> Route:
+    hops = [draw(st.sampled_from((NextHop("eth0", IPv4Address("10.1.0.1"), onlink=True),) * 5 + (NextHop("eth0"),)))]
+    if draw(st.integers(0, 9)) == 0:
+        hops.append(NextHop("eth1", IPv4Address("10.2.0.1"), onlink=True))
+    return Route(DEFAULT_DESTINATION, tuple(hops), protocol=Protocol.DHCP, metric=100, source=draw(sources))
 
 
 @st.composite
@@ -192,12 +235,13 @@ def _blocks(draw: st.DrawFn) -> list[Route]:
 
 
 @st.composite
-def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
+def questions(draw: st.DrawFn, *, has_objects: bool = False, by_source: bool = False) -> Question:
     """Draw a host and expected CIDRs that overlap its tables.
 
     Args:
         draw: Hypothesis's draw function.
         has_objects: whether routes may use nexthop objects, which only a real kernel supports.
+        by_source: whether the host has a default route via eth0, several addresses, and rules that select by them.
     """
     pool = draw(st.lists(_prefixes(*_LENGTHS), min_size=2, max_size=5, unique=True))
     narrow = [prefix if prefix.prefixlen >= 22 else _network(0, 22) for prefix in pool]
@@ -205,23 +249,34 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
     within = st.sampled_from(pool).flatmap(_inside)
     meeting = st.one_of(st.sampled_from(pool), within, within, _prefixes(*_LENGTHS), st.sampled_from(WIDE))
     ids = tuple(range(1, len(_OBJECTS) + 1)) if has_objects and draw(st.booleans()) else ()
-    uplink, gateway = draw(st.sampled_from(_UPLINKS))
-    blocks = draw(_blocks()) if draw(st.sampled_from((False, False, False, True))) else []
+    more = draw(st.lists(st.tuples(st.sampled_from(DEVICES), _new_addresses()), max_size=1 if by_source else 3))
+    none: st.SearchStrategy[IPv4Address | None] = st.none()
+    if by_source:
+        several = st.lists(st.sampled_from(_SOURCES), max_size=5, unique=True)
+        addresses = draw(st.permutations([draw(st.sampled_from(_HOME)), *draw(several), *more]))
+        sources = st.sampled_from([IPv4Interface(address.address).ip for _, address in addresses])
+        preferred, selectors = st.one_of(none, none, sources), _of_sources(sources)
+        defaults = [draw(_default_of_sources(preferred))]
+        fewest, most = draw(st.sampled_from(((0, 1), (1, 3), (1, 3), (2, 4))))
+    else:
+        uplink, gateway = draw(st.sampled_from(_UPLINKS))
+        addresses, preferred, selectors = [("eth0", NewAddress(uplink)), *more], none, _selectors
+        fewest = draw(st.sampled_from((0,) + (1,) * 15))
+        defaults = draw(st.lists(_defaults(uplink, gateway, ids), min_size=fewest, max_size=2))
+        # Most hosts have only the default rules, for which the kernel uses a different code path.
+        fewest, most = 0, draw(st.sampled_from((0, 0, 1, 3)))
+    entries = st.lists(_entries(meeting, ids, preferred), min_size=draw(st.sampled_from((0, 2, 4))), max_size=10)
     routes = [
-        *draw(st.lists(_defaults(uplink, gateway, ids), min_size=draw(st.sampled_from((0,) + (1,) * 15)), max_size=2)),
-        *blocks,
-        *draw(st.lists(_entries(meeting, ids), min_size=draw(st.sampled_from((0, 2, 4))), max_size=10)),
+        *defaults,
+        *(draw(_blocks()) if draw(st.sampled_from((False, False, False, True))) else []),
+        *draw(entries),
         *draw(st.lists(_any_ips(meeting), max_size=draw(st.sampled_from((0, 0, 0, 0, 1))))),
     ]
-    # Most hosts have only the default rules, for which the kernel uses a different code path.
-    rules = draw(st.lists(_rules(meeting), max_size=draw(st.sampled_from((0, 0, 1, 3)))))
+    rules = draw(st.lists(_rules(meeting, selectors), min_size=fewest, max_size=most))
     if draw(st.integers(0, 5)) == 0:
         rules += draw(_chains())
     world = World(
-        (
-            ("eth0", NewAddress(uplink)),
-            *draw(st.lists(st.tuples(st.sampled_from(DEVICES), _new_addresses()), max_size=3)),
-        ),
+        tuple(addresses),
         tuple(routes),
         tuple(rules),
         draw(st.sampled_from(((),) * 9 + ((32766,), (0,), (0, 32766)))),
@@ -230,9 +285,9 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False) -> Question:
         draw(st.sampled_from(((),) * 9 + (("ib0",), ("eth0",)))),
         hides_hops=bool(ids) and draw(st.booleans()),
     )
-    expected = st.one_of(
-        st.sampled_from(narrow), st.sampled_from(around), _prefixes(22, 22, 22, 23, 24, 26, 30, 31, 32)
-    )
+    cidrs = st.one_of(st.sampled_from(narrow), st.sampled_from(around), _prefixes(22, 22, 22, 23, 24, 26, 30, 31, 32))
+    patterns = st.sampled_from((None,) * 6 + (("eth[0]",), ("ib0", "eth1"), ("*0",))) if by_source else st.none()
+    expected = st.builds(ExpectedCidr, cidrs, patterns)
     return Question(
         world,
         tuple(draw(st.lists(expected, min_size=1, max_size=3))),
