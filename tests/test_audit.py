@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from leaving import seen_leaving
 from nightly import IS_NIGHTLY, by_day
+from node import nics
 from worlds import Question, World
 from worlds.cut import questions
 from worlds.ipv6 import World6
@@ -69,15 +70,6 @@ def _judged_ok(report: OverlapReport | str) -> OverlapReport | str:
     return report if isinstance(report, str) else attrs.evolve(report, findings=(), verdict=Verdict.OK)
 
 
-NICS = "".join(
-    f"""
-    ip link add {dev} type veth peer name peer-{dev}
-    sysctl -qw net.ipv6.conf.peer-{dev}.disable_ipv6=1
-    ip link set peer-{dev} up
-    ip link set {dev} arp off up
-    """
-    for dev in ("eth0", "ib0")
-)
 SHADOWED = """
     ip address add 10.1.0.4/24 dev eth0
     ip address add 172.16.0.10/16 dev ib0
@@ -92,8 +84,8 @@ SHADOWED6 = """
 
 def shadowed(kind: type[Audit], family: Family) -> Audit:
     """Return an audit of a host whose ib0 shadows the expected CIDR."""
-    lines = (NICS + (SHADOWED if family is Family.IPV4 else SHADOWED6)).splitlines()
-    steps = tuple(filter(None, map(str.strip, lines)))
+    lines = (SHADOWED if family is Family.IPV4 else SHADOWED6).splitlines()
+    steps = (*nics("eth0", "ib0"), *filter(None, map(str.strip, lines)))
     if family is Family.IPV6:
         return kind(World6(1, steps, {"routeOverlap": {"expectedCidrs": ["fd00:172:16::/48"]}}), 16)
     expected = (ExpectedCidr("172.16.0.0/15"),)

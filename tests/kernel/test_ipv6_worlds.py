@@ -9,7 +9,7 @@ from audit.making import make
 from audit.sockets import SocketAudit
 from leaving import SocketKind, truths
 from nightly import IS_NIGHTLY, by_day
-from node import on_linux
+from node import nics, on_linux
 from worlds.ipv6 import FEATURES6, World6, world
 
 from hostrouting.backend import Lookup
@@ -19,23 +19,11 @@ from hostrouting.model.routes import RouteType
 
 pytestmark = pytest.mark.kernel
 
-_NICS = """
-    ip link add eth0 address 02:00:00:00:00:00 type veth peer name peer-eth0
-    ip link add ib0 address 02:00:00:00:00:01 type veth peer name peer-ib0
-    sysctl -qw net.ipv6.conf.peer-eth0.disable_ipv6=1
-    sysctl -qw net.ipv6.conf.peer-ib0.disable_ipv6=1
-    ip link set peer-eth0 up
-    ip link set peer-ib0 up
-    ip link set eth0 arp off up
-    ip link set ib0 arp off up
+_ADDRESSES = """
     ip address add 2001:db8:1::4/64 dev eth0 nodad
+    ip address add fd00:172:16:7::9/64 dev ib0 nodad
     ip -6 route add default via fe80::1 dev eth0
 """
-_IN_THE_CIDR = "ip address add fd00:172:16:7::9/64 dev ib0 nodad"
-
-
-def steps_of(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, text.splitlines())))
 
 
 def test_sockets_leave_by_the_entries_that_the_port_finds() -> None:
@@ -145,10 +133,6 @@ _SELDOM = {
         ip -6 rule add from fd00:172:16:ff::/64 lookup 100 pref 15
     """,
     "a CNI's own block, which only TCP meets": """
-        ip link add cali1 address 02:00:00:00:00:02 type veth peer name peer-cali1
-        sysctl -qw net.ipv6.conf.peer-cali1.disable_ipv6=1
-        ip link set peer-cali1 up
-        ip link set cali1 arp off up
         ip -6 route add unreachable fd00:172:16:8000::/49
         ip -6 route add fd00:172:16:8000::7/128 dev cali1
         ip -6 route add 2001:db8:7::/64 dev cali1
@@ -180,7 +164,9 @@ _SELDOM = {
 
 @pytest.mark.parametrize("name", _SELDOM)
 def test_rare_hosts(name: str) -> None:
-    steps = steps_of(f"{_NICS}{_IN_THE_CIDR}\n{_SELDOM[name]}")
+    devs = ("eth0", "ib0", "cali1") if "cali1" in _SELDOM[name] else ("eth0", "ib0")
+    lines = f"{_ADDRESSES}{_SELDOM[name]}".splitlines()
+    steps = (*nics(*devs), *filter(None, map(str.strip, lines)))
     expected = ["fd00:172:16::/48", "2001:db8::/32", {"cidr": "2001:db8::/32", "devs": ["eth0"]}]
     config = {"routeOverlap": {"expectedCidrs": expected}, "uplinks": ["eth0"]}
     audited = SocketAudit(World6(-1, steps, config), by_day(16, by_night=40))

@@ -68,6 +68,20 @@ def build_node(kernel: Kernel, default: Route | None = None) -> None:
     assert kernel.add([default or default_route()]) == ()
 
 
+def nics(*devs: str) -> tuple[str, ...]:
+    """Return the commands that create interfaces without ARP, each with a peer in the same namespace."""
+    return tuple(
+        step
+        for number, dev in enumerate(devs)
+        for step in (
+            f"ip link add {dev} address 02:00:00:00:00:0{number} type veth peer name peer-{dev}",
+            f"sysctl -qw net.ipv6.conf.peer-{dev}.disable_ipv6=1",
+            f"ip link set peer-{dev} up",
+            f"ip link set {dev} arp off up",
+        )
+    )
+
+
 def build_node6(*devs: str) -> None:
     """Create two interfaces with IPv6 addresses in this thread's namespace, and wait for the kernel's routes to them.
 
