@@ -18,6 +18,9 @@ import phases
 from hostrouting import Config, Configure, Host, Layout
 from hostrouting.boot.bundle import bundle, rendered_files
 from hostrouting.boot.files import write_if_changed
+from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.model.routes import Protocol, Table
 
 pytestmark = pytest.mark.kernel
 
@@ -298,6 +301,32 @@ def test_a_run_in_a_chroot_leaves_this_machines_kernel_alone(
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["10.0.0.0/8", "fd00:1::/48"]
     assert (tree / "etc/hostrouting").exists() == (script == "install.sh")
+
+
+def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path, tmp_path: Path) -> None:
+    kernel.add_link("eth0")
+    text = (render(BOTH, tmp_path / "out") / "remove.sh").read_text()
+    script = tmp_path / "remove.sh"
+    script.write_text(text.replace("! is_running || take_routes", "take_routes"))
+    script.chmod(0o755)
+    (tree / "run/aks-flex-node").mkdir()
+    ours = (
+        "-4 route add 192.0.2.0/24 dev eth0",
+        "-4 route add blackhole 198.51.100.7",
+        "-4 route add prohibit 203.0.113.0/24",
+    )
+    ours += (
+        "-6 route add fd00:1::/48 dev eth0",
+        "-6 route add blackhole fd00:2::/48",
+        "-6 route add unreachable fd00::7",
+    )
+    kept = ("-4 route add default dev eth0", "-6 route add default dev eth0", "-6 route add throw default metric 2000")
+    for words in (*ours, *kept):
+        subprocess.run(["ip", *words.split(), "proto", "217"], check=True)
+    code, said, complaint = run(tree, script)
+    assert (code, said.count("removed "), complaint) == (0, len(ours), "")
+    routes = [*kernel.routes(Table.MAIN), *NetlinkBackend6().routes(Table.MAIN)]
+    assert [each.destination.prefixlen for each in routes if each.protocol == Protocol.HOSTROUTING] == [0, 0, 0]
 
 
 def test_litter_of_a_killed_run_is_removed(tree: Path, tmp_path: Path) -> None:

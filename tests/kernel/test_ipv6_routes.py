@@ -23,7 +23,7 @@ from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
-from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFailure, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Route6, RouteFailure, RouteType, Table
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.plan import Replacement, RoutePlan
 from hostrouting.tasks.install_routes import InstallRoutes
@@ -330,6 +330,34 @@ def test_an_old_route_that_covers_half_of_a_new_one_goes(node: Host, tmp_path: P
     run_ip6(f"{halves[0]} {old}", f"route del {WANTED} metric 512")
     assert Sandbox(tmp_path).run(render_static_routes(config(str(WANTED)))).returncode == 0
     assert tables(node) == installed
+
+
+@pytest.mark.parametrize("awk", ["", *AWKS])
+@pytest.mark.parametrize("destination", [str(WANTED), "fd00:7::/64"], ids=["replaced", "removed"])
+@pytest.mark.parametrize("is_refused", [False, True], ids=["installed", "refused"])
+def test_our_discard_goes_with_other_old_routes(
+    node: Host, tmp_path: Path, awk: str, destination: str, is_refused: bool
+) -> None:
+    run_ip6(f"route add blackhole {destination} proto 217 metric 512")
+    if is_refused:
+        run_ip6("route add default dev ib0 table 100", "rule add to fd00:2::/48 lookup 100 priority 50")
+    before = shown()
+    if awk:
+        script = render_static_routes(config(str(WANTED), "fd00:2::/48"))
+        is_done = Sandbox(tmp_path, awk_or_skip(awk)).run(script).returncode == 0
+    else:
+        try:
+            install(node, str(WANTED), "fd00:2::/48")
+        except RouteError:
+            is_done = False
+        else:
+            is_done = True
+    assert is_done != is_refused
+    if is_refused:
+        assert shown() == before
+    else:
+        destinations = {str(each.destination) for each in node.our_routes() if each.type is RouteType.UNICAST}
+        assert (len(node.our_routes()), destinations) == (2, {str(WANTED), "fd00:2::/48"})
 
 
 def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host) -> None:

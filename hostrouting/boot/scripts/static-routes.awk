@@ -217,8 +217,11 @@ function plan_one(i,    id, old) {
     fail("refused", "another program\047s route has its destination and metric:" behind[id])
   else if (family == 4)
     change(3 + is_near(class), "replace " looked_at class, "replace " command(looked_at, old))
-  else
+  else {
+    if (type_of[old] >= 6)
+      remove(3, looked_at, old)
     exchange(old, class)
+  }
   if (old == "" || proto_of[old] == 217)
     in_ours[looked_at] = 1
 }
