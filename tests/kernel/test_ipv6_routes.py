@@ -260,6 +260,14 @@ def test_routes_of_both_families_are_installed_once(node: Host, tmp_path: Path) 
     assert tables(node) == before
 
 
+def test_the_script_names_the_changes_of_either_family(node: Host, tmp_path: Path) -> None:
+    script = render_static_routes(config(*BOTH))
+    for present, count in ((BOTH, 0), (BOTH[:1], 1), (BOTH[1:], 1), ((), 2)):
+        install(node, *present)
+        lines = Sandbox(tmp_path).run(script).stdout.splitlines()
+        assert [line.split()[:2] for line in lines] == ([["route", "add"]] * count or [["nothing", "to"]])
+
+
 @pytest.mark.parametrize(
     ("wanted", "hop"),
     [

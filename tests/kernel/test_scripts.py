@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
-from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
+from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, build_node6, default_route
 from planning import manifest_of
 from rendering import render_check_route_overlap_script, render_static_routes_script
 from scripts import Sandbox, told_by, with_constants
@@ -414,6 +414,22 @@ def test_changes_are_rolled_back_if_awk_is_killed(node: NamespaceKernel, sandbox
     assert error.endswith("can't plan the static routes: awk ended without an answer\n")
     assert (sandbox.root / "ended").exists()
     assert len((sandbox.root / "calls").read_text()) == 3
+    assert table(node) == before
+
+
+def test_a_stopped_run_says_what_either_family_left(node: NamespaceKernel, sandbox: Sandbox) -> None:
+    """IPv6 is committed last and put back first, and ip fails at both."""
+    build_node6("eth6", "ib6")
+    before = table(node)
+    wanted = {"destination": "fd00:9::/64", "gateway": "fd00:a::1", "dev": "eth6"}
+    kill = 'read -r _ _ _ script _ < "/proc/$PPID/stat"; kill -TERM "$script"'
+    change = f"case $calls in 5 | 6) {kill}; exit 1 ;; esac"
+    done = sandbox.run(routes_script(str(DESTINATION), wanted), prepare=CHANGING.replace("CHANGE", change))
+    left = "not all could be put back: ip was ended"
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        [f"can't install the static routes: ip was ended; {left}", f"stopped: SIGTERM; {left}"],
+    )
     assert table(node) == before
 
 

@@ -294,8 +294,8 @@ function commit(    i, firm, why) {
   print "done"
   for (i = 1; i <= changes && i <= 50; i++)
     print commands[i]
-  if (changes == 0 || changes > 50)
-    print changes ? "and " changes - 50 " more" : "nothing to change"
+  if (changes > 50)
+    print "and " changes - 50 " more"
 }
 
 # Has ip run some commands and answer questions. Sets reached to the number of commands that may have succeeded.

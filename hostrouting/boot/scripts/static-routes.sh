@@ -69,7 +69,7 @@ attempt() {
   done
   [ "$status" -eq 0 ] && [ -z "$STOPPED" ] || put_back
   IS_WRITING=''
-  [ -z "$STOPPED" ] || stop
+  [ -z "$STOPPED" ] || { [ "$status" -ne 1 ] || complain "$MESSAGE"; stop; }
   return "$status"
 }
 
@@ -103,10 +103,11 @@ carry_out() {
 
 # Takes back all that may have been changed.
 put_back() {
+  local left
   for FAMILY in $BEGUN; do
     LISTED=${LISTINGS[FAMILY]}
-    LEFT=`think undo` || LEFT='not all could be put back: awk ended without an answer'
-    MESSAGE+=${LEFT:+; $LEFT}
+    left=`think undo` || left='not all could be put back: awk ended without an answer'
+    MESSAGE+=${left:+; $left} LEFT+=${left:+${LEFT:+; }$left}
   done
 }
 
@@ -132,6 +133,7 @@ trap 'on_signal SIGHUP' HUP
 trap 'on_signal SIGINT' INT
 trap 'on_signal SIGTERM' TERM
 keep_trying || { complain "$MESSAGE"; exit 1; }
-say "${DONE#*$'\n'}"
+DONE=${DONE#$'\n'}
+say "${DONE:-nothing to change}"
 exit 0
 }
