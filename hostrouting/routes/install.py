@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +13,8 @@ import attrs
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.routes import NextHop, Route, RouteFailure, Table
+from hostrouting.model.prefixes import PrefixSet, ends, numbers
+from hostrouting.model.routes import NextHop, Route, Route6, RouteFailure, Table
 from hostrouting.routes.plan import Replacement, RoutePlan
 from phases import CancelScope, Undo
 
@@ -97,13 +98,22 @@ def _without(route: Route, gone: Collection[Route]) -> Route | None:
 def by_gateways(routes: Sequence[Route]) -> list[Route]:
     """Return routes in an order in which they can be added.
 
-    Routes that make gateways reachable come first. The last are those that cover gateways, because IPv6 gateways must
-    not be behind other gateways (ip6_validate_gw).
+    Routes that make gateways reachable come first. The last are those that cover gateways.
     """
-    gateways = {hop.gateway for route in routes for hop in route.hops if hop.gateway is not None}
-    return sorted(
-        routes, key=lambda route: 0 if route.is_near else 1 + any(each in route.destination for each in gateways)
-    )
+    gateways = _gateways(routes)
+    return sorted(routes, key=lambda route: 0 if route.is_near else 1 + _covers(route, gateways))
+
+
+def _gateways(routes: Iterable[Route]) -> PrefixSet:
+    """Return the gateways of IPv6 routes, which must not be behind other gateways (ip6_validate_gw)."""
+    hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
+    bits = Family.IPV6.bits
+    return PrefixSet(((int(hop.gateway), bits) for hop in hops if hop.gateway is not None), bits)
+
+
+def _covers(route: Route, gateways: PrefixSet) -> bool:
+    is_behind = isinstance(route, Route6) and not route.is_near
+    return is_behind and gateways.overlaps(*ends(numbers(route.destination), gateways.bits))
 
 
 def _put_back(backend: RouteBackend, routes: Sequence[Route]) -> None:
@@ -159,12 +169,9 @@ def apply_what_goes(
 def _add_and_replace(
     plan: RoutePlan, backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    """Yield the verb and the failures of each bulk call."""
-    added: list[Route] = []
-    undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
-    for add in _bulks(plan.add, scope):
-        added += add
-        yield "add", backend.add(add)
+    """Yield the verb and the failures of each bulk call. Routes that cover gateways are added last."""
+    gateways = _gateways((*plan.wanted, *plan.remove))
+    yield from _add([route for route in plan.add if not _covers(route, gateways)], backend, scope, undo)
     for replace in _bulks(plan.replace, scope):
         swapped = _as_they_are(replace, backend)
         undo.push(partial(_swap_back, swapped, backend))
@@ -172,6 +179,17 @@ def _add_and_replace(
         kept = {failure.route for failure in failures if failure.errno == errnos.EEXIST}
         swapped[:] = [item for item in swapped if item.new not in kept]
         yield "replace", failures
+    yield from _add([route for route in plan.add if _covers(route, gateways)], backend, scope, undo)
+
+
+def _add(
+    routes: Sequence[Route], backend: RouteBackend, scope: CancelScope, undo: Undo
+) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
+    added: list[Route] = []
+    undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
+    for bulk in _bulks(routes, scope):
+        added += bulk
+        yield "add", backend.add(bulk)
 
 
 def _as_they_are(items: Sequence[Replacement], backend: RouteBackend) -> list[Replacement]:

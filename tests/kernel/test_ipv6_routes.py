@@ -328,6 +328,18 @@ def test_routes_are_put_back_past_one_that_covers_their_gateway(node: Host, tmp_
     assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
 
 
+@pytest.mark.parametrize("awk", ["", *AWKS])
+def test_routes_that_cover_gateways_are_added_last(node: Host, tmp_path: Path, awk: str) -> None:
+    asked = (
+        {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"},
+        {"destination": str(WANTED), "gateway": "fd00:a::9"},
+    )
+    if awk:
+        assert Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config(*asked))).returncode == 0
+    assert len(install(node, *asked).changes.routes) == (0 if awk else 2)
+    assert len(node.our_routes()) == 2
+
+
 def test_an_old_route_that_covers_half_of_a_new_one_goes(node: Host, tmp_path: Path) -> None:
     """The rest is another program's, so the new route isn't used before the old one, with several hops, is removed."""
     halves = [f"route add {half} metric 512" for half in WANTED.subnets()]

@@ -153,7 +153,7 @@ function fail(how, why) {
     reason[how] = how == "lacking" ? why ", needed by " looked_at : "can\047t install " looked_at ": " why
 }
 
-function make_plan(    i, id, words_of, carrier, gateways) {
+function make_plan(    i, id, words_of, carrier) {
   for (i = 1; i <= wanted; i++)
     if (wanted_gateway[i] == "onlink")
       near[wanted_to[i]] = near[wanted_to[i]] "/" (wanted_dev[i] == "*" ? uplinks_of(default_on("*")) : wanted_dev[i]) "/"
@@ -165,21 +165,21 @@ function make_plan(    i, id, words_of, carrier, gateways) {
       classify(1, words_of[id])
     }
     wanted_class[i] = words_of[id]
+    is_wanted[looked_at " " wanted_metric[i]] = 1
     # The lowest metric for a destination carries the packets.
     if (!(looked_at in carrier) || wanted_metric[i] + 0 < wanted_metric[carrier[looked_at]] + 0)
       carrier[looked_at] = i
   }
   if ("lacking" in reason || "refused" in reason)
     return
+  if (family == 6)
+    find_gateways()
   for (i = 1; i <= wanted; i++)
     plan_one(i)
-  for (i = 1; i <= our_count && family == 6; i++)
-    for (id = hops_of(our_class[i]); id >= 1; id--)
-      gateways[number(via[id])] = 1
   for (i = 1; i <= our_count; i++) {
     id = our_to[i] " " metric_of[our_class[i]]
     if (is_apart(our_class[i]) || !(id in is_wanted)) {
-      remove(is_near(our_class[i]) ? 7 : 6 - has_any(our_to[i], gateways), our_to[i], our_class[i])
+      remove(is_near(our_class[i]) ? 8 : our_to[i] in has_gateway ? 6 : 7, our_to[i], our_class[i])
       asks_early = asks_early || family == 6 && (hops_of(our_class[i]) > 1 || id in behind)
     }
   }
@@ -188,19 +188,26 @@ function make_plan(    i, id, words_of, carrier, gateways) {
       plan_proof(i)
 }
 
-# Returns whether a prefix contains any of these addresses.
-function has_any(prefix, addresses,    n) {
-  place(prefix)
-  for (n in addresses)
-    if (n >= first && n <= last)
-      return 1
-  return 0
+# Fills has_gateway with the prefixes of wanted routes and of ours that contain gateways of such routes.
+function find_gateways(    i, h, prefix, some, is_known, lengths, gateways) {
+  for (i = 1; i <= wanted + our_count; i++) {
+    prefix = i <= wanted ? wanted_to[i] : our_to[i - wanted]
+    some = i <= wanted ? wanted_class[i] : our_class[i - wanted]
+    lengths[substr(prefix, index(prefix, "/") + 1)] = 1
+    if (!(some in is_known))
+      for (h = hops_of(some); h >= 1; h--)
+        if (via[h] != "")
+          gateways[number(via[h])] = 1
+    is_known[some] = 1
+  }
+  for (i in gateways)
+    for (h in lengths)
+      has_gateway[dotted(end_of(i, h, ZEROS)) "/" h] = 1
 }
 
 function plan_one(i,    id, old) {
   looked_at = wanted_to[i]
   id = looked_at " " wanted_metric[i]
-  is_wanted[id] = 1
   cover(looked_at, in_main)
   class = wanted_class[i]
   carried_by[i] = class
@@ -230,8 +237,8 @@ function is_same(old, new) {
   return family == 4 ? command(looked_at, old) == command(looked_at, new) : ways_of[old] src_of[old] "," mtu_of[old] == ways_of[new] src_of[new] "," mtu_of[new]
 }
 
-# There are seven steps, because routes that gateways may need are added first and removed last. Those that cover IPv6
-# gateways are put back last, because gateways must not be behind other gateways (ip6_validate_gw).
+# There are eight steps, because routes that gateways may need are added first and removed last. Those that cover IPv6
+# gateways are added or put back last, because gateways must not be behind other gateways (ip6_validate_gw).
 function change(step, words, words_back) {
   made[step, ++lines[step]] = "route " words
   undone[step, lines[step]] = "route " words_back
@@ -245,7 +252,7 @@ function add(some,    h, back) {
     for (h = 1; h <= hops; h++)
       back = back " nexthop" exact(h)
   }
-  change(2 - is_near(some), "add " command(looked_at, some), "del " back)
+  change(is_near(some) ? 1 : looked_at in has_gateway ? 5 : 2, "add " command(looked_at, some), "del " back)
 }
 
 @HOPS_AWK@
@@ -263,7 +270,7 @@ function carry_out(    step, i) {
     return
   }
   changes = 0 # busybox takes a variable without a value for unequal to 0 if it is passed to a function
-  for (step = 1; step <= 7; step++)
+  for (step = 1; step <= 8; step++)
     for (i = 1; i <= lines[step]; i++) {
       commands[++changes] = made[step, i]
       undoing[changes] = undone[step, i]
@@ -278,7 +285,7 @@ function carry_out(    step, i) {
 # removed from beside another program's can't be put back before it, so ask before the removals, too, if others' hops
 # may be beside ours.
 function commit(    i, firm, why) {
-  firm = family == 4 ? changes : changes - lines[5] - lines[6] - lines[7]
+  firm = family == 4 ? changes : changes - lines[6] - lines[7] - lines[8]
   why = why_not(1, firm, firm == changes || asks_early ? questions : 0, "")
   if (why == "" && firm < changes && asks_early)
     why = find_loser(1)
