@@ -16,9 +16,10 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from boot import keeper, trees
@@ -38,9 +39,6 @@ from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.rtnetlink.messages import is_read, runs
 from hostrouting.testing import FakeKernel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 # HOSTROUTING_TEST_HOST_NAMESPACE identifies the host's network namespace and is inherited by workers.
 ROOT = Path(__file__).parents[1]

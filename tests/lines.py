@@ -13,14 +13,7 @@ __all__ = ["code_lines", "main"]
 
 _ROOT = Path(__file__).parent.parent
 _PACKAGES = ("hostrouting", "phases")
-_EMPTY = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+_EMPTY = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 def code_lines(source: str) -> int:

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
@@ -25,10 +25,6 @@ import hostrouting.report
 import hostrouting.testing
 import phases
 import phases.testing
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
 
 ROOT = Path(__file__).parent.parent
 OFFERED: tuple[ModuleType, ...] = (

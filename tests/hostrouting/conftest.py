@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from node import shadowed_kernel
@@ -11,10 +13,6 @@ from wanted import MACHINE
 
 from hostrouting import Host, Layout, cli
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

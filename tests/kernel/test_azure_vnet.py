@@ -394,8 +394,7 @@ def test_a_rule_that_changed_meanwhile_is_an_error(world: AzureWorld) -> None:
         restore(deleting(DNAT), dnat(NEW, mac_of(98)))
 
     with pytest.raises(
-        AzureVnetError,
-        match="can't delete 2 rules .*no rule was deleted, but 1 neighbours before that; run it again",
+        AzureVnetError, match="can't delete 2 rules .*no rule was deleted, but 1 neighbours before that; run it again"
     ):
         clean(world, Watched(change))
     assert ARPREPLY in world.rules()

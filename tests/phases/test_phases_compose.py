@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -32,8 +32,7 @@ from phases.testing import FakeClock, RecordingObserver
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 
 @attrs.frozen(eq=False)

@@ -9,20 +9,18 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import pytest
 from nightly import by_day
 
 from phases import Cancelled, CancelScope, TimedOut, Undo, all_or_nothing
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
 
 
 @pytest.fixture

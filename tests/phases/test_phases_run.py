@@ -6,7 +6,7 @@ import pickle
 import sys
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -32,10 +32,9 @@ from phases.testing import FakeClock, RecordingObserver
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
-    from phases import Task
+from phases import Task
 
 LOGGER = logging.getLogger("phases")
 

@@ -9,7 +9,6 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 from nightly import by_day
@@ -21,8 +20,7 @@ from phases.testing import FakeClock
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 
 class AnnouncingClock(SystemClock):

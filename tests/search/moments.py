@@ -18,15 +18,7 @@ from search.pairs import Pair, task_for
 from search.starts import LOCKS, LoadedSystemd, Start, Watched, is_waited_for, run_oneshot, start
 from search.tracing import Stopped
 from search.updates import CRASHED, Ended, Update
-from search.world import (
-    LAYOUT,
-    State,
-    accept_routes,
-    forget_boot,
-    read_state,
-    refuse_route,
-    restore,
-)
+from search.world import LAYOUT, State, accept_routes, forget_boot, read_state, refuse_route, restore
 
 
 class Kind(str, Enum):

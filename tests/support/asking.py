@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from ipaddress import IPv4Address
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 from leaving import seen_leaving
@@ -15,7 +17,8 @@ from nightly import is_chosen
 from scripts import Sandbox, awk_or_skip, awks_for, told_by
 
 import phases
-from hostrouting import Config, ExpectedCidr
+from hostrouting import Config, ExpectedCidr, OverlapReport
+from hostrouting.backend import RouteBackend
 from hostrouting.boot.render import render_check
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.snapshot import Snapshot
@@ -24,14 +27,6 @@ from hostrouting.model.errors import RouteError
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import NoteKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
-    from ipaddress import IPv4Network
-
-    from hostrouting import OverlapReport
-    from hostrouting.backend import RouteBackend
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/howto/snapshots.md").read_text()
 (_BY_HAND,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from ipaddress import IPv6Address
+from typing import Any
 from unittest import mock
 
 import attrs
 
-from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, NodeState, checks
+from hostrouting.azure import AzureVnetError, LoadBalancerProbeError, Neighbour, NodeState, checks
 from hostrouting.azure.probe import tasks as probe_tasks
 from hostrouting.azure.probe.node import LinuxProbeNode
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.vnet import tasks as vnet_tasks
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from ipaddress import IPv6Address
-
-    from hostrouting.azure import Neighbour
-    from phases import CancelScope
+from phases import CancelScope
 
 
 @attrs.define(slots=False)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from hostrouting.model.routes import RouteFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hostrouting.kernel.port import RouteBackend
-    from hostrouting.model.routes import Route
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.model.routes import Route, RouteFailure
 
 
 class Wrapper:

@@ -10,25 +10,21 @@ from __future__ import annotations
 import errno as errnos
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
-from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, Lookup, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hostrouting.config.routing import RouteOverlap
-    from hostrouting.kernel.port import RouteBackend
-    from hostrouting.overlap.findings import Finding, OverlapReport
+from hostrouting.overlap.findings import Finding, OverlapReport
 
 FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE")
 FINE = "fine"
@@ -99,12 +95,7 @@ class Judge:
     """
 
     def __init__(
-        self,
-        kernel: RouteBackend,
-        overlap: RouteOverlap,
-        *,
-        had_rules: bool,
-        patterns: tuple[str, ...] | None = None,
+        self, kernel: RouteBackend, overlap: RouteOverlap, *, had_rules: bool, patterns: tuple[str, ...] | None = None
     ) -> None:
         self._patterns = patterns
         self._routes = kernel.routes()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _PER_SECOND = 300
 

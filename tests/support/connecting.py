@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
+from leaving import Seen
+
+from hostrouting import ExpectedCidr, OverlapReport, RouteOverlap
+from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.overlap.findings import FindingKind
-from hostrouting.report import NoteKind
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
-
-    from leaving import Seen
-
-    from hostrouting import ExpectedCidr, OverlapReport, RouteOverlap
-    from hostrouting.model.family import IpAddress, IpNetwork
-    from hostrouting.report import Finding
+from hostrouting.report import Finding, NoteKind
 
 Devs = frozenset["str | None"]
 

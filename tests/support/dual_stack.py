@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -24,9 +24,6 @@ from hostrouting.model.routes import (
     Table,
 )
 from hostrouting.model.rules import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEVS = ("eth0", "rail0", "rail1", "cali0")
 DEFAULT = "default via fe80::1 dev eth0 proto ra metric 1024"

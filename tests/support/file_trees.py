@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 Entry = tuple[str, int, bytes]
 """The type, the permission bits, and the file content or symlink target."""

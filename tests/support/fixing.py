@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from brute_force import Sort
 
 import phases
-from hostrouting import Config, Host, Layout, StaticRoutes
+from hostrouting import Config, Host, Layout, OverlapReport, StaticRoute, StaticRoutes
+from hostrouting.kernel.port import Kernel
+from hostrouting.model.family import IpAddress
+from hostrouting.overlap.findings import Fix, Unfixable
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from brute_force import Sort
-
-    from hostrouting import OverlapReport, StaticRoute
-    from hostrouting.kernel.port import Kernel
-    from hostrouting.model.family import IpAddress
-    from hostrouting.overlap.findings import Fix, Unfixable
 
 
 def install(kernel: Kernel, entries: Sequence[StaticRoute], root: Path) -> None:

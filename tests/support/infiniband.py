@@ -6,11 +6,8 @@ import fcntl
 import os
 import struct
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TUNSETIFF, _TUNSETLINK = 0x400454CA, 0x400454CD
 _IFF_TUN, _IFF_NO_PI = 0x1, 0x1000

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING
 
 import attrs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 TCP, UDP, ICMPV6, HOP_BY_HOP = socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6, socket.IPPROTO_HOPOPTS
 

@@ -9,19 +9,16 @@ import errno as errnos
 import fcntl
 import socket
 import struct
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 import attrs
 import ipv6_frames as frames
 
 from hostrouting.model.family import Family, IpAddress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
 # linux/if_ether.h, linux/if_packet.h, linux/sockios.h, linux/if.h, asm-generic/socket.h, netinet/tcp.h
 _ETH_P_ALL, _ETH_P_IP, _ETH_P_IPV6, _PACKET_OUTGOING = 0x0003, 0x0800, 0x86DD, 4

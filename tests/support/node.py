@@ -6,19 +6,16 @@ import re
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.port import Kernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hostrouting.kernel.port import Kernel
 
 GATEWAY = IPv4Address("10.1.0.1")
 SECOND_GATEWAY = IPv4Address("10.2.0.1")

@@ -20,10 +20,10 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
@@ -31,9 +31,6 @@ from programs import refuse_host, tool
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.kernel._namespaces import Namespace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 BALANCER = IPv6Address("2001:db8:1::1")
 SECOND_ROUTER = IPv6Address("fe80::2")  # this address is also on the balancer's side

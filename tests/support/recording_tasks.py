@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from attrs import field, frozen
 
-if TYPE_CHECKING:
-    from phases import CancelScope
+from phases import CancelScope
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from hostrouting import Config, RouteOverlap
 from hostrouting.boot.render import render_check, render_static_routes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def render_static_routes_script(routes: Sequence[Any], *, wait_seconds: int = 30) -> str:

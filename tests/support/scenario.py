@@ -16,22 +16,18 @@ command without one has to succeed::
 from __future__ import annotations
 
 import errno as errnos
+from collections.abc import Callable
+from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
+from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from enum import IntEnum
-
-    from hostrouting.kernel.port import Kernel
 
 
 class Surprise(Exception):

@@ -7,15 +7,12 @@ import re
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zlib import crc32
 
 import attrs
 import pytest
 from nightly import IS_NIGHTLY
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AWKS = ("mawk", "gawk", "busybox")
 

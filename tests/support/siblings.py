@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from ipaddress import IPv6Address
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 from nightly import IS_NIGHTLY
 
 from hostrouting import Config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 PLACE, LOSER = "fd00:1::/48", "fd00:2::/48"
 # A and B are gateways of our next hops. T is another program's, and so is E, which has expired and goes soon.

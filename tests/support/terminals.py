@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import select
+import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
 
 PATIENCE_SECONDS = 30.0
 CTRL_S = b"\x13"

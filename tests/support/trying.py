@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from hostrouting import Layout
 from hostrouting.model.routes import Route, Table
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hostrouting import Layout
 
 
 def ours(kernel: FakeKernel) -> tuple[Route, ...]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 from hostrouting import Config
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from hostrouting.testing import FakeKernel
+from hostrouting.testing import FakeKernel
 
 MACHINE = "systemd-nspawn@kube1.service"
 SHADOWED = "172.16.1.0/24"

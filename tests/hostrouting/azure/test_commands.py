@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
@@ -17,11 +19,6 @@ from hostrouting.azure.probe.ruleset import TABLE, host_route, render_ruleset
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
 
 NETWORKING = {"loadBalancerProbe": {"enabled": True}, "staleAzureVnet": {"cidrs": ["10.1.0.0/24"]}}
 UNIT = "load-balancer-probe.service"

@@ -7,8 +7,10 @@ import json
 import os
 import random
 import re
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -47,24 +49,18 @@ from hostrouting.azure import (
     AzureVnetReport,
     HostNetworking,
     Interface,
+    Neighbour,
     NodeState,
     RemoveStaleAzureVnet,
 )
 from hostrouting.azure.vnet.parse import Endpoint, PodRule, parse_endpoints, parse_pod_rule
-from hostrouting.azure.vnet.plan import plan_cleaning
+from hostrouting.azure.vnet.plan import Item, plan_cleaning
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, plan_stale
 from hostrouting.cli.azure.vnet import report_text
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from hostrouting.azure import Neighbour
-    from hostrouting.azure.vnet.plan import Item
 
 DEAD = ("azvgone", GONE_MAC, str(GONE))
 UPLINKS_MAC = "its MAC is that of an interface of this node"

@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -17,10 +19,6 @@ from hostrouting.boot.locks import locked
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

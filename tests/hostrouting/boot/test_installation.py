@@ -6,8 +6,10 @@ import fcntl
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from file_trees import outside_run
@@ -40,11 +42,6 @@ from hostrouting.doctor.examine import examine
 from hostrouting.model.errors import FileError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 WANTED = config(SHADOWED)
 NOTHING = config(cidrs=())

@@ -10,10 +10,11 @@ import pty
 import re
 import struct
 import termios
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import attrs
@@ -32,10 +33,6 @@ from hostrouting.model.routes import RouteType
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import FindingKind, Fix, NoteKind, Obstacle, OverlapReport, Unfixable, Verdict
 from hostrouting.report import Finding, Note
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 Part = tuple[CellKind, tuple[IPv4Network, ...]]
 

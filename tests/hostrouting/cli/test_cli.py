@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
@@ -29,10 +30,7 @@ from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Complete = Callable[[str], list[str]]
+Complete = Callable[[str], list[str]]
 
 
 CONFIG = {"hostRouting": section(SHADOWED, cidrs=[SHADOWED, "10.96.0.0/12"])}

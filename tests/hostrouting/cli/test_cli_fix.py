@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -20,11 +22,7 @@ from hostrouting.cli.fixing import set_sections
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., tuple[int, str, str]]
 
 
 GATEWAY = IPv4Address("10.1.0.1")

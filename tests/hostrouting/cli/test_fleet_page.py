@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 
 from benchmarks.fleet import chromium, write_page
 from benchmarks.snapshots import CONFIG, node
 from hostrouting import Config, judge
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.model.routes import NextHop, Protocol, Route
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from selenium.webdriver import Chrome
-    from selenium.webdriver.remote.webelement import WebElement
 
 EVIL = "</script><img src=x onerror=\"document.title='run'\"><svg onload=document.title='run'>{{ 7 * 7 }}\x1b[31m\u202e"
 

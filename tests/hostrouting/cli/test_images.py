@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from file_trees import read_trees
@@ -15,8 +15,7 @@ from hostrouting import Host, Layout
 from hostrouting.doctor.examine import CHECKS
 from hostrouting.testing import FakeSystemd
 
-if TYPE_CHECKING:
-    pass
+pass
 
 CONFIG = {
     "hostRouting": {

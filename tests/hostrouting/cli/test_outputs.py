@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from wanted import LINE, SHADOWED, lose_default_route, section
@@ -24,11 +26,7 @@ from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeKernel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Run = Callable[..., tuple[int, Any]]
+Run = Callable[..., tuple[int, Any]]
 
 
 COMMANDS = ("apply", "plan", "check", "fix", "doctor", "remove")

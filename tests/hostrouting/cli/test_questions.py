@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,10 +24,6 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
 from hostrouting.model.rules import RuleAction
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.testing.strategies import policy_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 ADDRESS = "172.16.3.4"
 _ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address)

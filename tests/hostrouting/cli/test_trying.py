@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from nightly import IS_NIGHTLY
@@ -23,13 +25,7 @@ from hostrouting import Host, Layout, cli
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.trial import standing
 from hostrouting.config.routing import Config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from hostrouting.testing import FakeKernel
-
+from hostrouting.testing import FakeKernel
 
 CONFIG = {"hostRouting": section(SHADOWED)}
 

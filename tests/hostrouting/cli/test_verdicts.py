@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -17,16 +19,10 @@ import phases
 from hostrouting import Config, ConfigureReport, Host, Layout
 from hostrouting.boot.manifest import CHECK
 from hostrouting.cli import main
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.overlap.findings import UnknownReason, Verdict
 from hostrouting.tasks.configure import Configure
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hostrouting.kernel.snapshot import Snapshot
-
 
 SHADOWS = ("172.16.1.0/24",)
 

@@ -8,8 +8,10 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Callable
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -23,8 +25,8 @@ from hostrouting.boot.locks import locked
 from hostrouting.cli.layout import page_text
 from hostrouting.cli.pages import doctor_page
 from hostrouting.doctor._gate import find_cycle
-from hostrouting.doctor.checks import Severity
-from hostrouting.doctor.examine import CHECKS, examine
+from hostrouting.doctor.checks import DoctorFinding, Severity
+from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Route, Table
@@ -32,14 +34,6 @@ from hostrouting.tasks.trial import TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases import CancelScope
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hostrouting.doctor.checks import DoctorFinding
-    from hostrouting.doctor.examine import DoctorReport
-
 
 TEMPLATE = "systemd-nspawn@.service"
 UNITS, CONFIG_DIR, STATE_DIR = "etc/systemd/system", "etc/aks-flex-node", "etc/hostrouting"

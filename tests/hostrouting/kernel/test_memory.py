@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import threading
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -13,6 +12,7 @@ from node import add_nics
 
 import phases
 from hostrouting.kernel.memory import FakeKernel
+from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.waiting import Deadline, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
@@ -20,10 +20,6 @@ from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 from hostrouting.model.rules import Rule, RuleAction
 from phases import CancelScope
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from hostrouting.kernel.port import Kernel
-
 
 GATEWAY = IPv4Address("10.0.0.254")
 VIA = (NextHop(None, GATEWAY),)

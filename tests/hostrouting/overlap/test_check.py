@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import cProfile
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -17,7 +19,9 @@ from scenario import play
 
 import phases
 from benchmarks.snapshots import HOSTS
-from hostrouting import Config, RouteOverlap
+from hostrouting import Config, OverlapReport, RouteOverlap
+from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
@@ -26,17 +30,9 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._state import read_host
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import NoteKind
+from hostrouting.report import Finding, Note
 from hostrouting.testing import FakeKernel
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from hostrouting import OverlapReport
-    from hostrouting.kernel.port import Kernel
-    from hostrouting.kernel.snapshot import Snapshot
-    from hostrouting.report import Finding, Note
 
 # --- classification of answers ---------------------------------------------------------------------------------------
 

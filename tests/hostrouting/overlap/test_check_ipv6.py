@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
 from dual_stack import DEFAULT, RIVAL, entry, host
 
-from hostrouting import Config, ExpectedCidr, Host, RouteOverlap, check
+from hostrouting import Config, ExpectedCidr, Host, Layout, OverlapReport, RouteOverlap, check
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import FindingKind, NoteKind, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from hostrouting import Layout, OverlapReport
-    from hostrouting.kernel.snapshot import Snapshot
 
 CIDR, OTHER = "fd00:10::/48", "fd00:96::/108"
 

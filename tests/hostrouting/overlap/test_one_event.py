@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -12,12 +12,13 @@ from asking import checked
 from hypothesis import given
 from hypothesis import strategies as st
 from node import add_nics
-from worlds import cut
+from worlds import Question, cut
 
 import phases
 from hostrouting import Config, Host, RouteOverlap, Snapshot, Verdict, check
 from hostrouting.kernel.events import after
 from hostrouting.kernel.managers import NETWORK_MANAGER, NETWORKD, Manager
+from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.links import Hardware, Link
@@ -27,11 +28,6 @@ from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.one_event import anticipate, touching_devs
 from hostrouting.report import EventKind, EventVerdict, HostEvent, Outlook
 from hostrouting.testing import FakeKernel
-
-if TYPE_CHECKING:
-    from worlds import Question
-
-    from hostrouting.kernel.port import Kernel
 
 NODES, GATEWAY = IPv4Network("10.1.0.0/24"), IPv4Address("10.1.0.1")
 DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), protocol=Protocol.DHCP, metric=100)

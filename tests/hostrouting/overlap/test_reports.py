@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -31,6 +32,7 @@ from hostrouting import (
     Layout,
     OverlapMode,
     OverlapReport,
+    Snapshot,
     StaticRoute,
     check,
     judge,
@@ -47,12 +49,6 @@ from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.overlap.node_ip import NodeAddresses
 from hostrouting.report import FleetReport, GroupFailure, UnknownReason
 from hostrouting.testing import FakeKernel, FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hostrouting import Snapshot
-
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)

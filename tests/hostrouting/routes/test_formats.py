@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -15,10 +16,6 @@ from hypothesis import strategies as st
 from hostrouting import RouteError
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 GATEWAY, SECOND_GATEWAY = IPv4Address("10.1.0.1"), IPv4Address("10.2.0.1")
 ETH0, ETH1 = NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -19,8 +19,7 @@ from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.testing import FakeKernel
 
-if TYPE_CHECKING:
-    pass
+pass
 
 
 GATEWAY = IPv4Address("10.1.0.1")

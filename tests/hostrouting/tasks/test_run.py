@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -36,18 +37,12 @@ from hostrouting import (
     UnitError,
     plan,
 )
-from hostrouting.backend import Hardware, NextHop, Route, Scope
+from hostrouting.backend import Hardware, NextHop, Route, RouteBackend, RouteFailure, Scope
 from hostrouting.boot.manifest import CHECK
 from hostrouting.report import Change, Changes, OverdueRun, StoppedRun
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from hostrouting.backend import RouteBackend, RouteFailure
-
 
 BY_ETH1 = {"destination": "172.16.1.0/24", "gateway": "10.2.0.1", "dev": "eth1"}
 INSTALLED = config(SHADOWED)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from backends import FailingBackend
@@ -31,13 +33,7 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.trial import standing
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
-from hostrouting.testing import FakeSystemd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hostrouting.testing import FakeKernel
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 TIMER = "hostrouting-trial.timer"
 

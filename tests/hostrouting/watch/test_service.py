@@ -9,8 +9,8 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -25,16 +25,11 @@ from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, Remo
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import watch_part
 from hostrouting.model.errors import FileError
+from hostrouting.model.routes import Route, RouteFailure
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._events import Event, EventKind
 from hostrouting.watch.outputs import notify, to_datagram, write_entry
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hostrouting.model.routes import Route, RouteFailure
-
 
 UNIT = "hostrouting-watch.service"
 

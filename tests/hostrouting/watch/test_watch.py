@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -34,11 +36,6 @@ from hostrouting.watch._repair import Failures, Repair, plan_repair
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
 
 WANTED = IPv4Network("172.16.1.0/24")
 

@@ -15,23 +15,19 @@ different kind of host:
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
 from hostrouting import ExpectedCidr
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import Protocol, Route, Table
 from hostrouting.model.rules import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from hostrouting.kernel.port import Kernel
-    from hostrouting.testing.strategies import NewAddress
+from hostrouting.testing.strategies import NewAddress
 
 OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
 """Offsets of addresses and prefixes in a part of the address space."""

@@ -111,9 +111,7 @@ def _any_ips(draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network]) -> R
 
 @st.composite
 def _rules(
-    draw: st.DrawFn,
-    destinations: st.SearchStrategy[IPv4Network],
-    selectors: st.SearchStrategy[dict[str, Any]],
+    draw: st.DrawFn, destinations: st.SearchStrategy[IPv4Network], selectors: st.SearchStrategy[dict[str, Any]]
 ) -> Rule:
     action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 7, *RuleAction)))
     rule = Rule(
@@ -228,10 +226,7 @@ def _blocks(draw: st.DrawFn) -> list[Route]:
     pods = draw(st.lists(st.integers(0, block.num_addresses - 1), max_size=2, unique=True))
     discard = Route(block, type=draw(st.sampled_from(_DISCARDS)), protocol=draw(st.sampled_from(_PROTOCOLS)))
     ways = st.sampled_from((NextHop("cali1"), NextHop("veth1"), NextHop("eth0", _FAR, onlink=True)))
-    return [
-        discard,
-        *(Route(IPv4Network(block[pod]), (draw(ways),), protocol=Protocol.STATIC) for pod in pods),
-    ]
+    return [discard, *(Route(IPv4Network(block[pod]), (draw(ways),), protocol=Protocol.STATIC) for pod in pods)]
 
 
 @st.composite

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from leaving import Neighbour
+from leaving import Neighbour
 
 DEVICES = ("eth0", "eth1", "ib0", "rail0", "cali1")
 """The NICs, the first of which is the uplink of most hosts, and an interface of a container."""
