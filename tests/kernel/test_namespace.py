@@ -88,12 +88,6 @@ def test_namespaces_are_separate(kernel: NamespaceKernel) -> None:
     assert [link.name for link in NamespaceKernel().links()] == ["lo"]
 
 
-def test_namespaces_are_separate(kernel: NamespaceKernel) -> None:
-    kernel.add_link("eth0")
-    enter_namespace()
-    assert [link.name for link in NamespaceKernel().links()] == ["lo"]
-
-
 def test_the_tests_guard_refuses_writes_in_the_hosts_namespace(
     kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,6 @@ from hostrouting import Host, Layout
 from hostrouting.doctor.examine import CHECKS
 from hostrouting.testing import FakeSystemd
 
-pass
-
 CONFIG = {
     "hostRouting": {
         "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}, {"destination": "fd00:1::/48"}]},
