@@ -19,7 +19,6 @@ from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
 from hostrouting.testing import FakeKernel
 
-
 GATEWAY = IPv4Address("10.1.0.1")
 ETH0, ETH1, IB0 = Link(2, "eth0"), Link(3, "eth1"), Link(4, "ib0")
 LINKS = [Link(1, "lo"), ETH0, ETH1, IB0]
