@@ -10,9 +10,12 @@ from pathlib import Path
 
 import attrs
 import pytest
+from node import build_node6, run_ip6
 from scripts import AWKS, Sandbox, awk_or_skip
+from test_scripts import CHANGING
 
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Protocol, Route, Scope, Table
 from hostrouting.tasks.trial import render_trial
@@ -97,6 +100,34 @@ def test_a_trial_stands_until_ip_has_made_all_changes(
     done = sandbox.run(text, "gate")
     assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
     assert {route.destination for route in node.our_routes()} == {route.destination for route in routes}
+
+
+@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize(
+    ("when", "what", "failure"),
+    [
+        ("4", 'echo "Dump was interrupted and may be inconsistent." >&2', ""),
+        ("[4-9]", 'echo "Dump was interrupted and may be inconsistent." >&2', "Dump was interrupted"),
+        ("4", 'echo "RTNETLINK answers: Input/output error" >&2; exit 2', "Input/output error"),
+        ("4", "exit 2", "ip was ended"),
+    ],
+    ids=["once", "always", "failed", "ended"],
+)
+def test_a_failed_look_for_hidden_hops_is_reported(
+    kernel: NamespaceKernel, tmp_path: Path, trial: Path, awk: str, when: str, what: str, failure: str
+) -> None:
+    """The first two calls of ip list the routes, the third changes them."""
+    assert kernel.links()
+    build_node6()
+    run_ip6("route add fd00:7::/64 dev eth0 proto 217 metric 512")
+    text = render_trial([], tuple(Family), UNTIL)
+    prepare = CHANGING.replace("CHANGE", f"case $calls in {when}) {what} ;; esac")
+    done = Sandbox(tmp_path, awk_or_skip(awk)).run(text.replace("tries = 32", "tries = 3"), prepare=prepare)
+    changed, *failed = [line for line in done.stdout.splitlines() if line.startswith("ip")]
+    assert changed.startswith("ip route del fd00:7::/64 ")
+    assert (done.returncode, len(failed)) == ((1, 1) if failure else (0, 0))
+    assert all(failure in line for line in failed)
+    assert not NetlinkBackend6().our_routes()
 
 
 @pytest.mark.parametrize("state", ["over", "another"])

@@ -54,13 +54,21 @@ function identity() {
 
 # The kernel shows only the first hop's protocol, so a hop of ours behind another program's wouldn't be found again.
 # Deletes those in routes that commands have changed, and returns a reason, or "".
-function take_hidden(changed, count,    i, h, list, word, is_changed, why) {
+function take_hidden(changed, count,    i, h, list, word, is_changed, why, tries) {
   for (i = 1; i <= count; i++) {
     split(changed[i], word, " ")
     is_changed[word[3]] = 1
   }
   list[1] = "route show table main"
-  run(list, 1, "")
+  # Under constant churn two listings of three are interrupted.
+  for (tries = 32; tries; tries--) {
+    was_interrupted = 0
+    run(list, 1, "")
+    if (!was_interrupted)
+      break
+  }
+  if (status != 0 || was_interrupted)
+    return "can\047t list the routes: " (complaint == "" ? "ip was ended" : complaint)
   count = 0
   for (i = 1; i <= answers; i++) {
     parse(answer[i])
