@@ -113,7 +113,8 @@ class NetlinkBackend6(NetlinkBackend):
         NLM_F_REPLACE would also remove the next hops that other programs have added to our route (fib6_add_rt2node).
         Instead, new next hops are added before ours are deleted one by one. Only a change of the source, MTU or weight
         leaves the route out for a moment. A route to which another program has added a next hop fails with EEXIST and
-        isn't changed.
+        isn't changed. If a next hop of ours is lost, because another program's has taken its place, the route fails
+        with ENOTRECOVERABLE.
         """
         if not routes:
             return ()
@@ -134,19 +135,19 @@ class NetlinkBackend6(NetlinkBackend):
         if failures:
             self._delete_hops([hop for hop in added if hop.key in failures])
             # Behind another program's next hop, ours wouldn't be found again.
-            there, failed = self._our_hops(routes), [swap for swap in swaps if swap[0].key in failures]
-            hidden = [old | new for route, old, new in failed if route.key not in there]
-            self._delete_hops([hop for hops in hidden for hop in hops.values()])
+            there = self._our_hops(routes)
+            for route, old, new in swaps:
+                if route.key in failures and route.key not in there:
+                    hops = [*(old | new).values()]
+                    if len(self._delete_hops(hops)) < len(hops):
+                        failures[route.key] = _lost(failures[route.key], route)
         return tuple(failures[route.key] for route in routes if route.key in failures)
 
     def _add_afresh(self, route: Route, old: Sequence[Route]) -> RouteFailure | None:
         """Add a route after its old next hops have been deleted, or put these back."""
         for failure in self.add([route]):
-            if not self.add(old[:1]):
-                self._append(old[1:])
-            elif old:
-                return failure._replace(message=f"{failure.message}; can't put back {old[0]}")
-            return failure
+            left = self.add(old[:1]) or self._append(old[1:])
+            return _lost(failure, left[0].route) if left else failure
         return None
 
     def _our_hops(self, routes: Sequence[Route]) -> dict[tuple[object, ...], dict[Router, Route]]:
@@ -165,8 +166,9 @@ class NetlinkBackend6(NetlinkBackend):
         """
         for position, hop in reversed([*enumerate(hops)]):
             for failure in self._delete_hops([hop]):
-                self._append(hops[position + 1 :])
-                return _joined(hop) if failure.errno == errnos.ESRCH else failure
+                why = _joined(hop) if failure.errno == errnos.ESRCH else failure
+                left = self._append(hops[position + 1 :])
+                return _lost(why, left[0].route) if left else why
         return None
 
     def _append(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -232,6 +234,11 @@ def _can_coexist(old: dict[Router, Route], new: dict[Router, Route]) -> bool:
 def _joined(theirs: Route) -> RouteFailure:
     words = theirs.hops[0].words(Family.IPV6) if theirs.hops else str(theirs)
     return RouteFailure(theirs, errnos.EEXIST, f"another program has added the next hop {words}")
+
+
+def _lost(failure: RouteFailure, route: Route) -> RouteFailure:
+    message = f"{failure.message}; can't put back {route}"
+    return failure._replace(errno=errnos.ENOTRECOVERABLE, message=message)
 
 
 def _has_object(lookup: Lookup) -> bool:

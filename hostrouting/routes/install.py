@@ -38,6 +38,7 @@ _REASONS = {
     errnos.EPERM: ("not permitted", "run as root (CAP_NET_ADMIN)"),
     errnos.ESRCH: ("there is no such route", "look at: ip -{family} route show {destination}"),
     errnos.EINVAL: ("the kernel calls it invalid", "check its gateway and source"),
+    errnos.ENOTRECOVERABLE: ("another program has taken its place", "look at: ip -{family} route show {destination}"),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some and run again"),
 }
 

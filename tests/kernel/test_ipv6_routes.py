@@ -189,9 +189,43 @@ def test_a_hop_that_joins_while_ours_is_missing_keeps_its_place(
 
     monkeypatch.setattr(NetlinkBackend6, "add", join_and_add)
     (failure,) = host.replace([route(ETH0)])
-    assert failure.errno == errnos.EEXIST
+    assert failure.errno == errnos.ENOTRECOVERABLE
     assert failure.message.endswith(f"can't put back {route(ETH0, mtu=1400)}")
     assert found(host) == [(Protocol.STATIC, (IB0,))]
+
+
+@pytest.mark.parametrize(
+    ("step", "new", "theirs"),
+    [
+        ("_delete_hops", route(ETH0, IB0, mtu=1400), [ETH0, IB0]),
+        ("add", route(attrs.evolve(ETH0, gateway=IPv6Address("fd00:99::1")), attrs.evolve(IB0, weight=3)), [IB0]),
+    ],
+    ids=["deleting", "adding"],
+)
+def test_a_hop_that_is_lost_during_a_replacement_is_reported(
+    host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch, step: str, new: Route6, theirs: list[NextHop]
+) -> None:
+    """Another program takes the place of our hop IB0."""
+    host.add([old := route(ETH0, IB0)])
+    original = getattr(NetlinkBackend6, step)
+
+    def act_and_join(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        failures: tuple[RouteFailure, ...] = original(self, routes)
+        if not failures:
+            monkeypatch.undo()
+            if ETH0 in theirs:
+                run_ip6(f"route del {WANTED} proto 217 metric 512")
+            for hop in theirs:
+                join(hop)
+        return failures
+
+    monkeypatch.setattr(NetlinkBackend6, step, act_and_join)
+    undo = phases.Undo()
+    with pytest.raises(RouteError, match=f"can't put back {WANTED} via {IB0.gateway}"):
+        apply_routes(RoutePlan(replace=(Replacement(old, new),)), host, phases.CancelScope(), undo)
+    # If ours are gone, the rollback can't put them back, either.
+    assert len(undo.roll_back()) == (ETH0 in theirs)
+    assert [hop for _, hops in found(host) for hop in hops] == [ETH0, IB0]
 
 
 @pytest.mark.parametrize(
