@@ -29,7 +29,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
-from phases import CancelScope
+from phases import CancelScope, TimedOut
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ class NamespaceKernel(NetlinkBackend):
 
         Raises:
             RouteError: the kernel rejected the request, for example with EEXIST if the interface already has the
-                address.
+                address, or an IPv6 address can't be used in time.
         """
         interface = ip_interface(address)
         family, length = Family.of(interface), interface.network.prefixlen
@@ -163,9 +163,13 @@ class NamespaceKernel(NetlinkBackend):
     def _wait_for_local(self, address: IPv6Address) -> None:
         """Wait until a work queue has added an address's entry to table local (addrconf_dad_work)."""
         ipv6, scope = NetlinkBackend6(), CancelScope(timeout=_WORK_SECONDS)
-        ipv6.wait_for_change(scope)  # the first call returns at once
-        while not any(entry.destination.network_address == address for entry in ipv6.routes(Table.LOCAL)):
-            ipv6.wait_for_change(scope)
+        try:
+            ipv6.wait_for_change(scope)  # the first call returns at once
+            while not any(entry.destination.network_address == address for entry in ipv6.routes(Table.LOCAL)):
+                ipv6.wait_for_change(scope)
+        except TimedOut as error:
+            reason = f"can't use the address {address}: waited {_WORK_SECONDS:g} s in vain for its entry in table local"
+            raise RouteError(reason) from error
 
     def del_address(self, dev: str, address: str) -> None:
         """Remove an address from an interface.

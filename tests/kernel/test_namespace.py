@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from scenario import play, skip_without_other_users
 
-from hostrouting.kernel import _namespaces
+from hostrouting.kernel import _namespaces, namespace
 from hostrouting.kernel._namespaces import in_thread, this_namespace
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import NextHop, Route, RouteType
+from phases import TimedOut
 
 pytestmark = pytest.mark.kernel
 
@@ -177,6 +178,17 @@ def test_an_ipv6_address_can_be_used_at_once(kernel: NamespaceKernel) -> None:
     (found,) = NetlinkBackend6().lookup([own.local])
     assert found.route is not None
     assert found.route.type is RouteType.LOCAL
+
+
+def test_an_ipv6_address_that_cannot_be_used_is_refused(
+    kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.add_link("eth0")
+    monkeypatch.setattr(namespace, "_WORK_SECONDS", 0.01)
+    monkeypatch.setattr(NetlinkBackend6, "routes", lambda *_: ())
+    with pytest.raises(RouteError, match="can't use the address fd00:1::4") as caught:
+        kernel.add_address("eth0", "fd00:1::4/64")
+    assert isinstance(caught.value.__cause__, TimedOut)
 
 
 # --- packets ----------------------------------------------------------------------------------------------------
