@@ -57,7 +57,11 @@ def reported(config: Config) -> OverlapReport:
 def first_parts(text: str) -> list[str]:
     """Return a marker's lines without the shadowed addresses and the route, and only the kind of each reason."""
     return [
-        re.sub("^((check-failed|contested-default|no-uplink): ).*", r"\1", _FIRST_PARTS.sub("", line))
+        re.sub(
+            "^((check-failed|no-uplink): |contested-default: .* by several interfaces).*",
+            r"\1",
+            _FIRST_PARTS.sub("", line),
+        )
         for line in text.splitlines()
     ]
 
@@ -125,6 +129,7 @@ class Case(NamedTuple):
     uplinks: tuple[str, ...] | None = None
 
 
+_CONTESTED = ("contested-default: table main has 2 IPv6 default routes of metric 1024 by several interfaces",)
 CASES = {
     "both are ok": Case((_DEFAULT4, _DEFAULT), cidrs=_BOTH),
     "IPv4 fails": Case((_DEFAULT4, _DEFAULT, _FOUR_SHADOW), (_FOUR_SHADOWED,), _BOTH),
@@ -148,10 +153,10 @@ CASES = {
         ),
         _MANY,
     ),
-    "contested": Case((_DEFAULT, "ip -6 route append default proto ra metric 1024 dev ib0"), ("contested-default: ",)),
+    "contested": Case((_DEFAULT, "ip -6 route append default proto ra metric 1024 dev ib0"), _CONTESTED),
     "joined by networkd": Case(
         ("ip -6 route add default proto ra nexthop via 2001:db8:1::1 dev eth0 nexthop via fe80::2 dev ib0",),
-        ("contested-default: ",),
+        _CONTESTED,
     ),
     "only for a source": Case(
         (f"ip -6 route add default from {_OWN}/128 via 2001:db8:1::1 dev eth0",), uplinks=("eth0",)

@@ -197,7 +197,7 @@ function is_last_of_tcp(i,    p) {
 }
 
 # Why the default routes don't tell which interface is expected; "" if they do, or the config does.
-function contested(    i, best, count, others, text, is_ipv6) {
+function contested(    i, h, best, count, others, text, is_ipv6) {
   for (i = 1; i <= ranges && own_pattern[i] != ""; i++)
     ;
   if (i > ranges || uplink_pattern != "")
@@ -205,8 +205,12 @@ function contested(    i, best, count, others, text, is_ipv6) {
   best = default_on("*")
   for (i = 1; i <= default_count; i++)
     if (metric_of[defaults[i]] == metric_of[best]) {
-      count++
       # networkd merges all routers' default routes.
+      if (proto_of[defaults[i]] == 9)
+        for (h = hops_of(defaults[i]); h >= 1; h--)
+          count += !is_dead[h]
+      else
+        count++
       others += devs_of[defaults[i]] != devs_of[best] || (proto_of[defaults[i]] == 9 && index(devs_of[defaults[i]], "/"))
       text = text "; " in_words("default" defaults[i])
     }

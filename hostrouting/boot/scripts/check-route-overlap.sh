@@ -55,8 +55,8 @@ AWK
 ==kernel
 CONFIG
 
-# Judges each family. Sets VERDICT to the worst verdict, LINES to all messages, beginning with "unknown" ones,
-# LACKS_DEFAULT and PENDING. Or fails and sets MESSAGE.
+# Judges each family. Sets VERDICT to the worst verdict, LINES to all messages, beginning with those of families without a
+# verdict, LACKS_DEFAULT and PENDING. Or fails and sets MESSAGE.
 judge() {
   local text said=() words word
   for FAMILY in $FAMILIES; do
