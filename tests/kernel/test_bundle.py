@@ -311,14 +311,9 @@ def test_our_routes_of_any_type_are_removed(kernel: NamespaceKernel, tree: Path,
     script.chmod(0o755)
     (tree / "run/aks-flex-node").mkdir()
     ours = (
-        "-4 route add 192.0.2.0/24 dev eth0",
-        "-4 route add blackhole 198.51.100.7",
-        "-4 route add prohibit 203.0.113.0/24",
-    )
-    ours += (
-        "-6 route add fd00:1::/48 dev eth0",
-        "-6 route add blackhole fd00:2::/48",
-        "-6 route add unreachable fd00::7",
+        *("-4 route add 192.0.2.0/24 dev eth0", "-6 route add fd00:1::/48 dev eth0"),
+        *("-4 route add blackhole 198.51.100.7", "-4 route add prohibit 203.0.113.0/24"),
+        *("-6 route add blackhole fd00:2::/48", "-6 route add unreachable fd00::7"),
     )
     kept = ("-4 route add default dev eth0", "-6 route add default dev eth0", "-6 route add throw default metric 2000")
     for words in (*ours, *kept):
