@@ -67,7 +67,7 @@ def apply_routes(
     if removed:
         undo.push(partial(_put_back, backend, removed))
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
-        _refuse(verb, failures)
+        _refuse(verb, failures, _ours_around(failures, backend))
 
     def put_back_most() -> None:
         backend.add(by_gateways(removed))
@@ -156,7 +156,8 @@ def apply_what_goes(
     """
     refusals: dict[Route, str] = {}
     for verb, failures in _add_and_replace(plan, backend, scope, undo):
-        refusals |= {failure.route: str(_explain(verb, failure)) for failure in failures}
+        ours = _ours_around(failures, backend)
+        refusals |= {failure.route: str(_explain(verb, failure, ours)) for failure in failures}
     remove = () if refusals else plan.remove
     apply_routes(RoutePlan(remove=remove), backend, scope, undo)
     done = RoutePlan(
@@ -221,22 +222,34 @@ def _write(call: _BulkCall, routes: Sequence[Route], verb: str, *, fine: int | N
     _refuse(verb, [failure for failure in call(routes) if failure.errno != fine])
 
 
-def _refuse(verb: str, failures: Sequence[RouteFailure]) -> None:
+def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Sequence[Route]:
+    """Return our routes that lead to the IPv6 gateways of unreachable routes."""
+    routes = [each.route for each in failures if each.errno == errnos.EHOSTUNREACH and isinstance(each.route, Route6)]
+    gateways = [hop.gateway for route in routes for hop in route.hops if hop.gateway is not None]
+    found = (answer.route for answer in (backend.lookup(gateways) if gateways else ()))
+    return [route for route in found if route is not None and route.is_ours]
+
+
+def _refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:
     if not failures:
         return
-    refusals = [_explain(verb, failure) for failure in failures]
+    refusals = [_explain(verb, failure, ours) for failure in failures]
     # From the FIB, EACCES means a prohibit route, not missing privileges.
     errno = failures[0].errno
     raise RouteError.of(refusals, most=_NAMED_FAILURES_MAX, errno=None if errno == errnos.EACCES else errno)
 
 
-def _explain(verb: str, failure: RouteFailure) -> Refusal:
+def _explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Refusal:
     # For an invalid gateway, the kernel has one message but several errnos (fib_check_nh), and ip shows only the
     # message.
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     hop = failure.route.hops[0] if failure.route.hops else NextHop()
     route = failure.route
+    gateways = _gateways([route] if failure.errno == errnos.EHOSTUNREACH else [])
+    if (around := next((each for each in ours if _covers(each, gateways)), None)) is not None:
+        reason = f"our route {around} covers its gateway"
+        advice = f"run ip -6 route del {around.destination} proto 217 metric {around.metric}, and then the same again"
     advice = advice.format(
         family=route.family.value, destination=route.destination, gateway=hop.gateway or "GATEWAY", dev=hop.dev
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno as errnos
 import json
 import random
+import re
 import subprocess
 from ipaddress import IPv6Address, IPv6Network
 from threading import Thread
@@ -372,6 +373,18 @@ def test_routes_that_cover_gateways_are_added_last(node: Host, tmp_path: Path, a
         assert Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config(*asked))).returncode == 0
     assert len(install(node, *asked).changes.routes) == (0 if awk else 2)
     assert len(node.our_routes()) == 2
+    # The kernel refuses to add a lost route after one that covers its gateway.
+    run_ip6(f"route del {WANTED} proto 217")
+    if awk:
+        said = Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config(*asked))).stderr
+    else:
+        with pytest.raises(RouteError) as caught:
+            install(node, *asked)
+        said = str(caught.value)
+    assert "our route fd00:a::8/125 via fe80::1 dev eth0" in said
+    (advised,) = re.findall(r"run ip -6 (route del [^,]*),", said)
+    run_ip6(advised)
+    assert len(install(node, *asked).changes.routes) == 2
 
 
 def test_an_old_route_that_covers_half_of_a_new_one_goes(node: Host, tmp_path: Path) -> None:
