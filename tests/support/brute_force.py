@@ -362,7 +362,11 @@ def _with_failures(sorts: list[Sort]) -> Sort:
     for other in sorted(others, key=lambda sort: int(sort.source or 0)):
         if other.kind == "BROADCAST" and first.kind not in ("LOCAL", "BROADCAST"):
             other = attrs.evolve(other, kind="BLACKHOLE", devs=(), discarded_by="broadcast")
-        if (other.is_failure or other.kind in ("LOCAL", "CNI-DISCARD")) and (other.kind, other.devs, None) not in told:
+        if other.kind == "CNI-DISCARD" and first.is_failure:
+            other = attrs.evolve(other, source=None)  # a note, beside the finding
+        elif not other.is_failure and other.kind != "LOCAL":
+            continue
+        if (other.kind, other.devs, None) not in told:
             told.setdefault((other.kind, other.devs, other.source), other)  # type: ignore[arg-type]
     return first if len(told) == 1 else attrs.evolve(first, more=tuple(told.values())[1:])
 
