@@ -41,6 +41,15 @@ def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
     return Host(routes=kernel, units=FakeSystemd(), layout=layout)
 
 
+def test_the_boot_checks_verdict_is_explained_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = host_with(tmp_path, *SHADOWS, marker="detected", text="OVERLAP: expected CIDR 172.16.1.0/24 (probe ...")
+    assert main(["check", "--report"], host=host) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert 'fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.1.0/24"}' in err
+    assert json.loads(host.layout.report.read_text())["verdict"] == "overlap"
+
+
 @pytest.mark.parametrize(
     ("cidrs", "marker", "text"),
     [
