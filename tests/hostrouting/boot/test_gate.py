@@ -229,6 +229,21 @@ def test_orderings_come_from_both_sides_without_missing_units(program: Path) -> 
     assert Systemctl("/image").orderings() == {}
 
 
+def test_orderings_are_read_of_no_template(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "multi-user.target.wants/a.service",
+        "b.service.requires/c.mount",
+        "getty.target.wants/getty@.service",
+    ):
+        (tmp_path / "units" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "units" / name).touch()
+    monkeypatch.setattr(systemctl, "UNIT_PATH", [str(tmp_path / "units")])
+    be(program, f'printf "%s\\n" "$@" >{program}.log')
+    Systemctl().orderings("x.service")
+    asked = program.with_name("systemctl.log").read_text().splitlines()
+    assert asked[asked.index("--") :] == ["--", "*", "a.service", "c.mount", "x.service"]
+
+
 def test_a_pattern_of_instances_is_not_read_as_an_option(program: Path) -> None:
     be(program, f'printf "%s\\n" "$@" >{program}.log')
     Systemctl().instances("-H@.service")
