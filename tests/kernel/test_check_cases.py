@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -874,16 +875,23 @@ def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> 
     static = {"enabled": True, "routes": [{"destination": SERVICES}]}
     section = {"uplinks": ["bond0"], "waitSeconds": 60, "routeOverlap": overlap, "staticRoutes": static}
     config = Config.from_mapping({"hostRouting": section})
-    scripts = []
-    for name, text in (("routes", render_static_routes(config)), ("check", render_check(config))):
+    default = f"{BY_ETH0.replace('eth0', 'bond0')} metric 300"
+
+    def start(name: str, text: str) -> subprocess.Popen[str]:
         (tmp_path / name).mkdir()
         script = Sandbox(tmp_path / name).start(text)
         assert script.stdout is not None
         assert "waiting up to 60 s for the default route on " in script.stdout.readline()
-        scripts.append(script)
-    run_ip("link set eth0 down\nlink set eth0 name bond0\nlink set bond0 up")
-    run_ip(f"{BY_ETH0.replace('eth0', 'bond0')} metric 300")
-    assert [script.wait(timeout=60) for script in scripts] == [0, 0]
+        return script
+
+    routes = start("routes", render_static_routes(config))
+    run_ip(f"link set eth0 down\nlink set eth0 name bond0\nlink set bond0 up\n{default}")
+    assert routes.wait(timeout=60) == 0
+    # At boot, too, the check begins after the routes.
+    run_ip("route del default dev bond0")
+    check = start("check", render_check(config))
+    run_ip(default)
+    assert check.wait(timeout=60) == 0
     report = check_overlap(config, kernel, phases.CancelScope())
     assert (report.verdict, report.default_devs) == ("ok", ("bond0",))
 
