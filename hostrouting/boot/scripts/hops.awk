@@ -1,3 +1,32 @@
+BEGIN { MOOT = "(No such process|File exists)$" }
+
+# Has ip make all changes that it can, and returns what failed, or "". An error like moot says that another program has
+# made the change. Sets was_ended if ip hasn't reached the last command: it lists at least one link.
+function make_all(list, count, moot,    i, again, left, why, hidden) {
+  if (!count)
+    return ""
+  force(list, count)
+  for (i = 1; i <= count; i++)
+    if (i in failed && failed[i] !~ moot)
+      again[++left] = list[i]
+  # A changed route may have covered the gateway of another one.
+  if (left && !was_ended)
+    force(again, left)
+  if (was_ended)
+    return complaint == "" ? "ip was ended" : complaint
+  for (i = left; i >= 1; i--)
+    if (i in failed)
+      why = "ip " again[i] ": " failed[i]
+  hidden = family == 6 ? take_hidden(list, count) : ""
+  return why (why == "" || hidden == "" ? "" : "; ") hidden
+}
+
+function force(list, count) {
+  list[count + 1] = "link show"
+  run(list, count + 1, "-force")
+  was_ended = !answers
+}
+
 # Adds new hops before it removes old ones. Only a hop whose source, MTU or weight changes is missing for a moment.
 function exchange(old, new,    h, had, wanted) {
   for (h = hops_of(old); h >= 1; h--)

@@ -349,27 +349,10 @@ function cover_of(words,    count, i, k, size, n, list, at, prefix) {
 
 # Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
 # failure.
-function put_back(count,    i, list, known, left, again) {
+function put_back(count,    i, list, left) {
   for (i = 1; i <= count; i++)
     list[i] = undoing[count + 1 - i]
-  if (count == 0)
-    return ""
-  run(list, count, "-force")
-  for (i = 1; i <= count; i++)
-    if (i in failed) {
-      known++
-      if (failed[i] !~ /(No such process|File exists)$/)
-        again[++left] = list[i]
-    }
-  # An added route may have covered the gateway of a removed one.
-  if (left) {
-    run(again, left, "-force")
-    known = left = ""
-  }
-  if (status != 0 && !known)
-    left = complaint == "" ? "ip was ended" : complaint
-  if (family == 6 && left == "")
-    left = take_hidden(undoing, count)
+  left = make_all(list, count, MOOT)
   return left == "" ? "" : "not all could be put back: " left
 }
 

@@ -58,39 +58,7 @@ function put_back(some, present) {
   }
 }
 
-# Sets refusal[N] to the error of command N.
-function make_changes(    i, count, again, origin) {
-  carry_out(commands, changes)
-  for (i = 1; i <= changes; i++)
-    if (i in failed) {
-      refusal[i] = failed[i]
-      if (failed[i] !~ MOOT) {
-        again[++count] = commands[i]
-        origin[count] = i
-      }
-    }
-  # A route of the trial may have covered the gateway of a saved one.
-  if (count)
-    carry_out(again, count)
-  for (i = 1; i <= count; i++)
-    if (i in failed)
-      refusal[origin[i]] = failed[i]
-    else
-      delete refusal[origin[i]]
-}
-
-# Ends the program if ip hasn't reached the last command: it lists at least one link.
-function carry_out(list, count) {
-  list[count + 1] = "link show"
-  run(list, count + 1, "-force")
-  if (answers)
-    return
-  print complaint == "" ? "ip was ended" : complaint
-  exit
-}
-
 END {
-  MOOT = "(No such process|File exists)$"
   for (i = 1; i <= saves; i++) {
     looked_at = saved_to[i]
     put_back(before[saved[i]], saved[i] in now ? now[saved[i]] : "")
@@ -98,14 +66,17 @@ END {
   for (i = 1; i <= theres; i++)
     if (!(there[i] in before))
       remove(0, there_to[i], now[there[i]])
-  if (changes)
-    make_changes()
+  # In IPv4, a route that is there is another program's.
+  left = make_all(commands, changes + 0, family == 4 ? "No such process$" : MOOT)
+  if (was_ended) {
+    print left
+    exit
+  }
   print "done"
   for (i = 1; i <= changes; i++)
-    # A hop that is gone, or is another program's, needs no deletion, and one that is there no addition.
-    print "ip " commands[i] (i in refusal && !(family == 6 && refusal[i] ~ MOOT) ? ": failed: " refusal[i] : "")
-  if (changes && family == 6 && (hidden = take_hidden(commands, changes)) != "")
-    print "ip: failed: " hidden
+    print "ip " commands[i]
+  if (left != "")
+    print "failed: " left
 }
 AWK
 ==saved
@@ -128,7 +99,7 @@ attempt() {
     DONE+=${DONE:+${answer#done}} DONE=${DONE:-$answer}
   done
   rm -f "$TRIAL"
-  [[ $DONE != *': failed: '* ]] || outcome='not all are as before'
+  [[ $DONE != *$'\nfailed: '* ]] || outcome='not all are as before'
   say "the trial of routes until $UNTIL has ended; $outcome" "${DONE#done}"
 }
 
@@ -167,6 +138,6 @@ if [ -z "$IS_GATE" ] && [ -e "$CONFIRMED" ]; then
 fi
 # The marker may tell of the routes that were tried.
 [[ -n $IS_GATE || $DONE != done* || ! -x $CHECK ]] || "$CHECK" gate
-[[ $DONE != *': failed: '* ]]
+[[ $DONE != *$'\nfailed: '* ]]
 exit
 }
