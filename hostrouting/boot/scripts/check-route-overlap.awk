@@ -189,11 +189,8 @@ function judge_all(    i) {
 }
 
 # Whether TCP sends by an answer: by its own, and of these by the second where there is one.
-function is_last_of_tcp(i,    p) {
-  p = place_of[i]
-  if (treats_tcp_apart)
-    return is_tcp[i] != "" && (source_of[i] != "" || !connects_at[p])
-  return source_of[i] != "" || second_at[p] == ""
+function is_last_of_tcp(i) {
+  return is_of_tcp(i) && (source_of[i] != "" || !connects_at[place_of[i]])
 }
 
 # Why the default routes don't tell which interface is expected; "" if they do, or the config does.
@@ -228,29 +225,22 @@ function discards_by(text) {
 }
 
 # Judges a range, from its first address on.
-function judge(r,    p, k, said, said_of_tcp, also_said, list, count) {
+function judge(r,    p, k, list, count, is_said) {
   p = place_at[range_first[r]]
   if (!p)
     problem = "again"
   for (; p && p <= places && place_first[p] <= range_last[r]; p++) {
-    said = is_repeated(first_at[p]) ? "" : consider(r, first_at[p])
-    # TCP sends nothing by a lookup that only chooses the source of a second one.
-    said_of_tcp = p in tcp_at && !(family == 4 ? connects_at[p] : is_repeated(tcp_at[p])) ? consider(r, tcp_at[p], said) : ""
-    count = split(turns_at[p], list, " ")
-    for (k = 1; k <= count; k++) {
-      also_said = is_tcp[list[k]] == "" || !connects_at[p] ? consider(r, list[k], said, said_of_tcp) : ""
-      said = said == "" ? also_said : said
-    }
-    # A second one that fails as a first did says nothing new.
-    count = split(second_at[p], list, " ")
+    split("", is_said)
+    count = split(lookups_at[p], list, " ")
     for (k = 1; k <= count; k++)
-      consider(r, list[k], said, said_of_tcp)
+      if (sends(list[k]))
+        consider(r, list[k], is_said)
   }
 }
 
-# Returns what is wrong with the answer to a question, and tells of it unless one of two has said that already. What is
-# alike but for the route is reported once, at its first address.
-function consider(r, i, said, also_said,    what, id, c, pattern, kind) {
+# Tells what is wrong with the answer to a question, if it is. A lookup with a source that says the same of its address as
+# one without says nothing new. What is alike but for the route is reported once, at its first address.
+function consider(r, i, is_said,    what, id, c, pattern, kind) {
   pattern = own_pattern[r]
   if (!(i in failed)) {
     c = class_of[i]
@@ -262,8 +252,10 @@ function consider(r, i, said, also_said,    what, id, c, pattern, kind) {
     what = "NO-ROUTE has no IPv" family " route; expected via"
   else if (!find_discarder(number(address_at[place_of[i]]), discarded_by[i]) || pattern != "")
     what = "BLACKHOLE is discarded by"
-  if (what == "" || what == said || what == also_said)
-    return what
+  if (what == "" || what in is_said)
+    return
+  if (source_of[i] == "")
+    is_said[what] = 1
   id = expected_cidr[r] SUBSEP own_words[r] SUBSEP what SUBSEP source_of[i]
   if (!(id in told_at)) {
     finding[++findings] = id
@@ -273,7 +265,6 @@ function consider(r, i, said, also_said,    what, id, c, pattern, kind) {
   kind = type_name[i in failed ? discarded_by[i] : type_of[c]]
   if (what ~ /^B/ && !index("," discards[id] ",", "," kind ","))
     discards[id] = discards[id] (discards[id] == "" ? "" : ",") kind
-  return what
 }
 
 # What is wrong with a class, a kind and the words of its message; "" if nothing is.

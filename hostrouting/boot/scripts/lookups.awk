@@ -2,7 +2,7 @@
 
 # Sets the places, in order. A place stands for all addresses up to the next place, because the kernel routes them
 # alike.
-function find_places(    i, g, end, head, group, groups, head_of, covered, suspected) {
+function find_places(    i, end, head, covered, suspected) {
   sorter = "exec sort >\"$SCRATCH\""
   for (i = 1; i <= ranges; i++) {
     print range_first[i], "expected", range_last[i] | sorter
@@ -19,37 +19,32 @@ function find_places(    i, g, end, head, group, groups, head_of, covered, suspe
   }
   for (i = 1; i <= routes; i++) {
     # parse() would be too slow for a large table.
-    end = index(route[i], " ")
-    class = substr(route[i], end)
-    if (is_plain[class] != 1) {
-      parse(route[i])
-      if (is_for_tos[class])
-        continue
-      if (is_plain[class] == "")
-        is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || src_of[class] in is_address) && !strangers(class, expected, "/")
-      if (!is_plain[class]) {
-        place(to)
-        print_suspect(first, last)
-        continue
-      }
-    }
-    # "10." or "fd00:", or "" for larger prefixes.
-    head = substr(route[i], end - 2, 1) == "/" || (family == 6 && substr(route[i], end - 3, 2) == "/1") ? "" : substr(route[i], 1, match(route[i], /[.:]/))
-    if (!groups || head != head_of[groups]) {
-      group[++groups] = i
-      head_of[groups] = head
+    class = substr(route[i], index(route[i], " "))
+    if (is_plain[class] == 1)
+      continue
+    parse(route[i])
+    if (is_for_tos[class])
+      continue
+    if (is_plain[class] == "")
+      is_plain[class] = type_of[class] == 1 && encap_of[class] == "" && (src_of[class] == "" || src_of[class] in is_address) && !strangers(class, expected, "/")
+    if (!is_plain[class]) {
+      place(to)
+      print_suspect(first, last)
     }
   }
-  group[groups + 1] = routes + 1
   # Routes through expected interfaces only matter near something suspect.
-  for (g = 1; g <= groups; g++)
-    for (i = group[g]; i < group[g + 1] && is_near_to(head_of[g]); i++) {
-      parse(route[i])
-      if (is_plain[class] != 1 || is_for_tos[class])
-        continue
+  for (i = 1; i <= routes; i++) {
+    end = index(route[i], " ")
+    # "10." or "fd00:", or "" for larger prefixes.
+    head = substr(route[i], end - 2, 1) == "/" || (family == 6 && substr(route[i], end - 3, 2) == "/1") ? "" : substr(route[i], 1, match(route[i], /[.:]/))
+    if (!is_near_to(head))
+      continue
+    parse(route[i])
+    if (is_plain[class] == 1) {
       place(to)
       print_borders(first, last)
     }
+  }
   if (family == 6 && has_sources)
     print_source_borders()
   if (close(sorter) != 0)
@@ -107,7 +102,7 @@ function look_up(    i, firsts) {
   for (i = 1; i <= places; i++) {
     first_at[i] = add_question(i, "", "")
     if (treats_tcp_apart)
-      tcp_at[i] = add_question(i, "", " ipproto 6")
+      add_question(i, "", " ipproto 6")
   }
   ask()
   add_turns(1)
@@ -132,6 +127,7 @@ function add_question(p, from, as_tcp) {
   place_of[++questions] = p
   source_of[questions] = from
   is_tcp[questions] = as_tcp
+  lookups_at[p] = lookups_at[p] " " questions
   question[questions] = "route get fibmatch " address_at[p] (from == "" ? "" : " from " from) " uid 0" protocol(as_tcp) with_ports
   return questions
 }
@@ -151,10 +147,6 @@ function add_turns(i,    count, k, t, n) {
     for (k = 1; t != "" && turns[t] > 1 && k <= turns[t]; k++) {
       n = add_question(place_of[i], source_of[i], is_tcp[i])
       text_of[n] = turn_text[n] = turn[t, k]
-      if (source_of[i] == "")
-        turns_at[place_of[i]] = turns_at[place_of[i]] " " n
-      else
-        second_at[place_of[i]] = second_at[place_of[i]] " " n
     }
   }
 }
@@ -218,8 +210,7 @@ function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, 
     for (k = 1; k <= count && h < flows && h < 4096; k++) {
       p = place_of[list[k]]
       for (n = place_first[p]; n <= place_last[p] && (p == places || n < place_first[p + 1]) && h < flows && h < 4096; n = after(n)) {
-        probed_by[add_question(p, "", is_tcp[list[k]])] = id
-        question[questions] = "route get " dotted(n) " uid 0" is_tcp[list[k]] (flows > 1 ? from_port " dport " 50000 + h : with_ports)
+        add_probe(id, dotted(n) " uid 0" is_tcp[list[k]] (flows > 1 ? from_port " dport " 50000 + h : with_ports))
         h++
       }
     }
@@ -228,10 +219,13 @@ function add_probes_of(id, asked_by,    list, count, flows, h, share, least, k, 
 # An IPv6 source depends on the hop's interface.
 function add_probes_by_devs(i,    k, list, count) {
   count = split(devs_of[class], list, "/")
-  for (k = 1; k <= count; k++) {
-    probed_by[add_question(place_of[i], "", is_tcp[i])] = i
-    question[questions] = "route get " address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) with_ports (count > 1 ? " oif " list[k] : "")
-  }
+  for (k = 1; k <= count; k++)
+    add_probe(i, address_at[place_of[i]] " uid 0" protocol(is_tcp[i]) with_ports (count > 1 ? " oif " list[k] : ""))
+}
+
+function add_probe(id, words) {
+  question[++questions] = "route get " words
+  probed_by[questions] = id
 }
 
 # For a failed lookup, the kernel chooses a source among all addresses and tries again. Only a socket shows that source.
@@ -264,9 +258,17 @@ function swapped(digits,    i, out) {
   return out
 }
 
-# Returns whether a socket repeats a failed lookup and then sends.
-function is_repeated(i) {
-  return i in failed && (place_of[i], is_tcp[i]) in works
+# Returns whether a lookup decides where a socket sends. In IPv4, TCP's first one only chooses the source if there is a
+# second one. In IPv6, a socket repeats one that fails.
+function sends(i) {
+  if (source_of[i] != "")
+    return 1
+  return family == 4 ? is_tcp[i] == "" || !connects_at[place_of[i]] : !(i in failed) || !((place_of[i], is_tcp[i]) in works)
+}
+
+# Returns whether TCP makes a lookup. Unless it has its own ones, it makes the same as UDP.
+function is_of_tcp(i) {
+  return is_tcp[i] != "" || !treats_tcp_apart
 }
 
 function read_probes(firsts,    i) {
@@ -301,8 +303,8 @@ function add_connections(    i, k, list, count, n, from, sources_asked, asked_by
     count = split(asked_by[from[i]], list, " ")
     for (k = 1; k <= count; k++) {
       p = place_of[list[k]]
-      second_at[p] = second_at[p] " " add_question(p, name_of[from[i]], is_tcp[list[k]])
-      connects_at[p] += is_tcp[list[k]] != ""
+      add_question(p, name_of[from[i]], is_tcp[list[k]])
+      connects_at[p] += is_of_tcp(list[k])
     }
   }
 }
@@ -312,40 +314,38 @@ function undetermined(i, reason) {
     problem = "can\047t determine how TCP to " address_at[place_of[i]] " is routed: " reason
 }
 
-# Asks all questions at once. The kernel announces a change before it releases its lock. Lookups don't take this lock,
+# Asks all questions. TCP looks up without a source port first, and later with one.
+function ask(    i, bare, bare_outcome) {
+  if (has_source_ports) {
+    for (i = 1; i <= questions; i++) {
+      bare[i] = question[i]
+      if (bare[i] ~ / fibmatch /)
+        sub(/ sport [0-9]+/, "", bare[i])
+    }
+    read_answers(bare)
+    for (i = 1; i <= questions; i++)
+      bare_outcome[i] = outcome(i)
+  }
+  read_answers(question)
+  for (i = 1; has_source_ports && i <= questions; i++)
+    if (question[i] ~ / fibmatch / && bare_outcome[i] != outcome(i))
+      undetermined(i, "a policy rule matches source ports, and TCP\047s first lookup has none")
+}
+
+# Asks for all answers at once. The kernel announces a change before it releases its lock. Lookups don't take this lock,
 # but the last line does. So all changes that the answers reflect have been announced by then. An answer may show an
 # expired hop, which the kernel still uses beside one that hasn't expired (fib6_select_path).
-function ask(    i, given) {
-  question[questions + 1] = "link show dev lo"
-  split("", without_port)
-  if (has_source_ports)
-    ask_without_source_ports()
-  run(question, questions + 1, "-force")
+function read_answers(list,    i, given) {
+  list[questions + 1] = "link show dev lo"
+  run(list, questions + 1, "-force")
   for (i = 1; i <= questions; i++) {
     if (!(i in failed))
       text_of[i] = i in turn_text ? turn_text[i] : without_lifetime(answer[given + 1])
     given += !(i in failed)
-    if (i in without_port && without_port[i] != (i in failed ? failed[i] : essence(text_of[i])))
-      undetermined(i, "a policy rule matches source ports, and TCP\047s first lookup has none")
   }
   if (was_interrupted || answers != given + !((questions + 1) in failed))
     problem = "again"
   delete failed[questions + 1]
-}
-
-# TCP looks up without a source port first, and later with one.
-function ask_without_source_ports(    i, given, without) {
-  for (i = 1; i <= questions; i++) {
-    without[i] = question[i]
-    if (question[i] ~ / fibmatch /)
-      sub(/ sport [0-9]+/, "", without[i])
-  }
-  run(without, questions, "-force")
-  for (i = 1; i <= questions; i++) {
-    given += !(i in failed)
-    if (question[i] ~ / fibmatch / && !(i in turn_text))
-      without_port[i] = i in failed ? failed[i] : essence(without_lifetime(answer[given]))
-  }
 }
 
 function without_lifetime(text) {
@@ -353,8 +353,10 @@ function without_lifetime(text) {
   return text
 }
 
-# Reduces an answer to its route, regardless of the selected hop.
-function essence(text) {
-  parse(text)
+# Reduces an answer to its error or its route, regardless of the selected hop.
+function outcome(i) {
+  if (i in failed)
+    return failed[i]
+  parse(text_of[i])
   return to " " table_of[class] " " metric_of[class] " " ways_of[class]
 }
