@@ -324,27 +324,9 @@ function why_not(from, until, asked, options,    i, count, list, is_gone) {
         is_gone = 1
         continue
       }
-      return "can\047t install the static routes: ip " list[i] ": " failed[i] (failed[i] == "No route to host" ? cover_of(list[i]) : "")
+      return "can\047t install the static routes: ip " list[i] ": " failed[i]
     }
   return status == 0 || is_gone ? "" : "can\047t install the static routes: " (complaint == "" ? "ip was ended" : complaint)
-}
-
-# Returns which of our routes covers an IPv6 gateway in a command, and what to do.
-function cover_of(words,    count, i, k, size, n, list, at, prefix) {
-  for (i = 1; i <= our_count; i++)
-    if (!is_near(our_class[i]) && !is_apart(our_class[i]))
-      at[our_to[i]] = i
-  count = family == 6 ? split(words, list, " ") : 0
-  for (k = 1; k < count; k++)
-    for (size = list[k] == "via" ? BITS : -1; size >= 0; size--) {
-      n = number(list[k + 1 + (list[k + 1] == "inet6")])
-      prefix = dotted(end_of(n, size, ZEROS)) "/" size
-      if (prefix in at)
-        return " (our route " prefix our_class[at[prefix]] " covers its gateway; run ip -6 route del " prefix " proto 217 metric " metric_of[our_class[at[prefix]]] ", and then the same again)"
-      if (prefix in in_main && !(prefix in in_ours))
-        break
-    }
-  return ""
 }
 
 # Undoes the first changes in reverse order, and returns what failed. A change that another program has undone isn't a
