@@ -380,8 +380,9 @@ def test_each_check_leaves_one_marker(install: Installer, mode: str) -> None:
     install("172.16.2.0/24")
     assert install.check("172.16.2.0/24", "10.96.0.0/12", mode=mode)[0]
     assert markers(Layout(install.root)) == {"route-overlap.ok": ""}
-    assert install.check(mode=mode)[0]
-    assert markers(Layout(install.root)) == {}
+    if install.sandbox is None:  # the script isn't installed without CIDRs
+        assert install.check(mode=mode)[0]
+        assert markers(Layout(install.root)) == {}
 
 
 def test_a_shadow_anywhere_in_a_cidr_is_found(install: Installer) -> None:

@@ -133,9 +133,7 @@ function read_rule(    line, i) {
 }
 
 function print_verdict() {
-  if (!ranges)
-    print "nothing"
-  else if (expected == "" && uplink_pattern != "" && !is_of_ipv4)
+  if (expected == "" && uplink_pattern != "" && !is_of_ipv4)
     print "unknown\nno-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (expected == "")
     print "no-default-route\n" missing_default() elsewhere

@@ -81,7 +81,6 @@ judge() {
       [[ $word = ok && $VERDICT != ok || $LINES = "$text" ]] || LINES+=${LINES:+$'\n'}$text
     done
   done
-  VERDICT=${VERDICT:-nothing}
 }
 
 # Starts LISTENER, which writes down what changes.
@@ -172,21 +171,19 @@ attempt() {
     VERDICT=unknown LINES='check-failed: a trial of routes stands; to end it: hostrouting apply' MISSING='the end of the trial of routes'
     return "$MAY_COME"
   fi
+  MISSING=''
   if [[ -n $LACKS_DEFAULT || $LINES = no-uplink:* ]]; then
     MISSING='the default route on an uplink'
-    [[ -z $PENDING || $SETTLE_LIMIT -le $LIMIT ]] || MISSING="an address on$PENDING" LIMIT=$SETTLE_LIMIT
-    return "$MAY_COME"
+  elif [ "$VERDICT" = no-default-route ]; then
+    MISSING='the default route'
+  elif [ "$VERDICT" = unknown ]; then
+    return 1
   fi
-  case $VERDICT in
-    ok | overlap | nothing) ;;
-    no-default-route) MISSING='the default route' && return "$MAY_COME" ;;
-    *) return 1 ;;
-  esac
-  if [ -n "$PENDING" ]; then
+  if [[ -n $PENDING && ( -z $MISSING || $SETTLE_LIMIT -gt $LIMIT ) ]]; then
     MISSING="an address on$PENDING" LIMIT=$SETTLE_LIMIT
-    return "$MAY_COME"
   fi
-  [ "$VERDICT" != overlap ]
+  [ -z "$MISSING" ] || return "$MAY_COME"
+  [ "$VERDICT" = ok ]
 }
 
 # Leaves exactly one marker, by rename. Removes the stale one first, because a missing marker never means "ok".
@@ -211,11 +208,6 @@ leave_marker() {
 # Says the verdict and leaves it. Returns whether the machine may start.
 report() {
   local is_left=1 shown what
-  if [ "$VERDICT" = nothing ]; then
-    rm -f "$MARKER_OK" "$MARKER_DETECTED" "$REPORT"
-    say 'no CIDRs are expected: nothing to check'
-    return
-  fi
   leave_marker || { complain "can't write the markers in $RUN_DIR"; is_left=''; }
   case $VERDICT in
     ok) say "$LINES" ;;
@@ -235,7 +227,7 @@ report() {
 # Has Python tell what is shadowed, what fixes it and what else is worth a note, and leave the report. Whatever becomes of
 # it changes nothing of the verdict. -I: the consumer's environment and folder don't say which modules root loads.
 explain() {
-  [[ $VERDICT = ok || $VERDICT = nothing || ! -x $PYTHON ]] ||
+  [[ $VERDICT = ok || ! -x $PYTHON ]] ||
     timeout -k 1 "$EXPLAIN_LIMIT" "$PYTHON" -I -m hostrouting check --report >&2
 }
 
