@@ -1,4 +1,4 @@
-"""Read directory trees, and restore them to an earlier state."""
+"""Read directory trees, restore them to an earlier state, and write files and symlinks with their folders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from pathlib import Path
 
 Entry = tuple[str, int, bytes]
 """The type, the permission bits, and the file content or symlink target."""
+
+
+def write_file(path: Path, text: str = "", mode: int = 0o644) -> Path:
+    """Write a file, and the folders that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, errors="surrogateescape")
+    path.chmod(mode)
+    return path
+
+
+def write_link(path: Path, target: str | Path) -> Path:
+    """Create a symlink, or replace one, and the folders that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    return path
 
 
 def read_trees(*roots: Path, leaving_out: Collection[Path] = ()) -> dict[str, Entry]:

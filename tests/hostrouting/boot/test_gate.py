@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
+from file_trees import write_file
 
 from hostrouting import UnitError
 from hostrouting.boot import systemctl
@@ -131,8 +132,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def be(program: Path, text: str) -> None:
-    program.write_text(f"#!/bin/sh\n{text}\n")
-    program.chmod(0o755)
+    write_file(program, f"#!/bin/sh\n{text}\n", 0o755)
 
 
 def test_a_hanging_systemctl_is_waited_for_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +235,7 @@ def test_orderings_are_read_of_no_template(program: Path, tmp_path: Path, monkey
         "b.service.requires/c.mount",
         "getty.target.wants/getty@.service",
     ):
-        (tmp_path / "units" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "units" / name).touch()
+        write_file(tmp_path / "units" / name)
     monkeypatch.setattr(systemctl, "UNIT_PATH", [str(tmp_path / "units")])
     be(program, f'printf "%s\\n" "$@" >{program}.log')
     Systemctl().orderings("x.service")
@@ -278,9 +277,10 @@ def test_only_a_running_unit_is_stopped(program: Path, word: str, code: int, is_
 
 @pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
 def test_an_image_is_enabled_and_disabled_offline(tmp_path: Path) -> None:
-    unit = tmp_path / "etc/systemd/system/x.service"
-    unit.parent.mkdir(parents=True)
-    unit.write_text("[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
+    unit = write_file(
+        tmp_path / "etc/systemd/system/x.service",
+        "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
+    )
     image = Systemctl(tmp_path)
     assert not image.is_enabled("x.service")
     assert not image.is_enabled("none.service")

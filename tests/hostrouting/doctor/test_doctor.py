@@ -15,12 +15,14 @@ from typing import Any
 
 import attrs
 import pytest
+from acting import ActingSystemd, refusing
 from dual_stack import DEFAULT, RIVAL, host
+from file_trees import write_file, write_link
 from node import shadowed_kernel
 from wanted import MACHINE, SHADOWED, config
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, UnitError, cli
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli
 from hostrouting.boot.locks import locked
 from hostrouting.cli.layout import page_text
 from hostrouting.cli.pages import doctor_page
@@ -53,17 +55,10 @@ class Node:
         return Host(routes=self.kernel, units=self.units, layout=self.layout)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> Path:
-        file = self.layout.of(path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        file.chmod(mode)
-        return file
+        return write_file(self.layout.of(path), text, mode)
 
     def link(self, path: str, target: str) -> None:
-        file = self.layout.of(path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
-        file.symlink_to(target)
+        write_link(self.layout.of(path), target)
 
     def read(self, path: str) -> str:
         return self.layout.of(path).read_text()
@@ -525,13 +520,8 @@ def test_harmless_changes_are_not_found(node: Node, plant: Callable[[Node], None
     assert kinds(examine(host=node.host)) == []
 
 
-class Refusing(FakeSystemd):
-    def show(self, unit: str, *names: str) -> dict[str, str]:
-        raise UnitError("`systemctl show` failed: Connection timed out")
-
-
 def test_a_failing_check_is_a_finding(node: Node) -> None:
-    host = Host(routes=node.kernel, units=Refusing(node.layout, running=[MACHINE]), layout=node.layout)
+    host = Host(routes=node.kernel, units=ActingSystemd(node.layout, refusing("show")), layout=node.layout)
     report = examine(host=host)
     assert report.worst is Severity.UNKNOWN
     assert {each.kind for each in report.findings} == {"not-examined"}
@@ -700,9 +690,7 @@ def found(root: Path, cidr: str, sysctls: dict[str, str], *defaults: str) -> dic
     node = Host(SnapshotBackend(snapshot), FakeSystemd(layout), layout, SnapshotBackend6(snapshot))
     phases.run(Configure(config, host=node))
     for name, value in sysctls.items():
-        file = layout.of(f"/proc/sys/net/ipv6/conf/{name}")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{value}\n")
+        write_file(layout.of(f"/proc/sys/net/ipv6/conf/{name}"), f"{value}\n")
     return {finding.kind: finding for finding in examine(host=node).findings}
 
 

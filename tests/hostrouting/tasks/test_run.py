@@ -12,8 +12,9 @@ from typing import Any
 
 import attrs
 import pytest
+from acting import ActingSystemd, at, refusing
 from backends import Wrapper
-from file_trees import outside_run
+from file_trees import outside_run, write_file, write_link
 from node import add_nics, default_route, shadowed_kernel
 from planning import plan_boot
 from wanted import LINE, MACHINE, ROUTE, SHADOWED, config
@@ -32,8 +33,6 @@ from hostrouting import (
     RemoveHostRouting,
     RouteError,
     RouteOverlapError,
-    StaticRoute,
-    StaticRoutes,
     UnitError,
     plan,
 )
@@ -152,7 +151,7 @@ class CountingBackend(Wrapper):
         self.before: Counter[str] = Counter()
         self.after: Counter[str] = Counter()
         self._asked = self.before
-        for name in [
+        for name in (
             "links",
             "default_routes",
             "our_routes",
@@ -160,7 +159,7 @@ class CountingBackend(Wrapper):
             "lookup",
             "routes",
             "routes_by_attributes",
-        ]:
+        ):
             setattr(self, name, partial(self._ask, name))
 
     def _ask(self, name: str, *arguments: Any, **more: Any) -> Any:
@@ -276,9 +275,7 @@ def test_a_missing_consumer_is_a_warning(kernel: FakeKernel, layout: Layout) -> 
 
 
 def test_the_hosts_kubelet_as_no_consumer_is_a_warning(host: Host, layout: Layout) -> None:
-    link = layout.units / "multi-user.target.wants/kubelet.service"
-    link.parent.mkdir(parents=True)
-    link.symlink_to("../kubelet.service")
+    write_link(layout.units / "multi-user.target.wants/kubelet.service", "../kubelet.service")
     (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
     assert "kubelet.service starts at boot, and nothing holds it back" in warning
     assert plan(INSTALLED, host=host).warnings == (warning,)
@@ -293,8 +290,7 @@ def test_an_idle_watcher_is_a_warning(host: Host) -> None:
 
 @pytest.fixture
 def open_gate(layout: Layout) -> None:
-    layout.gate_off.parent.mkdir(parents=True)
-    layout.gate_off.touch()
+    write_file(layout.gate_off)
 
 
 @pytest.mark.usefixtures("open_gate")
@@ -319,13 +315,7 @@ def test_an_open_gate_leaves_no_marker_that_says_ok(host: Host, layout: Layout, 
 def test_a_deadline_reports_the_remaining_changes(kernel: FakeKernel, layout: Layout) -> None:
     """A `TimedOut` caused by a scope's deadline carries the changes, just like `Cancelled`."""
     clock = FakeClock()
-
-    class Slow(FakeSystemd):
-        def start(self, unit: str) -> None:
-            clock.advance(5)
-            super().start(unit)
-
-    units = Slow(layout, running=[MACHINE])
+    units = ActingSystemd(layout, at("start", lambda: clock.advance(5)))
     units.active.add("network-online.target")
     task = Configure(INSTALLED, host=Host(routes=kernel, units=units, layout=layout))
     with pytest.raises(OverdueRun) as caught:
@@ -365,31 +355,9 @@ def test_a_wrong_host_is_refused_with_a_hint(host: Any) -> None:
 # --- what a run that fails halfway has changed -------------------------------------------------------------------------
 
 
-class Moody(FakeSystemd):
-    """A systemd on which one kind of call fails for a given unit."""
-
-    refused = ("", "")
-
-    def _see(self, *call: str) -> None:
-        if call == self.refused:
-            raise UnitError("`systemctl` failed: Connection timed out")
-
-    def enable(self, unit: str) -> None:
-        self._see("enable", unit)
-        super().enable(unit)
-
-    def disable(self, unit: str) -> None:
-        self._see("disable", unit)
-        super().disable(unit)
-
-    def restart(self, unit: str) -> None:
-        self._see("restart", unit)
-        super().restart(unit)
-
-
 @pytest.fixture
-def units(layout: Layout) -> Moody:
-    return Moody(layout, running=[MACHINE])
+def units(layout: Layout) -> ActingSystemd:
+    return ActingSystemd(layout)
 
 
 def named(changes: Changes) -> dict[str, list[str]]:
@@ -410,11 +378,13 @@ def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
     assert [change.action for change in caught.value.changes.units] == ["enabled", "enabled", "enabled", "restarted"]
     assert caught.value.report.verdict == "overlap"
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.findings) == (str(caught.value), caught.value.findings)
+    assert (str(again), again.findings, again.changes) == (
+        *(str(caught.value), caught.value.findings, caught.value.changes),
+    )
 
 
-def test_installed_files_are_reported_if_the_watcher_fails(host: Host, units: Moody) -> None:
-    units.refused = ("restart", "hostrouting-watch.service")
+def test_installed_files_are_reported_if_the_watcher_fails(host: Host, units: ActingSystemd) -> None:
+    units.act = refusing("restart", "hostrouting-watch.service")
     with pytest.raises(UnitError) as caught:
         phases.run(Configure(WATCHED, host=host))
     told = named(caught.value.changes)
@@ -423,22 +393,20 @@ def test_installed_files_are_reported_if_the_watcher_fails(host: Host, units: Mo
     assert {change.action for change in caught.value.changes.units} == {"enabled"}
 
 
-def test_rolled_back_changes_are_not_reported(host: Host, units: Moody) -> None:
-    units.refused = ("enable", "static-routes.service")
+def test_rolled_back_changes_are_not_reported(host: Host, units: ActingSystemd) -> None:
+    with pytest.raises(RouteError) as refusal:
+        phases.run(Configure(config("172.16.0.0/16", watch={"enabled": True}), host=host))
+    assert refusal.value.changes == Changes()
+    units.act = refusing("enable", "static-routes.service")
     with pytest.raises(UnitError) as caught:
         phases.run(Configure(WATCHED, host=host))
     assert caught.value.changes == Changes()
-    refused = attrs.evolve(WATCHED, static_routes=StaticRoutes(True, [StaticRoute("172.16.0.0/16")]))
-    units.refused = ("", "")
-    with pytest.raises(RouteError) as refusal:
-        phases.run(Configure(refused, host=host))
-    assert refusal.value.changes == Changes()
 
 
-def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Moody) -> None:
+def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: ActingSystemd) -> None:
     phases.run(Configure(WATCHED, host=host))
     before = {path for path in host.layout.root.rglob("*") if path.is_file()}
-    units.refused = ("disable", "static-routes.service")
+    units.act = refusing("disable", "static-routes.service")
     with pytest.raises(UnitError) as caught:
         phases.run(RemoveHostRouting(host=host))
     gone = {path for path in before if not path.exists() and path.parent.suffix != ".wants"}
@@ -457,17 +425,11 @@ def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Moody
     assert named(caught.value.changes)["routes"] == [LINE]
 
 
-def test_a_cancelled_run_reports_its_changes_too(host: Host) -> None:
+def test_a_cancelled_run_reports_its_changes_too(host: Host, units: ActingSystemd) -> None:
     scope = phases.CancelScope()
-
-    class Cancelling(FakeSystemd):
-        def restart(self, unit: str) -> None:
-            super().restart(unit)
-            scope.cancel("SIGTERM")
-
-    on = Host(routes=host.routes, units=Cancelling(host.layout), layout=host.layout)
+    units.act = at("restart", lambda: scope.cancel("SIGTERM"))
     with pytest.raises(StoppedRun) as caught:
-        phases.run(Configure(WATCHED, host=on), scope=scope)
+        phases.run(Configure(WATCHED, host=host), scope=scope)
     changes = caught.value.changes
     assert changes.units[-1] == Change("hostrouting-watch.service", "restarted")
     assert named(changes)["routes"] == [LINE]
@@ -498,20 +460,19 @@ def test_a_reload_alone_is_reported(host: Host) -> None:
     assert told == [Changes(units=(Change(MACHINE, "reloaded"),)), Changes()]
 
 
-def test_a_started_oneshot_is_reported(host: Host, units: Moody) -> None:
+def test_a_started_oneshot_is_reported(host: Host, units: ActingSystemd) -> None:
     phases.run(ConfigureStaticRoutes(WATCHED, host=host))
     units.active.add("network-online.target")
     report = phases.run(ConfigureStaticRoutes(WATCHED, host=host))
     assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
 
 
-def test_an_unexpected_oserror_becomes_one_of_our_errors(host: Host) -> None:
-    class Broken(FakeSystemd):
-        def restart(self, unit: str) -> None:
-            raise OSError(24, "Too many open files", "/etc/machine-id")
+def test_an_unexpected_oserror_becomes_one_of_our_errors(host: Host, units: ActingSystemd) -> None:
+    def fail() -> None:
+        raise OSError(24, "Too many open files", "/etc/machine-id")
 
-    on = Host(routes=host.routes, units=Broken(host.layout), layout=host.layout)
+    units.act = at("restart", fail)
     with pytest.raises(FileError) as caught:
-        phases.run(Configure(WATCHED, host=on))
+        phases.run(Configure(WATCHED, host=host))
     assert "/etc/machine-id" in caught.value.message
     assert named(caught.value.changes)["routes"] == [LINE]

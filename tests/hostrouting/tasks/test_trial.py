@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import ActingSystemd, refusing
 from backends import FailingBackend
+from file_trees import write_file
 from trying import TrialSystemd, ours
 from wanted import SHADOWED, config
 
@@ -33,7 +35,7 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.trial import standing
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
-from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing import FakeKernel
 
 TIMER = "hostrouting-trial.timer"
 
@@ -86,33 +88,28 @@ def test_a_failed_strict_check_rolls_back_at_once(host: Host, kernel: FakeKernel
     assert (standing(host.layout.trial), units.timers) == (None, {})
 
 
-def test_a_refused_route_leaves_no_trial(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
-    before = ours(kernel)
-    refusing = Host(FailingBackend(kernel, {"add": {1: errno.ENOMEM}}), units, host.layout)
-    with pytest.raises(RouteError):
-        phases.run(TryRoutes(NEW, 60, host=refusing))
-    assert ours(kernel) == before
-    assert (standing(host.layout.trial), units.timers) == (None, {})
+FAILS: dict[str, tuple[Callable[[Host], Host], int, type[HostRoutingError], str]] = {
+    "a refused route": (
+        lambda host: Host(FailingBackend(host.routes, {"add": {1: errno.ENOMEM}}), host.units, host.layout),
+        *(60, RouteError, "memory"),
+    ),
+    "expired before its first change": (lambda host: host, 0, RouteError, "expired before"),
+    "no running systemd": (
+        lambda host: Host(host.routes, ActingSystemd(host.layout, refusing("run_later")), host.layout),
+        *(60, UnitError, "timed out"),
+    ),
+}
 
 
-def test_a_trial_that_expires_before_its_first_change_leaves_nothing(host: Host, kernel: FakeKernel) -> None:
-    before = ours(kernel)
-    with pytest.raises(RouteError, match="expired before"):
-        phases.run(TryRoutes(NEW, 0, host=host))
-    assert ours(kernel) == before
-    assert standing(host.layout.trial) is None
-
-
-def test_without_a_running_systemd_there_is_no_trial(kernel: FakeKernel, tmp_path: Path) -> None:
-    class NoSystemd(FakeSystemd):
-        def run_later(self, *_: Any) -> None:
-            raise UnitError("System has not been booted with systemd")
-
-    host = Host(kernel, NoSystemd(), Layout(tmp_path))
-    with pytest.raises(UnitError, match="booted with systemd"):
-        phases.run(TryRoutes(NEW, 60, host=host))
-    assert ours(kernel) == ()
-    assert standing(host.layout.trial) is None
+@pytest.mark.parametrize(("spoil", "seconds", "error", "why"), FAILS.values(), ids=FAILS)
+def test_a_trial_that_fails_leaves_nothing(
+    host: Host, spoil: Callable[[Host], Host], seconds: int, error: type[HostRoutingError], why: str
+) -> None:
+    before = host.routes.our_routes()
+    with pytest.raises(error, match=why):
+        phases.run(TryRoutes(NEW, seconds, host=spoil(host)))
+    assert host.routes.our_routes() == before
+    assert (standing(host.layout.trial), host.units.is_active(TIMER)) == (None, False)
 
 
 def test_a_second_trial_is_refused_with_a_hint(host: Host, kernel: FakeKernel) -> None:
@@ -201,8 +198,7 @@ def test_a_killed_confirm_can_be_repeated_until_another_run(host: Host) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "3"])
 def test_an_edited_trial_is_one_of_our_errors(host: Host, text: str) -> None:
-    host.layout.trial.parent.mkdir(parents=True, exist_ok=True)
-    host.layout.trial.write_text(text)
+    write_file(host.layout.trial, text)
     with pytest.raises(FileError):
         phases.run(TryRoutes(NEW, 60, host=host))
     with pytest.raises(FileError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from acting import is_held
 from backends import FailingBackend
 from file_trees import outside_run
 from hypothesis import given
@@ -71,13 +71,7 @@ def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layou
 
     class Looking(FailingBackend):
         def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-            with layout.lock.open() as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    is_locked = False
-                except BlockingIOError:
-                    is_locked = True
-            seen.append((is_locked, kept(layout)))
+            seen.append((is_held(layout.lock), kept(layout)))
             return super()._write(name, routes)
 
     apply(host, WATCHED)

@@ -16,10 +16,11 @@ from typing import Any
 import attrs
 import pytest
 from backends import FailingBackend, RecordingBackend
+from file_trees import write_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import build_links, shadowed_kernel
+from node import shadowed_kernel
 from wanted import SHADOWED, config
 
 from hostrouting import Config, ConfigError, ExpectedCidr, Host, Layout, RouteOverlap, StaticRoute, StaticRoutes
@@ -373,9 +374,7 @@ def test_it_backs_off_from_a_fight_and_recovers(world: World) -> None:
 
 def test_it_names_the_interfaces_manager(world: World) -> None:
     assert {link.name: link.index for link in world.kernel.links()}["eth0"] == 2
-    file = world.layout.root / "run/systemd/netif/links/2"
-    file.parent.mkdir(parents=True)
-    file.write_text("ADMIN_STATE=configured\n")
+    write_file(world.layout.root / "run/systemd/netif/links/2", "ADMIN_STATE=configured\n")
     for when in (10, 20, 30):
         world.at(when, world.lose)
     world.watch(60)
@@ -496,9 +495,7 @@ def test_unwritable_files_do_not_end_it(world: World) -> None:
 
 
 def test_leftovers_of_a_killed_watcher_are_removed(world: World) -> None:
-    world.layout.run_dir.mkdir(parents=True)
-    litter = world.layout.run_dir / ".route-overlap.json.hostrouting-abc"
-    litter.write_text("{")
+    litter = write_file(world.layout.run_dir / ".route-overlap.json.hostrouting-abc", "{")
     world.watch(10)
     assert not litter.exists()
 
@@ -577,16 +574,12 @@ def test_a_backoff_never_shrinks_and_ends_in_time(failures: list[tuple[float, in
 
 # --- the whole watcher ---------------------------------------------------------------------------------------------
 
-GATEWAYS = [IPv4Address("10.1.0.1"), IPv4Address("10.1.0.254")]
+GATEWAYS = ["10.1.0.1", "10.1.0.254"]
 WATCHED_ROUTES = [IPv4Network("172.16.1.0/24"), IPv4Network("172.16.2.0/24")]
 CONFIG = Config(
-    StaticRoutes(True, [StaticRoute(WATCHED_ROUTES[0]), StaticRoute(WATCHED_ROUTES[1], gateway=str(GATEWAYS[1]))]),
+    StaticRoutes(True, [StaticRoute(WATCHED_ROUTES[0]), StaticRoute(WATCHED_ROUTES[1], gateway=GATEWAYS[1])]),
     RouteOverlap(["172.16.0.0/22", "192.168.0.0/24"]),
 )
-
-
-def defaults(gateway: IPv4Address) -> Route:
-    return Route(DEFAULT_DESTINATION, (NextHop("eth0", gateway),), protocol=Protocol.DHCP)
 
 
 def theirs(destination: IPv4Network) -> Route:
@@ -611,7 +604,7 @@ def set_address(kernel: FakeKernel, is_there: bool) -> None:
 
 
 happenings = st.one_of(
-    st.builds(lambda gateway: (put, defaults(gateway)), st.sampled_from(GATEWAYS)),
+    st.builds(lambda gateway: (put, default(gateway)), st.sampled_from(GATEWAYS)),
     st.builds(lambda to: (take, to), st.sampled_from([DEFAULT_DESTINATION, *WATCHED_ROUTES, *WATCHED_ROUTES])),
     st.builds(lambda to: (put, theirs(to)), st.sampled_from(WATCHED_ROUTES)),
     st.builds(lambda to: (put, Route(to, (NextHop("ib0"),))), st.sampled_from(WATCHED_ROUTES)),
@@ -623,29 +616,18 @@ happenings = st.one_of(
 @settings(max_examples=by_day(6, by_night=1500))
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
 def test_any_story_ends_as_configured_with_few_looks(story: list[tuple[float, tuple[Any, ...]]]) -> None:
-    kernel, clock = FakeKernel(), FakeClock()
-    build_links(kernel)
-    kernel.add([defaults(GATEWAYS[0])])
     now = 1.0
-    for seconds, (change, *arguments) in story:
-        now += seconds
-        clock.call_at(now, partial(change, kernel, *arguments))
-    scope = CancelScope(clock=clock)
-    clock.call_at(now + 700, lambda: scope.cancel("the story ends"))
-    backend = RecordingBackend(kernel)
-    said: list[Event] = []
     with tempfile.TemporaryDirectory() as root:
-        host = Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
-        with suppress(Cancelled):
-            WatchHostRouting(lambda: CONFIG, host, said.append, lambda line: None).do(scope)
-        report = check_overlap(CONFIG, host.routes, CancelScope())
-        assert json.loads(host.layout.report.read_text()) | {"time": ""} == report.to_json() | {"time": ""}
-        assert host.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
-    assert not plan_repair(CONFIG, kernel)[0].changes
-    assert all(route.is_ours for _, route in backend.written)
-    problems = sum(event.kind is EventKind.PROBLEM for event in said)
-    assert problems <= len(story) + 1
-    assert len(backend.written) <= 8 * (len(story) + 1)
-
-
-# --- the exposition format -----------------------------------------------------------------------------------------
+        world = World(Path(root))
+        world.config, world.backend = CONFIG, RecordingBackend(world.kernel)
+        for seconds, (change, *arguments) in story:
+            now += seconds
+            world.at(now, partial(change, world.kernel, *arguments))
+        world.watch(now + 700)
+        report = check_overlap(CONFIG, world.kernel, CancelScope())
+        assert json.loads(world.layout.report.read_text()) | {"time": ""} == report.to_json() | {"time": ""}
+        assert world.layout.marker_ok.exists() == (report.verdict is Verdict.OK)
+    assert not plan_repair(CONFIG, world.kernel)[0].changes
+    assert all(route.is_ours for _, route in world.backend.written)
+    assert len(world.of_kind(EventKind.PROBLEM)) <= len(story) + 1
+    assert len(world.backend.written) <= 8 * (len(story) + 1)
