@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import write_file
 from node import shadowed_kernel
 from wanted import MACHINE
 
@@ -49,20 +50,22 @@ def write(tmp_path: Path) -> Callable[[object], Path]:
     return call
 
 
-class Unasked:
-    """A backend that commands must not use."""
+@pytest.fixture
+def unasked() -> Any:
+    """Return a backend that must not be used."""
 
-    def __getattr__(self, name: str) -> object:
-        raise AssertionError(f"the host itself was asked for its {name}")
+    class Unasked:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"the host itself was asked for its {name}")
+
+    return Unasked()
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def elsewhere(tmp_path: Path, unasked: Any, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Return a function that runs commands on a laptop with different routes and a different nameserver."""
-    unasked: Any = Unasked()
     laptop = Host(routes=unasked, units=unasked, layout=Layout(tmp_path / "laptop"))
-    laptop.layout.resolv_conf.parent.mkdir(parents=True)
-    laptop.layout.resolv_conf.write_text("nameserver 172.16.2.53\n")
+    write_file(laptop.layout.resolv_conf, "nameserver 172.16.2.53\n")
 
     def call(*words: object) -> tuple[int, str, str]:
         code = cli.main([str(word) for word in words], host=laptop)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import write_file
 from wanted import LINE, SHADOWED, lose_default_route, section
 
 import phases
@@ -40,13 +41,7 @@ def config(host: Host) -> Callable[[object], Path]:
     """Return a function that writes a config to the default path."""
     (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
 
-    def write(section: object) -> Path:
-        path = host.layout.config
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"hostRouting": section}))
-        return path
-
-    return write
+    return lambda section: write_file(host.layout.config, json.dumps({"hostRouting": section}))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import attrs
 import pytest
 from dual_stack import DEFAULT, RIVAL
 from dual_stack import host as snapshot_of
+from file_trees import write_file
 from node import build_node
 from planning import manifest_of
 from wanted import SHADOWED, section
@@ -32,12 +33,8 @@ def host_with(tmp_path: Path, *cidrs: str, marker: str, text: str) -> Host:
     kernel, layout = FakeKernel(), Layout(tmp_path)
     build_node(kernel)
     config = Config(route_overlap={"expectedCidrs": cidrs})
-    for path, content in (
-        (layout.manifest, manifest_of(config, layout).to_text()),
-        (layout.run_dir / f"route-overlap.{marker}", text),
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+    write_file(layout.manifest, manifest_of(config, layout).to_text())
+    write_file(layout.run_dir / f"route-overlap.{marker}", text)
     return Host(routes=kernel, units=FakeSystemd(), layout=layout)
 
 
@@ -74,10 +71,7 @@ def test_another_verdict_is_not_stored(
 def config(request: Any, host: Host) -> Path:
     (host.layout.units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=/bin/true\nRestart=always\n")
     routes, mode = request.param
-    path = host.layout.config
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"hostRouting": section(*routes, cidrs=(), mode=mode)}))
-    return path
+    return write_file(host.layout.config, json.dumps({"hostRouting": section(*routes, cidrs=(), mode=mode)}))
 
 
 # Each command's arguments, its exit code, and whether it returns a verdict.
