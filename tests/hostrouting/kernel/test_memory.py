@@ -16,7 +16,7 @@ from hostrouting.kernel.port import Kernel
 from hostrouting.kernel.waiting import Deadline, look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
+from hostrouting.model.routes import NextHop, Route, RouteType, Scope
 from hostrouting.model.rules import Rule, RuleAction
 from phases import CancelScope
 from phases.testing import FakeClock
@@ -44,16 +44,6 @@ def answer(kernel: Kernel, address: str) -> Route | int:
     (lookup,) = kernel.lookup([IPv4Address(address)])
     assert (lookup.route is None) == (lookup.errno is not None)
     return lookup.route if lookup.route is not None else lookup.errno or 0
-
-
-def devs(kernel: Kernel, address: str) -> tuple[str, ...]:
-    route = answer(kernel, address)
-    assert isinstance(route, Route), route
-    return route.devs
-
-
-def lines(kernel: Kernel, table: int | None = Table.MAIN) -> list[str]:
-    return [str(route) for route in kernel.routes(table)]
 
 
 def test_a_local_default_route_has_the_packets_type(kernel: FakeKernel) -> None:

@@ -151,7 +151,7 @@ def test_an_infiniband_interface_without_an_address_is_pending() -> None:
     kernel = FakeKernel()
     build_node(kernel)
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
-    (note,) = checked_as(kernel, [CIDR])[1].notes
+    (note,) = checked(kernel, [IPv4Network(CIDR)])[1].notes
     assert (note.kind, note.devs, note.cidr) == (NoteKind.PENDING, ("ib1",), None)
 
 
@@ -350,19 +350,14 @@ def node(each_kernel: Kernel) -> Kernel:
 @pytest.mark.parametrize("case", NODES.values(), ids=NODES)
 def test_running_nodes_are_classified_and_fixed(case: Node, node: Kernel, tmp_path: Path) -> None:
     play(node, case.has)
-    report = checked_as(node, case.cidrs)[1]
+    cidrs = [*map(IPv4Network, case.cidrs)]
+    report = checked(node, cidrs)[1]
     assert lines_of(report) == [*case.told]
     assert {finding.expected_devs for finding in report.findings} <= {("eth0",)}
     _see_around(node, report, case)
     install(node, report.fix.routes, tmp_path)
-    after = checked_as(node, case.cidrs)[1]
+    after = checked(node, cidrs)[1]
     assert after.verdict == ("overlap" if report.fix.unfixable else "ok")
-
-
-def checked_as(kernel: Kernel, cidrs: Sequence[str]) -> tuple[Config, OverlapReport]:
-    section = {"routeOverlap": {"expectedCidrs": [*cidrs]}, "waitSeconds": 0}
-    config = Config.from_mapping({"hostRouting": section})
-    return config, check_overlap(config, kernel, phases.CancelScope())
 
 
 def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
@@ -371,7 +366,7 @@ def _see_around(kernel: Kernel, report: OverlapReport, case: Node) -> None:
     near = {IPv4Network((part[0], 24), strict=False) for parts in ranges for part in parts}
     # If the check reports nothing, compare part of the CIDR.
     around = sorted(near)[:4] or [IPv4Network(case.cidrs[0])]
-    config, closer = checked_as(kernel, [*map(str, around)])
+    config, closer = checked(kernel, around)
     judge = Judge(kernel, config.route_overlap, had_rules=len(kernel.rules()) > 3)
     assert disagreements(closer, judge, {cidr: sort_all(kernel, judge, judged(cidr)) for cidr in around}) == []
 

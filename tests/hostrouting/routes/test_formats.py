@@ -19,7 +19,6 @@ from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
 
 GATEWAY, SECOND_GATEWAY = IPv4Address("10.1.0.1"), IPv4Address("10.2.0.1")
 ETH0, ETH1 = NextHop("eth0", GATEWAY), NextHop("eth1", SECOND_GATEWAY)
-EVERY_FORMAT = [as_ip, as_netplan, as_networkd]
 
 
 def route(*hops: NextHop, to: str = "172.16.0.0/17", **more: Any) -> Route:
@@ -125,11 +124,6 @@ def test_several_hops_are_in_the_first_interfaces_drop_in() -> None:
         MultiPathRoute=fe80::1@eth0 2
         MultiPathRoute=10.2.0.1@eth1 1
         """)
-
-
-@pytest.mark.parametrize("write", EVERY_FORMAT)
-def test_no_routes_are_no_text(write: Callable[[Sequence[Route]], str]) -> None:
-    assert write([]) == ""
 
 
 REFUSED = [
