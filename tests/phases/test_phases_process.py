@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from nightly import by_day
+from recording_tasks import handling
 
 from phases import Cancelled, CancelScope, TimedOut, Undo, all_or_nothing
 from phases.testing import FakeClock
@@ -222,41 +223,44 @@ def test_a_deadline_ends_the_program(hotline: Hotline) -> None:
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("_round", range(by_day(2, by_night=5)))
 def test_a_signal_handler_ends_the_program(scope: CancelScope, hotline: Hotline, raises: bool, _round: int) -> None:
-    def handle(_number: int, _frame: object) -> None:
+    def handle() -> None:
         if raises:
             raise KeyboardInterrupt
         scope.cancel("SIGUSR1")
 
-    before = signal.signal(signal.SIGUSR1, handle)
-    try:
-        with (
-            hotline.then(lambda: os.kill(os.getpid(), signal.SIGUSR1)),
-            pytest.raises(KeyboardInterrupt if raises else Cancelled),
-        ):
-            scope.run(["sh", "-c", f"sleep 0.1; echo $$ > {hotline.path}; sleep 1000"])
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with (
+        handling(signal.SIGUSR1, handle),
+        hotline.then(lambda: os.kill(os.getpid(), signal.SIGUSR1)),
+        pytest.raises(KeyboardInterrupt if raises else Cancelled),
+    ):
+        scope.run(["sh", "-c", f"sleep 0.1; echo $$ > {hotline.path}; sleep 1000"])
     assert is_reaped(hotline.numbers[0])
 
 
+@pytest.fixture
+def pythons_own() -> Iterator[None]:
+    """Handle SIGINT as Python does, and check that it still does so at the end."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("pythons_own")
 def test_an_interrupt_as_a_program_starts_ends_it(scope: CancelScope) -> None:
     """SIGINT is delivered at each line of ``Popen`` until the process is registered."""
-    before, moment, is_reached = signal.signal(signal.SIGINT, signal.default_int_handler), 0, True
-    known = children()
-    try:
-        while is_reached:
-            moment += by_day(23, by_night=7)
-            with (
-                Interrupted(moment, subprocess.Popen.__init__, subprocess.Popen._execute_child) as interrupted,  # type: ignore[attr-defined]
-                pytest.raises((KeyboardInterrupt, TimedOut)) as ended,
-            ):
-                scope.child(timeout=0.1).run(["sleep", "1000"])
-            is_reached = interrupted.lines >= moment
-            assert isinstance(ended.value, KeyboardInterrupt) == is_reached
-            assert not isinstance(ended.value.__context__, TimedOut), "it came late"
-            assert children() <= known
-    finally:
-        signal.signal(signal.SIGINT, before)
+    moment, is_reached, known = 0, True, children()
+    while is_reached:
+        moment += by_day(23, by_night=7)
+        with (
+            Interrupted(moment, subprocess.Popen.__init__, subprocess.Popen._execute_child) as interrupted,  # type: ignore[attr-defined]
+            pytest.raises((KeyboardInterrupt, TimedOut)) as ended,
+        ):
+            scope.child(timeout=0.1).run(["sleep", "1000"])
+        is_reached = interrupted.lines >= moment
+        assert isinstance(ended.value, KeyboardInterrupt) == is_reached
+        assert not isinstance(ended.value.__context__, TimedOut), "it came late"
+        assert children() <= known
     assert moment > 50
 
 
@@ -375,14 +379,6 @@ def test_an_interrupt_between_steps_skips_none() -> None:
 # --- Python's own Ctrl-C --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pythons_own() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
-
-
 BEHIND = (type(all_or_nothing()).__exit__, Undo.roll_back, Undo._take_last)
 
 
@@ -423,11 +419,7 @@ def test_an_interrupt_ends_no_program_of_the_rollback() -> None:
 
 
 def test_the_programs_own_handler_stays() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
-    try:
-        with all_or_nothing():
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert heard == [signal.SIGINT]
+    heard: list[str] = []
+    with handling(signal.SIGINT, lambda: heard.append("SIGINT")), all_or_nothing():
+        signal.raise_signal(signal.SIGINT)
+    assert heard == ["SIGINT"]

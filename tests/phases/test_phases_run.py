@@ -360,13 +360,18 @@ async def ending(run: Awaitable[object]) -> BaseException:
     raise AssertionError("it succeeded")
 
 
-def cancelled(work: Task[object], started: threading.Event, scope: CancelScope | None = None) -> BaseException:
-    """Run a task, cancel the asyncio task once it has started, and return the exception."""
+def cancelled(
+    work: Task[object],
+    started: threading.Event,
+    cancel: Callable[[asyncio.Task[BaseException]], object] = asyncio.Task.cancel,
+    scope: CancelScope | None = None,
+) -> BaseException:
+    """Run a task, cancel its asyncio task once it has started, or do something else, and return the exception."""
 
     async def main() -> BaseException:
         running = asyncio.create_task(ending(run_async(work, scope=scope)))
         await asyncio.to_thread(started.wait)
-        running.cancel()
+        cancel(running)
         return await running
 
     return asyncio.run(main())
@@ -419,16 +424,8 @@ def test_stop_iteration_ends_the_run() -> None:
 
 
 def test_a_cancelled_scope_cancels_the_run() -> None:
-    blocking = Blocking("blocking")
-
-    async def main() -> BaseException:
-        scope = CancelScope()
-        running = asyncio.create_task(ending(run_async(Parallel(blocking), scope=scope)))
-        await asyncio.to_thread(blocking.started.wait)
-        scope.cancel("the loop says so")
-        return await running
-
-    caught = asyncio.run(main())
+    blocking, scope = Blocking("blocking"), CancelScope()
+    caught = cancelled(Parallel(blocking), blocking.started, lambda _: scope.cancel("the loop says so"), scope)
     assert isinstance(caught, Cancelled)
     assert caught.reason == "the loop says so"
 

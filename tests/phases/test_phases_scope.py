@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 from nightly import by_day
-from recording_tasks import Blocking, Raising
+from recording_tasks import Blocking, Raising, handling
 
 from phases import Cancelled, CancelScope, Clock, Parallel, SystemClock, TimedOut, run
 from phases.testing import FakeClock
@@ -57,15 +57,6 @@ def at_the_first_wait(clock: AnnouncingClock, action: Callable[[], object]) -> C
 
 def send_usr1() -> None:
     os.kill(os.getpid(), signal.SIGUSR1)
-
-
-@contextmanager
-def handler(number: signal.Signals, action: Callable[[], object]) -> Iterator[None]:
-    before = signal.signal(number, lambda _number, _frame: action())
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 # cancel, check
@@ -252,7 +243,7 @@ def test_a_signal_handler_may_cancel_during_a_wait() -> None:
         clock = AnnouncingClock()
         scope = CancelScope(clock=clock)
         with (
-            handler(signal.SIGUSR1, partial(scope.cancel, "SIGUSR1")),
+            handling(signal.SIGUSR1, partial(scope.cancel, "SIGUSR1")),
             meanwhile(at_the_first_wait(clock, send_usr1)),
             pytest.raises(Cancelled, match="SIGUSR1"),
         ):
@@ -269,7 +260,7 @@ def test_a_signal_handler_may_cancel_at_any_line_of_the_scope() -> None:
             scope.child().cancel("alarm")
 
     # Measure CPU time: with wall-clock time, a busy machine might do nothing but handle signals.
-    with handler(signal.SIGVTALRM, cancel):
+    with handling(signal.SIGVTALRM, cancel):
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005, 0.0005)
         try:
             while hits < by_day(40, by_night=150):

@@ -1,9 +1,12 @@
-"""Tasks that record their path when they run."""
+"""Tasks that record their path when they run, and signal handlers that last for a block."""
 
 from __future__ import annotations
 
 import math
+import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, NoReturn, TypeVar
 
 from attrs import field, frozen
@@ -11,6 +14,16 @@ from attrs import field, frozen
 from phases import CancelScope
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+@contextmanager
+def handling(number: signal.Signals, act: Callable[[], object]) -> Iterator[None]:
+    """Call a function for each of these signals."""
+    before = signal.signal(number, lambda _number, _frame: act())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @frozen(eq=False)
