@@ -14,8 +14,9 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from wanted import SHADOWED, config
 
-from hostrouting import Config, Layout
+from hostrouting import Layout
 from hostrouting.azure.probe.ruleset import FLUSH_DROP_INS, PROBE
 from hostrouting.boot.bundle import rendered_files
 
@@ -47,41 +48,18 @@ SIDES = {
     "adapter": ("hostrouting.kernel.netlink.", "hostrouting.kernel.rtnetlink."),
 }
 
-EVERYTHING = {
-    "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-        "routeOverlap": {"expectedCidrs": ["172.16.0.0/16"], "mode": "STRICT"},
-        "watch": {"enabled": True, "textfile": "/run/hostrouting.prom"},
-    }
-}
 UNITS_OF_THE_PLUG_IN = (f"{PROBE}.service", *FLUSH_DROP_INS)
 
-PURE = [
-    "config.schema",
-    "config.values",
-    "config.routing",
-    "kernel.events",
-    "kernel.fib",
-    "kernel.nexthops",
-    "kernel.rules",
-    "boot.gate",
-    "boot.render",
-    "routes.formats",
-    "routes.resolve",
-    "overlap._cover",
-    "overlap._coverage",
-    "overlap.findings",
-    "overlap.one_event",
-    "overlap._fix",
-    "overlap._grouping",
-    "overlap._classify",
-    "overlap.wording",
-    "azure.config",
-    "azure.probe.ruleset",
-    "azure.vnet.parse",
-    "azure.vnet.plan",
-    "watch._events",
-]
+# Modules that are pure functions of their arguments, by package.
+PURE = {
+    "config": "schema values routing",
+    "kernel": "events fib nexthops rules",
+    "boot": "gate render",
+    "routes": "formats resolve",
+    "overlap": "_cover _coverage findings one_event _fix _grouping _classify wording",
+    "azure": "config probe.ruleset vnet.parse vnet.plan",
+    "watch": "_events",
+}
 IMPURE_MODULES = {"os", "subprocess", "socket", "time", "logging", "datetime", "pathlib", "random"}
 
 BY_STRING = {"import_module", "__import__"}
@@ -234,7 +212,7 @@ def test_the_core_names_no_unit_of_the_plug_in() -> None:
 
 def rendered() -> str:
     """Return the paths and contents of all files rendered by the core."""
-    files = rendered_files(Config.from_mapping(EVERYTHING), Layout())
+    files = rendered_files(config(SHADOWED, watch={"enabled": True, "textfile": "/run/x.prom"}), Layout())
     return "".join(f"{file.path}\n{file.text}\n" for file in files)
 
 
@@ -260,9 +238,8 @@ def test_modules_have_no_import_cycles() -> None:
 
 
 def test_a_pure_module_has_no_effects() -> None:
-    for module in PURE:
-        source = sources()[f"hostrouting.{module}"]
-        loaded = {name.partition(".")[0] for name in imports(source, for_types=False)}
+    for module in (f"hostrouting.{package}.{name}" for package, names in PURE.items() for name in names.split()):
+        loaded = {name.partition(".")[0] for name in imports(sources()[module], for_types=False)}
         assert loaded & IMPURE_MODULES == set(), module
 
 

@@ -85,14 +85,21 @@ PLUGIN_ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
-@pytest.mark.parametrize(("leave", "code", "line"), PLUGIN_ROWS.values(), ids=PLUGIN_ROWS)
-def test_the_plugin_prints_one_short_line(tmp_path: Path, shell: str, leave: Any, code: int, line: str | None) -> None:
-    program = shutil.which(shell)
+@pytest.fixture(params=["dash", "bash", "busybox"])
+def plugin(request: pytest.FixtureRequest) -> Callable[[str], subprocess.CompletedProcess[bytes]]:
+    """Return a function that runs the plugin by a shell on a directory of markers."""
+    program = shutil.which(request.param)
     if program is None:
-        pytest.skip(f"no {shell} on this machine")
-    argv = [program, *(["sh"] if shell == "busybox" else []), str(PLUGIN), leave(tmp_path)]
-    done = subprocess.run(argv, env=NOTHING_ON_THE_PATH, capture_output=True, check=False, timeout=60)
+        pytest.skip(f"no {request.param} on this machine")
+    argv = [program, *(["sh"] if request.param == "busybox" else []), str(PLUGIN)]
+    return lambda folder: subprocess.run(
+        [*argv, folder], env=NOTHING_ON_THE_PATH, capture_output=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize(("leave", "code", "line"), PLUGIN_ROWS.values(), ids=PLUGIN_ROWS)
+def test_the_plugin_prints_one_short_line(tmp_path: Path, plugin: Any, leave: Any, code: int, line: str | None) -> None:
+    done = plugin(leave(tmp_path))
     assert (done.returncode, done.stderr) == (code, b"")
     said, end = done.stdout[:-1], done.stdout[-1:]
     assert end == b"\n"
@@ -101,17 +108,12 @@ def test_the_plugin_prints_one_short_line(tmp_path: Path, shell: str, leave: Any
     assert line is None or said.decode() == line
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 @pytest.mark.parametrize("leave", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere")])
-def test_a_marker_that_is_no_file_gets_no_verdict(tmp_path: Path, shell: str, leave: Callable[[Path], None]) -> None:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"no {shell} on this machine")
+def test_a_marker_that_is_no_file_gets_no_verdict(tmp_path: Path, plugin: Any, leave: Callable[[Path], None]) -> None:
     folder = ok(tmp_path)
     leave(Path(folder) / "route-overlap.detected")
-    argv = [program, *(["sh"] if shell == "busybox" else []), str(PLUGIN), folder]
-    done = subprocess.run(argv, env=NOTHING_ON_THE_PATH, capture_output=True, text=True, check=False, timeout=10)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "not judged: the marker is no file\n", "")
+    done = plugin(folder)
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"not judged: the marker is no file\n", b"")
 
 
 def test_under_another_name_it_prints_the_same(tmp_path: Path) -> None:

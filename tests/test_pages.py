@@ -43,7 +43,9 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
+from file_trees import write_file, write_link
 from node import add_nics, default_route, shadowed_kernel
+from wanted import MACHINE, SHADOWED, section
 
 from hostrouting import Config, ConfigError, Host, Layout, azure, cli
 from hostrouting.azure import HostNetworking, NodeState
@@ -56,7 +58,6 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-MACHINE = "systemd-nspawn@kube1.service"
 STALE_RULE = (
     "-A PREROUTING -p IPv4 -i eth0 --ip-dst 10.241.0.20 -j dnat --to-dst 3e:aa:00:00:00:14 --dnat-target ACCEPT"
 )
@@ -102,9 +103,8 @@ class Node:
         self.root, self.folder = root / "root", root / "folder"
         self.folder.mkdir()
         for machine in ("", "mnt/image/"):
-            units = self.root / machine / "usr/lib/systemd/system"
-            units.mkdir(parents=True)
-            (units / "systemd-nspawn@.service").write_text("[Service]\nExecStart=systemd-nspawn\n")
+            unit = self.root / machine / "usr/lib/systemd/system/systemd-nspawn@.service"
+            write_file(unit, "[Service]\nExecStart=systemd-nspawn\n")
         self.kernel = h200()
         layout = Layout(self.root)
         layout.config.parent.mkdir(parents=True)
@@ -116,12 +116,8 @@ class Node:
         self._json('{"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}')
 
     def _program(self, name: str) -> None:
-        path = self.root / "usr/bin" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(shutil.which(name) or "/bin/true")
-        of_image = self.root / "mnt/image/usr/bin" / name
-        of_image.parent.mkdir(parents=True, exist_ok=True)
-        of_image.touch(0o755)
+        write_link(self.root / "usr/bin" / name, shutil.which(name) or "/bin/true")
+        write_file(self.root / "mnt/image/usr/bin" / name, mode=0o755)
 
     def run(self, block: Block) -> None:
         """Run a block, or compare its contents with the node."""
@@ -487,22 +483,14 @@ def test_the_page_names_what_is_not_judged() -> None:
 SECURITY = (ROOT / "docs/explanation/security.md").read_text()
 MODES = re.findall(r"^\| `(/\S+)` \| (0\d{3}) \|", SECURITY, re.MULTILINE)
 TOKEN = "0123456789abcdef-token"
-DOCUMENT = {
-    "azure": {"bootstrapToken": TOKEN},
-    "hostRouting": {
-        "staticRoutes": {"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-        "routeOverlap": {"expectedCidrs": ["172.16.1.0/24"]},
-        "watch": {"enabled": True},
-    },
-}
+DOCUMENT = {"azure": {"bootstrapToken": TOKEN}, "hostRouting": section(SHADOWED, watch={"enabled": True})}
 
 
 @pytest.fixture
 def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Layout]:
     """Return the layout after running ``apply`` with the test's umask."""
     layout = Layout(tmp_path)
-    layout.config.parent.mkdir(parents=True)
-    layout.config.write_text(json.dumps(DOCUMENT))
+    write_file(layout.config, json.dumps(DOCUMENT))
     before = os.umask(getattr(request, "param", 0o022))
     try:
         assert cli.main(["apply"], host=Host(shadowed_kernel(), FakeSystemd(layout), layout)) == 0

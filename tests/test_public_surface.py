@@ -113,35 +113,14 @@ def test_a_value_can_be_sent_to_another_process(value: object) -> None:
 # --- type checkers -----------------------------------------------------------------------------------------------------
 
 
-# Definitions of the names used in the README's code blocks.
+# What stands around the README's code blocks.
 BEFORE = """\
 # pyright: strict, reportUnusedImport=false, reportDuplicateImport=false
-from dataclasses import dataclass
-
 import phases
-from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureReport, ConfigureStaticRoutes, OverlapReport
+from hostrouting import Config, Configure, ConfigureReport, OverlapReport
 from typing_extensions import assert_type
 
 config = Config()
-
-
-@dataclass(frozen=True)
-class PullImage:
-    image: str
-    name: str = "pull-image"
-
-    def do(self, scope: phases.CancelScope) -> str:
-        return self.image
-
-
-@dataclass(frozen=True)
-class StartMachine:
-    machine: str
-    name: str = "start-machine"
-
-    def do(self, scope: phases.CancelScope) -> int:
-        return 1
-
 
 """
 AFTER = "\n\nassert_type(phases.run(Configure(config)), ConfigureReport)\nassert_type(check(config), OverlapReport)\n"
@@ -191,7 +170,7 @@ def test_the_examples_and_users_code_are_clean(checker: str) -> None:
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_an_error_is_reported(checker: str, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
-    wrong.write_text(f"{BEFORE}phases.run({{'routes': []}})\nassert_type(phases.run(PullImage('node')), int)\n")
+    wrong.write_text(f"{BEFORE}phases.run({{'routes': []}})\nassert_type(phases.run(Configure(config)), int)\n")
     done = check(checker, wrong)
     assert done.returncode == 1
     assert done.stdout.count("wrong.py:") + done.stderr.count("wrong.py:") >= 2
