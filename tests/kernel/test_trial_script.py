@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
 from ipaddress import IPv4Network
 from pathlib import Path
 
 import attrs
 import pytest
+from asking import run_ip
 from node import build_node6, run_ip6
-from scripts import AWKS, Sandbox, awk_or_skip
-from test_scripts import CHANGING
+from scripts import AWKS, Sandbox, awk_or_skip, other_ip
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -35,30 +34,31 @@ def trial(tmp_path: Path) -> Path:
     return path
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
 def ours(kernel: NamespaceKernel) -> set[str]:
     return {str(route) for route in kernel.routes(Table.MAIN) if route.is_ours}
 
 
 def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     """The routes include an on-link route, a gateway behind it, several next hops, a metric, a source and an MTU."""
-    ip("route", "add", "192.0.2.0/24", "dev", "eth0", "proto", "217")
-    ip("route", "add", "172.16.1.0/24", "via", "192.0.2.1", "dev", "eth0", "proto", "217", "mtu", "1400")
-    ip("route", "add", "172.16.2.0/24", "proto", "217", "metric", "7", "nexthop", "via", "10.1.0.1", "dev", "eth0",
-            "weight", "2", "nexthop", "via", "10.1.0.9", "dev", "eth0")  # fmt: skip
-    ip("route", "add", "172.16.3.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "217", "src", "10.1.0.4")
-    ip("route", "add", "blackhole", "172.16.4.7", "proto", "217")
-    ip("route", "add", "172.16.9.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "217", "onlink")
+    run_ip("""
+        route add 192.0.2.0/24 dev eth0 proto 217
+        route add 172.16.1.0/24 via 192.0.2.1 dev eth0 proto 217 mtu 1400
+        route add 172.16.2.0/24 proto 217 metric 7 nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.1.0.9 dev eth0
+        route add 172.16.3.0/24 via 10.1.0.1 dev eth0 proto 217 src 10.1.0.4
+        route add blackhole 172.16.4.7 proto 217
+        route add 172.16.9.0/24 via 10.1.0.1 dev eth0 proto 217 onlink
+    """)
     before = node.routes()
     text = render_trial([route for route in before if route.is_ours], FAMILIES, UNTIL)
-    for destination in ("192.0.2.0/24", "172.16.2.0/24", "172.16.4.7", "172.16.9.0/24"):
-        ip("route", "del", destination, "proto", "217")
-    ip("route", "replace", "172.16.3.0/24", "via", "10.1.0.9", "dev", "eth0", "proto", "217")
-    ip("route", "add", "172.16.5.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "217")
-    ip("route", "add", "172.16.6.0/24", "via", "10.1.0.1", "dev", "eth0", "proto", "static")
+    run_ip("""
+        route del 192.0.2.0/24 proto 217
+        route del 172.16.2.0/24 proto 217
+        route del 172.16.4.7 proto 217
+        route del 172.16.9.0/24 proto 217
+        route replace 172.16.3.0/24 via 10.1.0.9 dev eth0 proto 217
+        route add 172.16.5.0/24 via 10.1.0.1 dev eth0 proto 217
+        route add 172.16.6.0/24 via 10.1.0.1 dev eth0 proto static
+    """)
     done = sandbox.run(text)
     assert (done.returncode, done.stderr) == (0, "")
     (new,) = set(node.routes()) - set(before)
@@ -71,7 +71,7 @@ def test_only_our_routes_are_restored_exactly(node: NamespaceKernel, sandbox: Sa
 
 def test_a_route_that_took_our_place_stays(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
     route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0"),))
-    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "static")
+    run_ip("route add 172.16.1.0/24 dev eth0 proto static")
     done = sandbox.run(render_trial([route], FAMILIES, UNTIL))
     assert done.returncode == 1
     assert "172.16.1.0/24" in done.stdout
@@ -86,17 +86,17 @@ def test_a_trial_stands_until_ip_has_made_all_changes(
     node: NamespaceKernel, tmp_path: Path, trial: Path, awk: str
 ) -> None:
     """At words that it can't read, ip ends despite -force."""
-    ip("route", "add", "172.16.2.0/24", "dev", "eth0", "proto", "217")
+    run_ip("route add 172.16.2.0/24 dev eth0 proto 217")
     routes = [Route(IPv4Network(f"172.16.{n}.0/24"), (NextHop("eth0"),), scope=Scope.LINK) for n in (1, 3)]
     text = render_trial(routes, FAMILIES, UNTIL)
     damaged = text.replace("172.16.3.0/24", "172.16.3.0/24 tos 0xfff")
     sandbox = Sandbox(tmp_path, awk_or_skip(awk))
-    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "static")  # the only command that fails
+    run_ip("route add 172.16.1.0/24 dev eth0 proto static")  # the only command that fails
     done = sandbox.run(damaged, "gate")
     assert (done.returncode, done.stdout, trial.exists()) == (1, "", True)
     assert "can't end the trial of routes: " in done.stderr
     assert "awk" not in done.stderr
-    ip("route", "del", "172.16.1.0/24", "proto", "static")
+    run_ip("route del 172.16.1.0/24 proto static")
     done = sandbox.run(text, "gate")
     assert (done.returncode, done.stderr, trial.exists()) == (0, "", False)
     assert {route.destination for route in node.our_routes()} == {route.destination for route in routes}
@@ -121,7 +121,7 @@ def test_a_failed_look_for_hidden_hops_is_reported(
     build_node6()
     run_ip6("route add fd00:7::/64 dev eth0 proto 217 metric 512")
     text = render_trial([], tuple(Family), UNTIL)
-    prepare = CHANGING.replace("CHANGE", f"case $calls in {when}) {what} ;; esac")
+    prepare = other_ip(f"case $calls in {when}) {what} ;; esac")
     done = Sandbox(tmp_path, awk_or_skip(awk)).run(text.replace("tries = 32", "tries = 3"), prepare=prepare)
     changed, *failed = [line for line in done.stdout.splitlines() if line.startswith(("ip", "failed: "))]
     assert changed.startswith("ip route del fd00:7::/64 ")
@@ -134,7 +134,7 @@ def test_a_failed_look_for_hidden_hops_is_reported(
 def test_ended_and_other_trials_are_left_alone(
     node: NamespaceKernel, sandbox: Sandbox, trial: Path, state: str
 ) -> None:
-    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     there = ours(node)
     if state == "over":
         trial.unlink()
@@ -160,7 +160,7 @@ def test_a_trials_end_makes_the_check_write_a_marker(node: NamespaceKernel, sand
 
 
 def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     text = (
         render_trial([], FAMILIES, UNTIL)
         .replace("_SECONDS=60\n", "_SECONDS=1\n")
@@ -181,7 +181,7 @@ def test_it_waits_for_the_lock_except_at_the_gate(node: NamespaceKernel, sandbox
 
 
 def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     claimed = trial.with_name("trial.confirmed.json")
     trial.rename(claimed)
     text = render_trial([], FAMILIES, UNTIL).replace("_SECONDS=5\n", "_SECONDS=1\n")
@@ -198,7 +198,7 @@ def test_a_start_ends_a_trial_if_its_confirm_was_killed(node: NamespaceKernel, s
 
 
 def test_a_killed_confirm_is_completed_or_undone(node: NamespaceKernel, sandbox: Sandbox, trial: Path) -> None:
-    ip("route", "add", "172.16.1.0/24", "dev", "eth0", "proto", "217")
+    run_ip("route add 172.16.1.0/24 dev eth0 proto 217")
     claimed = trial.with_name("trial.confirmed.json")
     trial.rename(claimed)
     python = sandbox.root / "python"

@@ -44,6 +44,32 @@ echo $((after - before))
 """
 
 
+_OTHER_IP = r"""
+real=$(readlink -f "$(command -v ip)")
+cp "$real" "$ROOT/ip-itself"
+cat >"$ROOT/ip" <<'END'
+#!/bin/bash
+case $* in *monitor*) MONITOR ;; esac
+echo >>"$ROOT/calls"
+calls=$(grep -c '' "$ROOT/calls")
+CHANGE
+exec "$ROOT/ip-itself" "$@"
+END
+chmod 755 "$ROOT/ip"
+mount --bind "$ROOT/ip" "$real"
+"""
+
+
+def other_ip(change: str = "", *, monitor: str = 'exec "$ROOT/ip-itself" "$@"') -> str:
+    """Return what prepares a script to run another ip, which runs a shell command first.
+
+    Args:
+        change: the command, in which ``$calls`` is the number of this call, without those of ``ip monitor``.
+        monitor: what ``ip monitor`` does instead.
+    """
+    return _OTHER_IP.replace("CHANGE", change).replace("MONITOR", monitor)
+
+
 _LINE = re.compile(
     r"(?P<kind>[A-Z-]+): expected CIDR \S+ \(probe (?P<probe>\S+)\) (?:routes via (?P<devs>\S+), )?"
     r".*?(?: for connections from (?P<source>[0-9.]+))?(?:; by .*)?"
@@ -70,6 +96,7 @@ def with_constants(text: str, **values: int) -> str:
     return text
 
 
+_BESIDE = {"lock", "run.lock", "route-overlap.json"}
 _started: list[subprocess.Popen[str]] = []
 
 
@@ -152,6 +179,14 @@ class Sandbox:
         process = self.start(text, *arguments, **more)  # type: ignore[arg-type]
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def told(self) -> list[str]:
+        """Return the lines of the check's marker, which is the only file that it leaves, apart from locks."""
+        names = {path.name for path in (self.root / "run/aks-flex-node").iterdir()}
+        (marker,) = (name for name in names - _BESIDE if not name.startswith("script.sh."))
+        lines = (self.root / "run/aks-flex-node" / marker).read_text().splitlines()
+        assert marker == ("route-overlap.detected" if lines else "route-overlap.ok")
+        return lines
 
     def count_processes(self, text: str, *arguments: str, **more: object) -> int:
         """Return the number of processes that a script starts, including itself and its subshells."""
