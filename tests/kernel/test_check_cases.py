@@ -13,6 +13,7 @@ import attrs
 import pytest
 from asking import ETH0, Case, Told, all_say, leaving, run_ip, veths
 from scripts import Sandbox, awk_or_skip, awks_for
+from wanted import config
 
 import phases
 from hostrouting import Config
@@ -99,12 +100,10 @@ MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.
 
 CASES = {
     # Rules.
-    "a rule for the source of connections": Case(
-        f"{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
-    ),
-    "a rule for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100", seen={"eth0"}),
+    "a rule for the source of connections": Case(f"{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4")),
+    "a rule for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100"),
     "a rule for another source, and datagrams fail": Case(
-        f"{AWAY}\nroute add 10.5.0.0/16 dev ib0\nrule add from 10.2.0.4 lookup 100", overlap("ib0"), {"ib0"}
+        f"{AWAY}\nroute add 10.5.0.0/16 dev ib0\nrule add from 10.2.0.4 lookup 100", overlap("ib0")
     ),
     "a rule for the source and a part of the CIDR": Case(
         f"{AWAY}\nrule add from 10.1.0.4 to 10.5.9.0/24 lookup 100", overlap("ib0", "10.5.9.0", "10.1.0.4")
@@ -118,7 +117,7 @@ CASES = {
         overlap("ib0", "10.5.9.0", "10.1.0.9"),
     ),
     "a rule that datagrams meet and connections don't": Case(
-        f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", overlap("ib0"), {"ib0"}
+        f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", overlap("ib0")
     ),
     "a failure of TCP's first lookup is reported once": Case(
         "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\nrule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole",
@@ -138,17 +137,17 @@ CASES = {
         "route add blackhole 10.5.4.0/24 table 100 proto bird\nrule add pref 5 lookup 100 realms 5/6"
     ),
     "TCP and datagrams are discarded differently": Case(
-        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", SHUT, {None}
+        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", SHUT
     ),
     "three rules that aren't the default ones": Case(
         "route add 10.5.1.0/24 via 10.1.0.1\nroute add 10.5.0.0/16 dev ib0 table 100\n"
         "rule add pref 20 lookup 100 protocol kernel\nrule del pref 32767",
         overlap("ib0"),
     ),
-    "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", overlap("ib0"), {"eth0", "ib0"}),
-    "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", overlap("ib0"), {"eth0", "ib0"}),
+    "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", overlap("ib0")),
+    "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", overlap("ib0")),
     "a rule for UDP from a source": Case(
-        f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", overlap("ib0", source="10.1.0.4"), {"eth0", "ib0"}
+        f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", overlap("ib0", source="10.1.0.4")
     ),
     "a rule for TCP, which only chooses the source": Case(
         f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100"
@@ -157,21 +156,20 @@ CASES = {
         f"rule add pref 100 tun_id 5 lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
     ),
     "a rule for all but tunnels that redirects": Case(
-        f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", overlap("ib0"), {"ib0"}
+        f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", overlap("ib0")
     ),
     "a rule for tunnels that redirects, as main does": Case(
         "route add 10.5.0.0/24 dev ib0\nroute add default dev p1 table 100\nrule add pref 100 tun_id 5 lookup 100",
         overlap("ib0"),
-        {"ib0"},
     ),
     "a connection that is discarded": Case(
-        "rule add from 10.1.0.4 to 10.5.0.0/24 blackhole", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
+        "rule add from 10.1.0.4 to 10.5.0.0/24 blackhole", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),)
     ),
     "a connection that an unreachable rule discards": Case(
-        "rule add from 10.1.0.4 unreachable", (("NO-ROUTE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
+        "rule add from 10.1.0.4 unreachable", (("NO-ROUTE", "", "10.5.0.0", "10.1.0.4"),)
     ),
     "a connection that is prohibited": Case(
-        "rule add from 10.1.0.4 prohibit", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),), {None, "eth0"}
+        "rule add from 10.1.0.4 prohibit", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),)
     ),
     "rules that discard": Case(
         "rule add pref 10 to 10.5.0.0/25 unreachable\nrule add pref 11 to 10.5.0.128/25 blackhole",
@@ -179,19 +177,17 @@ CASES = {
     ),
     "results of prefixes up to a length are suppressed": Case(
         "route add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 via 10.1.0.1 table 100\n"
-        "rule add pref 100 lookup main suppress_prefixlength 24\nrule add pref 200 lookup 100",
-        seen={"eth0"},
+        "rule add pref 100 lookup main suppress_prefixlength 24\nrule add pref 200 lookup 100"
     ),
     "a renamed loopback": Case(
         f"{AWAY}\n{RENAMED_LOOPBACK}\nrule add pref 50 iif lo lookup 101\nroute add default dev p1 table 101\n"
         "rule add pref 100 iif loop lookup 100",
         overlap("ib0"),
-        {"ib0"},
     ),
     "a renamed loopback, and no other rule leads to the default route": Case(
         f"{RENAMED_LOOPBACK}\nrule add pref 100 iif lo lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
     ),
-    "results over an interface group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=5)}", seen={"eth0"}),
+    "results over an interface group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=5)}"),
     "results over an interface group are suppressed, and the next rule redirects": Case(
         "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 dev p1 table 100\n"
         f"{BEHIND.format(group=5)}",
@@ -199,52 +195,43 @@ CASES = {
         cidr="10.5.0.0/24",
     ),
     "results over another group are suppressed": Case(
-        f"{GROUP}\n{BEHIND.format(group=0)}", overlap("ib0"), {"ib0"}, cidr="10.5.0.0/24"
+        f"{GROUP}\n{BEHIND.format(group=0)}", overlap("ib0"), cidr="10.5.0.0/24"
     ),
     # Rules that match ports.
-    "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", overlap("ib0"), {"ib0"}),
+    "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", overlap("ib0")),
     "rules for all ports, and for some": Case(
         f"{AWAY}\nrule add dport 1-65534 lookup 100\nrule add dport 1-8 lookup main\n"
         "rule add ipproto udp dport 443 lookup main\nrule add ipproto tcp sport 1-9 lookup main",
         overlap("ib0"),
-        {"ib0"},
     ),
     "a rule for all source ports": Case(
         f"{AWAY}\nroute add unreachable 10.5.0.0/16\nroute add 10.5.0.0/16 dev eth0 table 100\n"
         "rule add sport 1-65534 lookup 100",
-        seen={None, "eth0"},
         unknown="check-failed",
     ),
     "a rule for all source ports that changes nothing": Case(
         "route add default via 10.1.0.1 dev eth0 table 100\nroute add 10.5.0.0/16 dev ib0\n"
         "rule add to 10.6.0.0/16 sport 1-65534 dport 1-65534 lookup 100",
         overlap("ib0"),
-        {"ib0"},
     ),
-    "a rule for all but the ports that all have": Case(f"{AWAY}\nrule add not dport 1-65534 lookup 100", seen={"eth0"}),
-    "a rule for all ports of TCP": Case(
-        f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", overlap("ib0"), {"eth0", "ib0"}
-    ),
-    "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100", seen={"eth0"}),
+    "a rule for all but the ports that all have": Case(f"{AWAY}\nrule add not dport 1-65534 lookup 100"),
+    "a rule for all ports of TCP": Case(f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", overlap("ib0")),
+    "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100"),
     # Tables local, main and default.
     "a wide local entry of table local": Case(
         "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1",
         overlap("lo"),
-        {"lo"},
         by_ip="check-failed",
     ),
-    "a wide local entry, and a longer route of main": Case(
-        MAIN_OR_LOCAL, seen={"eth0"}, by_ip="check-failed", cidr="10.5.0.0/17"
-    ),
+    "a wide local entry, and a longer route of main": Case(MAIN_OR_LOCAL, by_ip="check-failed", cidr="10.5.0.0/17"),
     "a wide local entry and a longer route, of two tables": Case(
-        f"{MAIN_OR_LOCAL}\nrule add pref 5 lookup 77", overlap("lo"), {"lo"}, cidr="10.5.0.0/17"
+        f"{MAIN_OR_LOCAL}\nrule add pref 5 lookup 77", overlap("lo"), cidr="10.5.0.0/17"
     ),
     "a wide broadcast entry of table local": Case(
-        "route add broadcast 10.5.0.0/17 dev ib0 table local", overlap("ib0"), {None}
+        "route add broadcast 10.5.0.0/17 dev ib0 table local", overlap("ib0")
     ),
     "a local and a broadcast address of table local": Case(
         "route add local 10.5.0.9 dev lo table local\nroute add broadcast 10.5.0.7 dev ib0 table local",
-        seen={"lo"},
         notes="BROADCAST LOCAL",
     ),
     "local and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
@@ -263,10 +250,9 @@ CASES = {
     ),
     "a rule was added and deleted": Case(
         f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}",
-        overlap("lo"),
-        {"lo"},
+        overlap("lo", "10.5.1.0"),
         by_ip="check-failed",
-        cidr="10.5.0.0/22",
+        cidr="10.5.1.0/24",
     ),
     "no rule ever came": Case(
         LOCAL_AROUND, (*overlap("lo"), *overlap("ib0", "10.5.2.0")), by_ip="check-failed", cidr="10.5.0.0/22"
@@ -288,31 +274,22 @@ CASES = {
         overlap("ib0", "10.5.6.0"),
     ),
     "an anycast route": Case(
-        f"route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY}\n{FROM_ETH0}",
-        overlap("ib0", source="10.1.0.4"),
-        {"eth0", "ib0"},
+        f"route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4")
     ),
-    "a broadcast route of table main": Case("route add broadcast 10.5.0.0/16 dev eth0 table main", SHUT, {None}),
+    "a broadcast route of table main": Case("route add broadcast 10.5.0.0/16 dev eth0 table main", SHUT),
     "a broadcast route, which no connection uses": Case(
         f"{AWAY}\nroute add broadcast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
         (*SHUT, *overlap("ib0", source="10.1.0.4")),
-        {None, "ib0"},
     ),
-    "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", SHUT, {None, "eth0"}),
+    "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", SHUT),
     "a multicast route, which no connection uses": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
-        overlap("ib0", source="10.1.0.4"),
-        {"eth0", "ib0"},
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4")
     ),
     "a multicast route, which TCP doesn't use": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100",
-        overlap("ib0"),
-        {"eth0", "ib0"},
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100", overlap("ib0")
     ),
     "a multicast route, and a rule for other sources": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.2.0.4 lookup 100",
-        SHUT,
-        {None, "eth0"},
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.2.0.4 lookup 100", SHUT
     ),
     # Tunnels.
     "a default route for a tos": Case(
@@ -320,7 +297,7 @@ CASES = {
         overlap("ib0", "10.5.3.0"),
     ),
     "a default route for a tos, into a tunnel": Case(
-        "route add default tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0", seen={"eth0"}
+        "route add default tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0"
     ),
     "a default route into a tunnel with a tos": Case(
         "route replace default encap ip id 1 dst 192.0.2.1 tos 4 via 10.1.0.1 dev eth0\n"
@@ -329,60 +306,42 @@ CASES = {
     "routes into tunnels": Case(TUNNELS, tuple(("OVERLAP", f"t{n}", f"10.5.{n}.0", "") for n in range(1, 6))),
     "routes for a tos, into tunnels": Case(
         "route add 10.5.0.0/24 tos 0x10 encap ip id 1 dst 192.0.2.1 dev ib0\n"
-        "route add 10.5.1.0/24 tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0",
-        seen={"eth0"},
+        "route add 10.5.1.0/24 tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0"
     ),
     "hops into tunnels": Case(
         "route add 10.5.0.0/24 nexthop encap ip id 1 dst 192.0.2.1 dev eth0 nexthop encap ip id 2 dst 192.0.2.2 dev ib0",
         overlap("eth0,ib0"),
-        {"eth0", "ib0"},
     ),
     "packets encapsulated by a tunnel with addresses": Case(
-        "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", overlap("ib0"), {"ib0"}
+        "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", overlap("ib0")
     ),
     "packets encapsulated in IPv6": Case(
-        f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0",
-        seen={"ib0"},
-        unknown="check-failed",
+        f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0", unknown="check-failed"
     ),
     "packets of one hop encapsulated in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev eth0",
-        seen={"eth0", "ib0"},
         unknown="check-failed",
     ),
     "packets of a nexthop object encapsulated in IPv6": Case(
         f"{WRAPPED}\nnexthop add id 5 encap seg6 mode encap segs fc00::1 dev eth0\nroute add 10.5.0.0/24 nhid 5",
-        seen={"ib0"},
         unknown="check-failed",
     ),
     # Several default routes.
-    "two default routes of one metric": Case(
-        BY_TURNS.format(table="main"), seen={"eth0", "ib0"}, unknown="contested-default", default=""
-    ),
+    "two default routes of one metric": Case(BY_TURNS.format(table="main"), unknown="contested-default", default=""),
     "two default routes of one metric, and the CIDR names its interfaces": Case(
-        BY_TURNS.format(table="main"),
-        overlap("ib0"),
-        {"eth0", "ib0"},
-        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
-        default="",
+        BY_TURNS.format(table="main"), overlap("ib0"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}, default=""
     ),
     "two default routes of one metric, and the CIDR may use both": Case(
-        BY_TURNS.format(table="main"),
-        seen={"eth0", "ib0"},
-        cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "ib0"]},
-        default="",
+        BY_TURNS.format(table="main"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "ib0"]}, default=""
     ),
     "two default routes of one metric, and another rule decides": Case(
-        f"{BY_TURNS.format(table=100)}\nrule add lookup 100", overlap("ib0"), {"eth0", "ib0"}
+        f"{BY_TURNS.format(table=100)}\nrule add lookup 100", overlap("ib0")
     ),
-    "two default routes of one metric by one interface": Case(
-        "route append default via 10.1.0.7 dev eth0", seen={"eth0"}
-    ),
+    "two default routes of one metric by one interface": Case("route append default via 10.1.0.7 dev eth0"),
     "two default routes of one metric, and only connections meet them": Case(
         f"{BY_TURNS.format(table='main')}\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 table 100\n"
         "rule add not from 10.0.0.0/8 lookup 100",
         overlap("ib0", source="10.1.0.4"),
-        {"eth0", "ib0"},
         cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
         default="",
     ),
@@ -391,28 +350,25 @@ CASES = {
         "addr add 10.1.0.7/32 dev eth0\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 src 10.1.0.7 table 100\n"
         "rule add to 10.5.0.0/16 lookup 100\naddr del 10.1.0.7/32 dev eth0",
         (("NO-ROUTE", "", "10.5.0.0", "10.1.0.7"),),
-        {None, "eth0"},
     ),
     "a longer route's src was local through a route": Case(
-        WAS_LOCAL.format("10.5.7.0/24"), (("NO-ROUTE", "", "10.5.7.0", "10.7.7.7"),), {None, "eth0"}, address="10.5.7.9"
+        WAS_LOCAL.format("10.5.7.0/24"), (("NO-ROUTE", "", "10.5.7.0", "10.7.7.7"),)
     ),
     "the default route's src was local through a route": Case(
-        WAS_LOCAL.format("default"), (("NO-ROUTE", "", "10.5.0.0", "10.7.7.7"),), {None, "eth0"}, default=""
+        WAS_LOCAL.format("default"), (("NO-ROUTE", "", "10.5.0.0", "10.7.7.7"),), default=""
     ),
     "the default route's src is local through a route": Case(
-        WAS_LOCAL.format("default").rpartition("\n")[0], seen={"eth0"}, default=""
+        WAS_LOCAL.format("default").rpartition("\n")[0], default=""
     ),
     "a local source, and a rule that only TCP meets": Case(
         "route add 10.5.0.0/24 dev ib0 src 10.2.0.4\nroute add unreachable 10.5.0.0/16 table 100\n"
         "rule add not to 10.5.0.0/24 ipproto tcp lookup 100",
         (*SHUT, *overlap("ib0")),
-        {None, "ib0"},
         cidr="10.5.0.0/24",
     ),
     "the first registered interface hasn't the lowest index": Case(
         f"{BY_TUN0}\n{BY_IB0}\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
-        {"ib0", "tun0"},
         by_ip="check-failed",
         node=UNORDERED,
         default="",
@@ -420,7 +376,6 @@ CASES = {
     "an interface from another namespace": Case(
         f"{BY_TUN0}\n{BY_IB0}\nrule add from 10.9.0.1 lookup 100",
         overlap("ib0", source="10.9.0.1"),
-        {"ib0", "tun0"},
         by_ip="check-failed",
         node=veths("eth1", "ib0", "eth2", "tun0"),
         shell=MOVED,
@@ -430,14 +385,12 @@ CASES = {
         f"addr add 10.5.0.9/32 dev ib0\nrule add pref 500 lookup local\nrule del pref 0\n{AWAY}\n"
         "rule add pref 100 from 10.5.0.9 lookup 100",
         overlap("ib0", "10.5.0.9", "10.5.0.9"),
-        {"ib0", "lo"},
         notes="LOCAL",
     ),
     "route_localnet allows an address of scope host as the source": Case(
         "addr add 10.1.0.4/32 dev eth0 scope host\naddr add 10.1.7.5/24 dev eth0\n"
         f"route add default dev eth0 scope link\n{BY_IB0}\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
-        {"eth0", "ib0"},
         by_ip="check-failed",
         node=veths("eth0", "ib0"),
         default="",
@@ -447,14 +400,12 @@ CASES = {
         "addr add 32.1.13.4/16 dev eth0\naddr add 2001:db8::4/64 dev eth0 nodad\n"
         f"route add 0.0.0.0/0 via inet6 2001:db8::1 dev eth0 onlink\n{BY_IB0}\nrule add from 32.1.13.4 lookup 100",
         overlap("ib0", source="32.1.13.4"),
-        {"eth0", "ib0"},
         default="",
     ),
     "routes of two scopes share a nexthop object": Case(
         "nexthop add id 1 dev eth0\nroute add default nhid 1 scope global\n"
         f"route add 10.6.0.0/16 nhid 1 scope link\n{BY_IB0}\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
-        {"eth0", "ib0"},
         by_ip="check-failed",
         node=TWO_ADDRESSES,
         default="",
@@ -462,7 +413,6 @@ CASES = {
     "a nexthop object has a source before a route uses it": Case(
         f"nexthop add id 1 dev eth0\nroute add default nhid 1\n{BY_IB0}\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
-        {"eth0", "ib0"},
         by_ip="check-failed",
         node=TWO_ADDRESSES,
         default="",
@@ -470,34 +420,24 @@ CASES = {
     "two hops by one interface have two sources": Case(
         f"addr add 10.1.7.4/24 dev eth0\n{BY_IB0}\nrule add from 10.1.7.4 lookup 100",
         overlap("ib0", source="10.1.7.4"),
-        {"eth0", "ib0"},
         node=ETH0,
         default="route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink",
     ),
-    "only connections meet an address of this host": Case(
-        LOCAL_LAST, (), {"eth0", "lo"}, notes="LOCAL", cidr="10.5.5.0/25", address="10.5.5.1"
-    ),
+    "only connections meet an address of this host": Case(LOCAL_LAST, notes="LOCAL", cidr="10.5.5.1/32"),
     "only connections meet a broadcast address": Case(
-        LOCAL_LAST,
-        (("BLACKHOLE", "", "10.5.5.255", "10.1.0.4"),),
-        {None, "eth0"},
-        cidr="10.5.5.128/25",
-        address="10.5.5.255",
+        LOCAL_LAST, (("BLACKHOLE", "", "10.5.5.255", "10.1.0.4"),), cidr="10.5.5.128/25"
     ),
     "connections to a broadcast address use another interface": Case(
         f"addr add 10.5.5.1/24 dev eth0 brd +\nrule add pref 10 lookup local\nrule add pref 5 from 10.5.5.1 lookup 100\n"
         f"{BY_IB0}\nrule del pref 0",
         overlap("ib0", "10.5.5.128", "10.5.5.1"),
-        {"ib0", None},
         notes="BROADCAST",
         cidr="10.5.5.128/25",
-        address="10.5.5.255",
     ),
     # Interfaces.
     "an interface with commas in its name": Case(
         f"{veths('eth0,eth0').replace('p0', 'q0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
         overlap("eth0,eth0"),
-        {"eth0,eth0"},
         notes="BROADCAST LOCAL",
         cidr="10.5.0.0/24",
     ),
@@ -512,8 +452,6 @@ CASES = {
 def test_every_check_says_what_sockets_do(case: Case, kernel: NamespaceKernel, tmp_path: Path) -> None:
     case.build()
     all_say(case, tmp_path)
-    if case.seen:
-        assert leaving(case.address, count=16) == case.seen
 
 
 # --- hosts that ip commands alone can't create -----------------------------------------------------------------------
@@ -568,24 +506,23 @@ MEMBERS = """
 
 
 @pytest.mark.parametrize(
-    ("does", "ends", "by"),
+    ("does", "ends", "told"),
     [
-        (LEGS, "link set p1 down", {"eth0", "ib0"}),  # ib0 drops packets for lack of a carrier
-        (LEGS, "link set ib0 down", {"eth0"}),
-        (MEMBERS, "link set p1 down", {"eth0"}),
+        (LEGS, "link set p1 down", overlap("eth0,ib0")),  # ib0 drops packets for lack of a carrier
+        (LEGS, "link set ib0 down", ()),
+        (MEMBERS, "link set p1 down", ()),
     ],
 )
 def test_a_hop_shown_dead_late_keeps_its_share(
-    does: str, ends: str, by: set[str], kernel: NamespaceKernel, tmp_path: Path
+    does: str, ends: str, told: Told, kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
-    case = Case(does, overlap("eth0,ib0") if len(by) > 1 else ())
+    case = Case(does, told)
     case.build()
     run_ip(ends)
     # Setting the link down removes the connected route, whereas carrier loss only marks it as linkdown.
     settled(kernel, "ib0", "is_linkdown")
     Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text("1")
     all_say(case, tmp_path)
-    assert leaving(case.address, count=16) == by
 
 
 DSCP, DSCP_MASK = 25, 30
@@ -612,20 +549,14 @@ def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
             Case(
                 "route add 10.5.0.0/16 dev ib0\nroute add default via 10.1.0.1 table 100",
                 overlap("ib0"),
-                {"ib0"},
                 by_ip="check-failed",
                 ip=OLD_IP,
             ),
             ((DSCP, b"\x05"),),
         ),
-        (Case(AWAY, overlap("ib0"), {"ib0"}, recorded="check-failed", by_ip="check-failed", ip=OLD_IP), BY_A_MASK),
+        (Case(AWAY, overlap("ib0"), recorded="check-failed", by_ip="check-failed", ip=OLD_IP), BY_A_MASK),
         (
-            Case(
-                "route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100",
-                overlap("ib0"),
-                {"ib0"},
-                ip=OLD_IP,
-            ),
+            Case("route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100", overlap("ib0"), ip=OLD_IP),
             BY_A_MASK,
         ),
     ],
@@ -637,18 +568,6 @@ def test_a_rule_by_an_unknown_selector(
     case.build()
     add_rule(100, *selectors)
     all_say(case, tmp_path)
-    assert leaving(case.address) == case.seen
-
-
-def test_an_explanation_sees_that_two_tables_were_split(kernel: NamespaceKernel) -> None:
-    """Adding and deleting a rule split tables local and main."""
-    case = Case(
-        "rule add pref 5 lookup 77\nrule del pref 5\n"
-        "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.1.0/24 dev ib0"
-    )
-    case.build()
-    found = explain(IPv4Address("10.5.1.9"), case.config, kernel, phases.CancelScope())
-    assert [way.is_modelled for way in found.lookups] == [True]
 
 
 # --- several interfaces that may lead to the cluster -----------------------------------------------------------------
@@ -666,7 +585,7 @@ STORAGE_WINS = f"{BY_ETH0} metric 200\n{BY_ETH1} metric 100"
 NODE_WINS = f"{BY_ETH0} metric 100\n{BY_ETH1} metric 200"
 TIED = f"{BY_ETH0} metric 100\n{BY_ETH1.replace('add', 'append')} metric 100"
 MULTIPATH = "route add default proto dhcp nexthop via 10.1.0.1 dev eth0 nexthop via 10.9.0.1 dev eth1"
-PODS_FIXED = {"172.16.0.0/17", "172.16.128.0/17"}
+PODS_FIXED = "172.16.0.0/17 172.16.128.0/17"
 NODES_BY_ETH0 = ("OVERLAP", "eth0", "10.1.0.0", "")
 SERVICES_BY_ETH1 = ("OVERLAP", "eth1", "10.96.0.0", "")
 PODS_BY_IB0 = ("OVERLAP", "ib0", "172.16.0.0", "")
@@ -674,23 +593,24 @@ PODS_BY_IB0 = ("OVERLAP", "ib0", "172.16.0.0", "")
 
 @attrs.frozen
 class UplinkCase(Case):
-    """A host with default routes through several interfaces, and its expected report.
+    """A host with default routes through several interfaces, and its expected report. Lists are separated by spaces.
 
     Args:
-        uplinks: the uplinks in the config, or None to omit them.
-        by: the expected interfaces, or an empty tuple if there is no verdict.
-        inherits: each next hop's interface for a route without a device, or an empty tuple if such a route has to wait.
+        uplinks: the uplinks in the config, or an empty string to omit them.
+        by: the expected interfaces, or an empty string if there is no verdict.
+        inherits: the interfaces of a route that names none, if they aren't the expected ones, or an empty string if
+            such a route has to wait.
         is_contested: whether a note lists several default routes.
-        fixed: each destination in the fix, with its device.
+        fixed: each destination in the fix, whose device is named if the uplinks are.
         left: the failures that no route can fix.
     """
 
-    uplinks: tuple[str, ...] | None = None
-    by: tuple[str, ...] = ()
-    inherits: tuple[str, ...] = ()
+    uplinks: str = ""
+    by: str = ""
+    inherits: str = attrs.field(default=attrs.Factory(lambda self: self.by, takes_self=True))
     is_contested: bool = False
-    fixed: frozenset[tuple[str, str | None]] = frozenset()
-    left: frozenset[str] = frozenset()
+    fixed: str = ""
+    left: str = ""
     notes: str | None = None
     node: str = THREE_NICS
     default: str = ""
@@ -700,97 +620,61 @@ class UplinkCase(Case):
         return self.config_with()
 
     def config_with(self, *routes: dict[str, Any]) -> Config:
-        named = {} if self.uplinks is None else {"uplinks": list(self.uplinks)}
-        overlap = {"expectedCidrs": [NODES, SERVICES, PODS], "mode": "STRICT"}
-        static = {"enabled": bool(routes), "routes": list(routes)}
-        section = {"routeOverlap": overlap, "waitSeconds": 0, "staticRoutes": static, **named}
-        return Config.from_mapping({"hostRouting": section})
-
-
-def entries_by(dev: str | None, *networks: str) -> frozenset[tuple[str, str | None]]:
-    return frozenset((network, dev) for network in networks)
+        named: dict[str, Any] = {"uplinks": self.uplinks.split()} if self.uplinks else {}
+        return config(*routes, cidrs=(NODES, SERVICES, PODS), **named)
 
 
 UPLINK_CASES = {
     "the storage's default wins": UplinkCase(
-        STORAGE_WINS,
-        (NODES_BY_ETH0, PODS_BY_IB0),
-        by=("eth1",),
-        inherits=("eth1",),
-        is_contested=True,
-        fixed=entries_by(None, *PODS_FIXED),
-        left=frozenset({NODES}),
+        STORAGE_WINS, (NODES_BY_ETH0, PODS_BY_IB0), by="eth1", is_contested=True, fixed=PODS_FIXED, left=NODES
     ),
     "the storage's default wins, and the uplink is named": UplinkCase(
-        STORAGE_WINS,
-        (SERVICES_BY_ETH1, PODS_BY_IB0),
-        uplinks=("eth0",),
-        by=("eth0",),
-        inherits=("eth0",),
-        fixed=entries_by("eth0", SERVICES, *PODS_FIXED),
+        STORAGE_WINS, (SERVICES_BY_ETH1, PODS_BY_IB0), uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
     ),
-    "the node's default wins": UplinkCase(
-        NODE_WINS,
-        (PODS_BY_IB0,),
-        by=("eth0",),
-        inherits=("eth0",),
-        is_contested=True,
-        fixed=entries_by(None, *PODS_FIXED),
-    ),
+    "the node's default wins": UplinkCase(NODE_WINS, (PODS_BY_IB0,), by="eth0", is_contested=True, fixed=PODS_FIXED),
     "the node's default wins, and the uplink is named": UplinkCase(
-        NODE_WINS,
-        (PODS_BY_IB0,),
-        uplinks=("eth0",),
-        by=("eth0",),
-        inherits=("eth0",),
-        fixed=entries_by("eth0", *PODS_FIXED),
+        NODE_WINS, (PODS_BY_IB0,), uplinks="eth0", by="eth0", fixed=PODS_FIXED
     ),
-    "equal metrics": UplinkCase(TIED, inherits=("eth0",), unknown="contested-default"),
+    "equal metrics": UplinkCase(TIED, inherits="eth0", unknown="contested-default"),
     "equal metrics, and the uplink is named": UplinkCase(
-        TIED,
-        (SERVICES_BY_ETH1, PODS_BY_IB0),
-        uplinks=("eth0",),
-        by=("eth0",),
-        inherits=("eth0",),
-        fixed=entries_by("eth0", SERVICES, *PODS_FIXED),
+        TIED, (SERVICES_BY_ETH1, PODS_BY_IB0), uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
     ),
-    "multipath": UplinkCase(
-        MULTIPATH, (PODS_BY_IB0,), by=("eth0", "eth1"), inherits=("eth0", "eth1"), fixed=entries_by(None, *PODS_FIXED)
-    ),
+    "multipath": UplinkCase(MULTIPATH, (PODS_BY_IB0,), by="eth0 eth1", fixed=PODS_FIXED),
     "multipath, and one is the uplink": UplinkCase(
         MULTIPATH,
         (("OVERLAP", "eth0,eth1", "10.96.0.0", ""), PODS_BY_IB0),
-        uplinks=("eth0",),
-        by=("eth0",),
-        inherits=("eth0",),
-        fixed=entries_by("eth0", SERVICES, *PODS_FIXED),
+        uplinks="eth0",
+        by="eth0",
+        fixed=f"{SERVICES} {PODS_FIXED}",
     ),
     "several uplinks": UplinkCase(
         STORAGE_WINS,
         (PODS_BY_IB0,),
-        uplinks=("eth*",),
-        by=("eth0", "eth1"),
-        inherits=("eth1",),
+        uplinks="eth*",
+        by="eth0 eth1",
+        inherits="eth1",
         is_contested=True,
-        fixed=entries_by("eth1", *PODS_FIXED),
+        fixed=PODS_FIXED,
     ),
     "only the storage network has a default": UplinkCase(
-        BY_ETH1, (SERVICES_BY_ETH1, PODS_BY_IB0), uplinks=("eth0",), by=("eth0",), left=frozenset({SERVICES, PODS})
+        BY_ETH1, (SERVICES_BY_ETH1, PODS_BY_IB0), uplinks="eth0", by="eth0", inherits="", left=f"{SERVICES} {PODS}"
     ),
     "no default at all": UplinkCase(
         "route add 10.96.0.0/16 via 10.1.0.1",
         (("NO-ROUTE", "", "10.97.0.0", ""), PODS_BY_IB0),
-        uplinks=("eth0",),
-        by=("eth0",),
-        left=frozenset({"10.97.0.0/16", "10.98.0.0/15", "10.100.0.0/14", "10.104.0.0/13", PODS}),
+        uplinks="eth0",
+        by="eth0",
+        inherits="",
+        left=f"10.97.0.0/16 10.98.0.0/15 10.100.0.0/14 10.104.0.0/13 {PODS}",
     ),
-    "a late bond": UplinkCase(BY_ETH0, uplinks=("bond*", "team0"), unknown="no-uplink"),
+    "a late bond": UplinkCase(BY_ETH0, uplinks="bond* team0", unknown="no-uplink"),
     "the uplink is down": UplinkCase(
         f"{NODE_WINS}\nlink set eth0 down",
         (("OVERLAP", "eth1", "10.1.0.0", ""), SERVICES_BY_ETH1, PODS_BY_IB0),
-        uplinks=("eth0",),
-        by=("eth0",),
-        left=frozenset({NODES, SERVICES, PODS}),
+        uplinks="eth0",
+        by="eth0",
+        inherits="",
+        left=f"{NODES} {SERVICES} {PODS}",
     ),
 }
 
@@ -806,16 +690,17 @@ def test_the_uplinks_are_expected_everywhere(uplinks: UplinkCase, kernel: Namesp
     reports = all_say(uplinks, tmp_path)
     assert bool(reports) != bool(uplinks.unknown)
     for report in reports:
-        assert report.default_devs == uplinks.by
+        assert report.default_devs == tuple(uplinks.by.split())
         assert uplinks.is_contested == any(note.kind == "CONTESTED" for note in report.notes)
-        assert {(str(entry.destination), entry.dev) for entry in report.fix.routes} == uplinks.fixed
-        assert {part for each in report.fix.unfixable for part in each.parts} == uplinks.left
+        assert {str(entry.destination) for entry in report.fix.routes} == {*uplinks.fixed.split()}
+        assert {entry.dev for entry in report.fix.routes} <= {uplinks.inherits if uplinks.uplinks else None}
+        assert {part for each in report.fix.unfixable for part in each.parts} == {*uplinks.left.split()}
     if uplinks.unknown == "contested-default":
         with pytest.raises(RouteError, match="several interfaces"):
             explain(IPv4Address("10.96.0.9"), uplinks.config, kernel, phases.CancelScope())
         return
     found = explain(IPv4Address("10.97.0.9"), uplinks.config, kernel, phases.CancelScope())
-    assert found.default_devs == uplinks.by
+    assert found.default_devs == tuple(uplinks.by.split())
     is_fine = {probe for _, _, probe, _ in uplinks.told}.isdisjoint({"10.96.0.0", "10.97.0.0"})
     assert found.is_as_expected == (None if uplinks.unknown else is_fine)
 
@@ -834,13 +719,13 @@ def test_an_explanation_shows_each_alternating_default(kernel: NamespaceKernel) 
 def test_a_route_without_a_device_inherits_from_an_uplink(
     uplinks: UplinkCase, kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
-    def inherited() -> tuple[str, ...]:
+    def inherited() -> str:
         (route,) = (route for route in kernel.routes(Table.MAIN) if route.is_ours)
         assert kernel.delete([route]) == ()
-        return tuple(str(hop.dev) for hop in route.hops)
+        return " ".join(route.devs)
 
-    config = uplinks.config_with({"destination": "192.168.77.0/24"})
-    plan, missing = plan_now(config, kernel)
+    asked = uplinks.config_with({"destination": "192.168.77.0/24"})
+    plan, missing = plan_now(asked, kernel)
     assert bool(missing) != bool(uplinks.inherits)
     assert kernel.add(plan.add) == ()
     if uplinks.inherits:
@@ -848,7 +733,7 @@ def test_a_route_without_a_device_inherits_from_an_uplink(
     for name in awks_for(uplinks.does):
         root = tmp_path / name
         root.mkdir()
-        done = Sandbox(root, awk_or_skip(name)).run(render_static_routes(config))
+        done = Sandbox(root, awk_or_skip(name)).run(render_static_routes(asked))
         assert done.returncode == (not uplinks.inherits), done.stderr
         if uplinks.inherits:
             assert inherited() == uplinks.inherits
@@ -865,16 +750,13 @@ def test_the_fix_agrees_with_what_sockets_do(uplinks: UplinkCase, kernel: Namesp
     if not uplinks.unknown:
         assert (after.verdict == "ok") == (not uplinks.left)
         assert after.fix.routes == ()
-    for network, _ in uplinks.fixed:
-        assert leaving(str(IPv4Network(network)[9])) <= {*uplinks.by}
+    for network in uplinks.fixed.split():
+        assert leaving(str(IPv4Network(network)[9])) <= {*uplinks.by.split()}
 
 
 def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> None:
     run_ip(f"{THREE_NICS}\n{BY_ETH1}")
-    overlap = {"expectedCidrs": [SERVICES], "mode": "STRICT"}
-    static = {"enabled": True, "routes": [{"destination": SERVICES}]}
-    section = {"uplinks": ["bond0"], "waitSeconds": 60, "routeOverlap": overlap, "staticRoutes": static}
-    config = Config.from_mapping({"hostRouting": section})
+    asked = config(SERVICES, cidrs=[SERVICES], uplinks=["bond0"], waitSeconds=60)
     default = f"{BY_ETH0.replace('eth0', 'bond0')} metric 300"
 
     def start(name: str, text: str) -> subprocess.Popen[str]:
@@ -884,15 +766,15 @@ def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> 
         assert "waiting up to 60 s for the default route on " in script.stdout.readline()
         return script
 
-    routes = start("routes", render_static_routes(config))
+    routes = start("routes", render_static_routes(asked))
     run_ip(f"link set eth0 down\nlink set eth0 name bond0\nlink set bond0 up\n{default}")
     assert routes.wait(timeout=60) == 0
     # At boot, too, the check begins after the routes.
     run_ip("route del default dev bond0")
-    check = start("check", render_check(config))
+    check = start("check", render_check(asked))
     run_ip(default)
     assert check.wait(timeout=60) == 0
-    report = check_overlap(config, kernel, phases.CancelScope())
+    report = check_overlap(asked, kernel, phases.CancelScope())
     assert (report.verdict, report.default_devs) == ("ok", ("bond0",))
 
 
@@ -903,26 +785,24 @@ DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
 
 
 @pytest.mark.parametrize(
-    ("does", "cidr", "fixed", "is_left"),
+    ("does", "cidr", "fixed"),
     [
-        (SHARED, NODES, entries_by("eth0", "10.1.2.0/25", "10.1.2.128/25"), False),
-        (DOWN, "10.9.0.0/16", entries_by("eth0", "10.9.0.0/17", "10.9.128.0/17"), False),
-        (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, frozenset(), True),
+        (SHARED, NODES, ["10.1.2.0/25", "10.1.2.128/25"]),
+        (DOWN, "10.9.0.0/16", ["10.9.0.0/17", "10.9.128.0/17"]),
+        (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, []),
     ],
 )
 def test_a_fix_uses_an_expected_uplink_that_works(
-    does: str, cidr: Any, fixed: frozenset[tuple[str, str | None]], is_left: bool, kernel: NamespaceKernel
+    does: str, cidr: Any, fixed: list[str], kernel: NamespaceKernel
 ) -> None:
     run_ip(f"{THREE_NICS}\n{does}")
-    section = {"uplinks": ["eth*"], "waitSeconds": 0, "routeOverlap": {"expectedCidrs": [cidr]}}
-    config = Config.from_mapping({"hostRouting": section})
-    fix = check_overlap(config, kernel, phases.CancelScope()).fix
-    assert {(str(entry.destination), entry.dev) for entry in fix.routes} == fixed
-    assert bool(fix.unfixable) == is_left
-    entries = [entry.to_mapping() for entry in fix.routes]
-    wanted = Config.from_mapping({"hostRouting": section | {"staticRoutes": {"enabled": True, "routes": entries}}})
+    asked = config(cidrs=[cidr], uplinks=["eth*"])
+    fix = check_overlap(asked, kernel, phases.CancelScope()).fix
+    assert [(str(entry.destination), entry.dev) for entry in fix.routes] == [(network, "eth0") for network in fixed]
+    assert bool(fix.unfixable) != bool(fixed)
+    wanted = config(*(entry.to_mapping() for entry in fix.routes), cidrs=[cidr], uplinks=["eth*"])
     assert kernel.add(plan_now(wanted, kernel)[0].add) == ()
-    assert check_overlap(config, kernel, phases.CancelScope()).verdict == ("overlap" if is_left else "ok")
+    assert check_overlap(asked, kernel, phases.CancelScope()).verdict == ("ok" if fixed else "overlap")
 
 
 @pytest.mark.parametrize(
@@ -937,7 +817,6 @@ def test_the_loopback_and_an_alias_do_not_confuse_the_check(
     does: str, uplinks: list[str], verdict: str, kernel: NamespaceKernel, sandbox: Sandbox
 ) -> None:
     run_ip(f"{THREE_NICS}\n{does}")
-    overlap = {"expectedCidrs": [SERVICES], "mode": "STRICT"}
-    config = Config.from_mapping({"hostRouting": {"uplinks": uplinks, "waitSeconds": 0, "routeOverlap": overlap}})
-    assert check_overlap(config, kernel, phases.CancelScope()).verdict == verdict
-    assert sandbox.run(render_check(config)).returncode == (verdict != "ok")
+    asked = config(cidrs=[SERVICES], uplinks=uplinks)
+    assert check_overlap(asked, kernel, phases.CancelScope()).verdict == verdict
+    assert sandbox.run(render_check(asked)).returncode == (verdict != "ok")

@@ -15,7 +15,7 @@ LINE = f"{SHADOWED} via 10.1.0.1 dev eth0 proto hostrouting"
 
 
 def section(
-    *routes: dict[str, Any] | str, cidrs: Collection[str] = (SHADOWED,), mode: str = "STRICT", **more: Any
+    *routes: dict[str, Any] | str, cidrs: Collection[Any] = (SHADOWED,), mode: str = "STRICT", **more: Any
 ) -> dict[str, Any]:
     """Return a config's hostRouting section. A route given as a string has only a destination."""
     entries = [{"destination": each} if isinstance(each, str) else each for each in routes]
@@ -24,7 +24,7 @@ def section(
 
 
 def config(
-    *routes: dict[str, Any] | str, cidrs: Collection[str] = (SHADOWED,), mode: str = "STRICT", **more: Any
+    *routes: dict[str, Any] | str, cidrs: Collection[Any] = (SHADOWED,), mode: str = "STRICT", **more: Any
 ) -> Config:
     return Config.from_mapping({"hostRouting": section(*routes, cidrs=cidrs, mode=mode, **more)})
 
