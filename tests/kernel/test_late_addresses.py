@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 from infiniband import infiniband
+from recording_tasks import OnProgress
 from scripts import Sandbox, awk_or_skip, awks_for, with_constants
 
 import phases
@@ -69,18 +70,6 @@ def give_address() -> None:
     subprocess.run(["ip", "address", "add", ADDRESS, "dev", DEV], check=True)
 
 
-class Agent(RecordingObserver):
-    """An agent that adds the address as soon as a check starts waiting."""
-
-    def progress(self, path: str, message: str, fraction: float | None) -> None:
-        super().progress(path, message, fraction)
-        give_address()
-
-    @property
-    def messages(self) -> list[object]:
-        return [event[2] for event in self.events if event[0] == "progress"]
-
-
 @pytest.mark.parametrize(
     ("case", "awk"), [(case, awk) for case in CASES for awk in awks_for(f"late addresses {case}")], ids=str
 )
@@ -93,7 +82,7 @@ def test_the_script_waits(case: Case, awk: str, node: NamespaceKernel, tmp_path:
     assert re.findall("waiting .*", said) == expected
     assert (f"routes via {DEV}, expected eth0" in said) == sees_address
     assert code == (1 if case.mode == "STRICT" and sees_address else 0)
-    agent = Agent()
+    agent = OnProgress(act=give_address)
     with infiniband(DEV, is_up=case.is_up):
         verdict = verdict_of(case.config(), node, tmp_path, agent)
     assert agent.messages == expected
@@ -138,7 +127,7 @@ def test_uplinks_without_a_default_route_wait_for_addresses_too(node: NamespaceK
     """The uplinks are judged nevertheless."""
     assert node.delete(node.default_routes()) == ()
     config = Case("STRICT", None, 60).config(uplinks=["eth0"], waitSeconds=0)
-    agent = Agent()
+    agent = OnProgress(act=give_address)
     with infiniband(DEV):
         said, _ = run_script(Sandbox(tmp_path), render_check(config), give_address)
         subprocess.run(["ip", "address", "flush", "dev", DEV], check=True)

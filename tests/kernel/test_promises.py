@@ -6,20 +6,21 @@ import errno
 import os
 import select
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import IPv4Address, IPv4Network
-from itertools import takewhile
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from backends import FailingBackend, RecordingBackend
+import wanted
+from backends import Altered, FailingBackend, RecordingBackend
 from nightly import by_day
 from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route, on_linux
-from rendering import render_check_route_overlap_script, render_static_routes_script
+from recording_tasks import OnProgress
+from rendering import render_check_route_overlap_script
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for
 
 import phases
@@ -36,9 +37,13 @@ from hostrouting import (
     RoutesReport,
 )
 from hostrouting.boot.locks import locked
+from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.port import Kernel
+from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.family import Family
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteFailure, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.tasks.install_routes import InstallRoutes
@@ -63,27 +68,19 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path)
 
 
-def config(*routes: dict[str, Any], wait: int = 0, cidrs: Sequence[str] = (), mode: str = "STRICT") -> Config:
-    return Config.from_mapping(
-        {
-            "hostRouting": {
-                "staticRoutes": {"enabled": True, "routes": list(routes) or [{"destination": str(DESTINATION)}]},
-                "routeOverlap": {"expectedCidrs": list(cidrs), "mode": mode},
-                "waitSeconds": wait,
-            }
-        }
-    )
+def config(*routes: dict[str, Any] | str, wait: int = 0, cidrs: Sequence[str] = (), mode: str = "STRICT") -> Config:
+    return wanted.config(*routes or (str(DESTINATION),), cidrs=cidrs, mode=mode, waitSeconds=wait)
 
 
-NOTHING = Config.from_mapping({"hostRouting": {"staticRoutes": {"enabled": True}}})
+NOTHING = wanted.config(cidrs=())
 
 
 def host_of(kernel: object, layout: Layout) -> Host:
     return Host(routes=kernel, units=FakeSystemd(), layout=layout)  # type: ignore[arg-type]
 
 
-def configure(kernel: object, layout: Layout, wanted: Config | None = None) -> RoutesReport:
-    return phases.run(ConfigureStaticRoutes(wanted or config(), host=host_of(kernel, layout)))
+def configure(kernel: object, layout: Layout, asked: Config | None = None) -> RoutesReport:
+    return phases.run(ConfigureStaticRoutes(asked or config(), host=host_of(kernel, layout)))
 
 
 def table(kernel: Kernel) -> list[str]:
@@ -132,9 +129,9 @@ class Installer:
 
     def __call__(self, *routes: str | dict[str, Any]) -> list[str]:
         """Install exactly these routes, and return the writes, such as ``add 172.16.1.0/24``."""
-        wanted = [{"destination": route} if isinstance(route, str) else route for route in routes]
+        asked = config(*routes) if routes else NOTHING
         if self.sandbox is not None:
-            done = self.sandbox.run(render_static_routes_script(wanted, wait_seconds=0))
+            done = self.sandbox.run(render_static_routes(asked))
             if done.returncode:
                 raise Refused(done.stderr.rstrip("\n"))
             assert done.stderr == ""
@@ -142,7 +139,7 @@ class Installer:
             return [f"{verb.replace('del', 'delete')} {destination}" for _, verb, destination, *_ in lines]
         snapshot = RecordingBackend(self.kernel)
         try:
-            configure(snapshot, Layout(self.root), config(*wanted) if wanted else NOTHING)
+            configure(snapshot, Layout(self.root), asked)
         except HostRoutingError as error:
             raise Refused(str(error)) from error
         return [f"{verb} {route.destination}" for verb, route in snapshot.written]
@@ -178,32 +175,17 @@ def install(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
 
 
 @contextmanager
-def heard(kernel: Kernel) -> Iterator[list[str]]:
-    """Collect the kernel's route notifications. The in-memory kernel sends none."""
-    events: list[str] = []
-
-    def mark(verb: str, address: str) -> None:
-        subprocess.run(["ip", "route", verb, "blackhole", address], check=True)
-
+def heard(kernel: Kernel) -> Iterator[list[int]]:
+    """Collect the kinds of the kernel's notifications about routes. The in-memory kernel sends none."""
+    kinds: list[int] = []
     if isinstance(kernel, FakeKernel):
-        yield events
+        yield kinds
         return
-    with subprocess.Popen(["ip", "-4", "monitor", "route"], stdout=subprocess.PIPE, text=True) as monitor:
-        assert monitor.stdout is not None
-        try:
-            mark("add", "198.51.100.1")
-            while not select.select([monitor.stdout], [], [], 0.05)[0]:
-                mark("del", "198.51.100.1")  # the listener wasn't ready yet
-                mark("add", "198.51.100.1")
-            yield events
-            mark("add", "198.51.100.2")
-            lines = iter(monitor.stdout.readline, "")
-            events += takewhile(lambda line: "198.51.100.2" not in line, lines)
-            mark("del", "198.51.100.1")
-            mark("del", "198.51.100.2")
-        finally:
-            monitor.kill()
-    events[:] = [event.rstrip() for event in events if "198.51.100." not in event]
+    with closing(Listener(everywhere(Family.IPV4))) as listener:
+        yield kinds
+        while select.select([listener], [], [], 0)[0]:
+            heard = [run.kind for run in rtnl.runs(listener.recv(1 << 16))]
+            kinds += [kind for kind in heard if kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE)]
 
 
 def test_a_route_inherits_its_next_hop_and_wins(install: Installer) -> None:
@@ -226,9 +208,8 @@ def test_a_changed_config_changes_the_routes_without_a_gap(install: Installer) -
     with heard(install.kernel) as events:
         changed = install({"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"}, "172.16.3.0/24")
     assert changed == ["add 172.16.3.0/24", "replace 172.16.1.0/24", "delete 172.16.2.0/24"]
-    told = [event.partition(" via ")[0] for event in events]
-    assert told in ([], ["172.16.3.0/24", "172.16.1.0/24", "Deleted 172.16.2.0/24"])
-    assert bool(told) is not isinstance(install.kernel, FakeKernel)
+    told = [] if isinstance(install.kernel, FakeKernel) else [rtnl.RTM_NEWROUTE, rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE]
+    assert events == told
     assert route_of(install.kernel).devs == ("eth1",)
 
 
@@ -308,7 +289,7 @@ def beaten_by_table_local(kernel: Kernel) -> Route:
 def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
     failing = FailingBackend(node, {"add": {2: errno.ENOMEM}, "delete": {2: errno.ENOMEM}})
     with pytest.raises(RouteError) as caught:
-        configure(failing, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
+        configure(failing, layout, config("172.16.1.0/24", "172.16.2.0/24"))
     assert any("while putting things back: can't take back 172.16.1.0/24" in note for note in caught.value.__notes__)
 
 
@@ -418,7 +399,7 @@ def test_an_empty_config_on_a_new_host_does_nothing(node: Kernel, layout: Layout
 def test_removal_needs_no_config(node: Kernel, layout: Layout) -> None:
     """The reference doesn't tag its routes."""
     before = table(node)
-    configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24", "metric": 9}))
+    configure(node, layout, config("172.16.1.0/24", {"destination": "172.16.2.0/24", "metric": 9}))
     assert {route.protocol for route in node.routes(Table.MAIN) if str(route) not in before} == {217}
     removed = phases.run(RemoveHostRouting(host=host_of(node, layout))).plan.remove
     assert [str(route.destination) for route in removed] == ["172.16.1.0/24", "172.16.2.0/24"]
@@ -445,31 +426,21 @@ def many(count: int, bad: int | None = None) -> Config:
     return config(*entries_of(count, bad))
 
 
-class Interrupting:
-    """A backend that sends SIGTERM to this process during its Nth batch of additions."""
-
-    def __init__(self, inner: Kernel, at: int) -> None:
-        self.inner, self.at, self.bulks = inner, at, 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.inner, name)
-
-    def add(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        self.bulks += 1
-        if self.bulks == self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return self.inner.add(routes)
-
-
 @pytest.mark.parametrize("at", [1, 2])  # including the last write
 def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layout, at: int) -> None:
-    configure(node, layout, config({"destination": "172.16.2.0/24"}))
+    configure(node, layout, config("172.16.2.0/24"))
     before, files = table(node), snapshot(layout.root)
-    scope = phases.CancelScope()
+    scope, bulks = phases.CancelScope(), count(1)
+
+    def add(routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        if next(bulks) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return node.add(routes)
+
     old = signal.signal(signal.SIGTERM, lambda *_: scope.cancel("SIGTERM"))
     try:
         with pytest.raises(phases.Cancelled, match="SIGTERM"):
-            phases.run(ConfigureStaticRoutes(many(300), host=host_of(Interrupting(node, at), layout)), scope=scope)
+            phases.run(ConfigureStaticRoutes(many(300), host=host_of(Altered(node, add=add), layout)), scope=scope)
     finally:
         signal.signal(signal.SIGTERM, old)
     assert (table(node), snapshot(layout.root)) == (before, files)
@@ -477,12 +448,12 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layou
 
 @pytest.mark.parametrize(("call", "number"), [("add", 1), ("add", 2), ("replace", 1), ("delete", 1)])
 def test_a_failure_of_any_step_rolls_all_steps_back(node: Kernel, layout: Layout, call: str, number: int) -> None:
-    configure(node, layout, config({"destination": "172.16.1.0/24"}, {"destination": "172.16.2.0/24"}))
+    configure(node, layout, config("172.16.1.0/24", "172.16.2.0/24"))
     before, files = table(node), snapshot(layout.root)
     changed = config(
         {"destination": "172.16.1.0/24", "dev": "eth1", "gateway": "10.2.0.1"},
-        {"destination": "172.16.3.0/24"},
-        {"destination": "172.16.4.0/24"},
+        "172.16.3.0/24",
+        "172.16.4.0/24",
     )
     with pytest.raises(RouteError, match="can't (add|replace|remove) 172.*no memory"):
         configure(FailingBackend(node, {call: {number: errno.ENOMEM}}), layout, changed)
@@ -497,7 +468,7 @@ def test_a_rollback_restores_the_route_to_a_gateway_first(node: Kernel, layout: 
     configure(node, layout, config(on_link, behind))
     before = table(node)
     with pytest.raises(RouteError, match="doesn't win") as caught:
-        configure(node, layout, config({"destination": "172.16.0.10/32"}))
+        configure(node, layout, config("172.16.0.10/32"))
     assert not any("putting things back" in note for note in caught.value.__notes__)
     assert sorted(table(node)) == sorted(before)
     configure(node, layout, NOTHING)
@@ -507,28 +478,22 @@ def test_a_route_that_meanwhile_replaced_ours_stays(node: Kernel, layout: Layout
     configure(node, layout)
     theirs = Route(DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.DHCP)
 
-    class Racing:
-        """Another program that writes between our read and our write."""
+    reads = count(1)
 
-        reads = 0
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(node, name)
-
-        def routes(self, table: int | None = None) -> tuple[Route, ...]:
-            self.reads += 1
-            if self.reads == 2:  # the first read is for the plan
-                assert node.delete([route_of(node)]) == node.add([theirs]) == ()
-            return node.routes(table)
+    def routes(table: int | None = None) -> tuple[Route, ...]:
+        """Let another program write between our read, the first of which is for the plan, and our write."""
+        if next(reads) == 2:
+            assert node.delete([route_of(node)]) == node.add([theirs]) == ()
+        return node.routes(table)
 
     changed = config({"destination": str(DESTINATION), "dev": "eth0", "gateway": "10.1.0.9"})
     with pytest.raises(RouteError, match="has put 172.16.1.0/24 via 10.2.0.1 dev eth1 proto dhcp"):
-        configure(Racing(), layout, changed)
+        configure(Altered(node, routes=routes), layout, changed)
     assert route_of(node) == theirs
 
 
 def test_a_route_of_a_higher_metric_may_stand_by(node: Kernel, layout: Layout) -> None:
-    both = config({"destination": str(DESTINATION)}, {"destination": str(DESTINATION), "metric": 100})
+    both = config(str(DESTINATION), {"destination": str(DESTINATION), "metric": 100})
     assert len(configure(node, layout, both).plan.add) == 2
     assert len(configure(node, layout, both).plan.unchanged) == 2
 
@@ -554,8 +519,8 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
             calls.append((name, is_locked(layout)))
             return getattr(kernel, name)
 
-    wanted = ConfigureStaticRoutes(config(wait=60), host=host_of(Watching(), layout))
-    phases.run(wanted, observer=OnProgress(lambda: kernel.add([default_route()])))
+    task = ConfigureStaticRoutes(config(wait=60), host=host_of(Watching(), layout))
+    phases.run(task, observer=OnProgress(act=lambda: kernel.add([default_route()])))
     begin = next(number for number, (_, is_held) in enumerate(calls) if is_held)
     waiting, working = calls[:begin], calls[begin:]
     assert "wait_for_change" in dict(waiting)
@@ -564,23 +529,6 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
     assert {"links", "addresses", "rules", "add"} <= set(names)
     assert "routes" in names[: names.index("add")]
     assert "routes" in names[names.index("add") :]
-
-
-class OnProgress:
-    """A progress observer that acts when a task reports that it is waiting, and records the task's messages."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self.act = act
-        self.messages: list[str] = []
-
-    def started(self, path: str) -> None: ...
-
-    def progress(self, path: str, message: str, fraction: float | None) -> None:
-        self.messages.append(message)
-        if len(self.messages) == 1:
-            self.act()
-
-    def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None: ...
 
 
 def is_locked(layout: Layout) -> bool:
@@ -610,14 +558,11 @@ def test_strict_raises_after_the_installation_and_undoes_nothing(node: Kernel, l
 
 
 def test_a_check_without_lookups_is_unknown_with_the_reason(node: Kernel, layout: Layout) -> None:
-    class Mute:
-        def __getattr__(self, name: str) -> object:
-            return getattr(node, name)
+    def refuse(*_: object, **__: object) -> None:
+        raise RouteError("can't look up addresses: no buffer space")
 
-        def lookup(self, addresses: Sequence[IPv4Address], **_: object) -> None:
-            raise RouteError("can't look up addresses: no buffer space")
-
-    report = phases.run(CheckRouteOverlap(config(cidrs=["172.16.1.0/24"], mode="WARN"), host=host_of(Mute(), layout)))
+    mute = host_of(Altered(node, lookup=refuse), layout)
+    report = phases.run(CheckRouteOverlap(config(cidrs=["172.16.1.0/24"], mode="WARN"), host=mute))
     assert (report.verdict, report.reason) == ("unknown", "check-failed: can't look up addresses: no buffer space")
     assert markers(layout) == {"route-overlap.detected": f"{report.reason}\n"}
 
@@ -642,9 +587,9 @@ def test_removal_leaves_files_that_the_manifest_does_not_name(node: Kernel, layo
 def test_a_run_waits_once_and_no_longer(kernel: Kernel, layout: Layout) -> None:
     """The reference waits again for each route, up to 30 s each time."""
     build_links(kernel)
-    observer = OnProgress(lambda: kernel.add([default_route()]))
-    wanted = config(*({"destination": f"172.16.{n}.0/24"} for n in range(1, 50)), wait=60)
-    report = phases.run(ConfigureStaticRoutes(wanted, host=host_of(kernel, layout)), observer=observer)
+    observer = OnProgress(act=lambda: kernel.add([default_route()]))
+    asked = config(*(f"172.16.{n}.0/24" for n in range(1, 50)), wait=60)
+    report = phases.run(ConfigureStaticRoutes(asked, host=host_of(kernel, layout)), observer=observer)
     assert len(report.plan.add) == 49
     assert observer.messages[0].startswith("waiting up to 60 s for the default route")
 
@@ -653,7 +598,7 @@ def test_a_cancel_during_the_wait_changes_nothing(kernel: Kernel, layout: Layout
     build_links(kernel)
     before = table(kernel)
     scope = phases.CancelScope()
-    observer = OnProgress(lambda: scope.cancel("enough"))
+    observer = OnProgress(act=lambda: scope.cancel("enough"))
     with pytest.raises(phases.Cancelled, match="enough"):
         phases.run(
             ConfigureStaticRoutes(config(wait=600), host=host_of(kernel, layout)), scope=scope, observer=observer

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.routes import Route, RouteFailure
@@ -49,6 +50,17 @@ class Wrapper:
     def _write(self, name: str, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         failures: tuple[RouteFailure, ...] = getattr(self._inner, name)(routes)
         return failures
+
+
+class Altered:
+    """A backend that calls other functions in place of some of its methods."""
+
+    def __init__(self, inner: RouteBackend, **others: Callable[..., Any]) -> None:
+        self.__dict__.update(others)
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 class RecordingBackend(Wrapper):

@@ -1,4 +1,4 @@
-"""Tasks that record their path when they run, and signal handlers that last for a block."""
+"""Tasks that record their path when they run, an observer that acts when one waits, and handlers of signals."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Generic, NoReturn, TypeVar
 from attrs import field, frozen
 
 from phases import CancelScope
+from phases.testing import RecordingObserver
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -68,3 +69,16 @@ class Blocking:
         self.started.set()
         while True:
             scope.wait(math.inf)
+
+
+@frozen(eq=False)
+class OnProgress(RecordingObserver):
+    """An observer that acts as soon as a task reports that it is waiting, and records what it says."""
+
+    act: Callable[[], object] = field(kw_only=True)
+    messages: list[str] = field(factory=list, kw_only=True)
+
+    def progress(self, path: str, message: str, fraction: float | None) -> None:
+        self.messages.append(message)
+        if len(self.messages) == 1:
+            self.act()
