@@ -7,15 +7,18 @@ import json
 import random
 import re
 import subprocess
+from contextlib import nullcontext
 from ipaddress import IPv6Address, IPv6Network
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from asking import run_ip
 from nightly import by_day
 from node import build_node6, run_ip6
 from scripts import AWKS, Sandbox, awk_or_skip
+from wanted import config
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RoutesReport
@@ -33,7 +36,7 @@ from hostrouting.testing import FakeSystemd
 from hostrouting.watch._repair import Reconciler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from hostrouting.kernel.namespace import NamespaceKernel
@@ -158,19 +161,26 @@ def test_a_failed_replacement_restores_the_old_route(host: NetlinkBackend6) -> N
     assert host.our_routes() == (old,)
 
 
+def once(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], *, is_after: bool = False) -> None:
+    """Let another program act right before the backend's next step, or right after it if the step succeeds."""
+    original = getattr(NetlinkBackend6, step)
+
+    def take(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        failures: tuple[RouteFailure, ...] = original(self, routes) if is_after else ()
+        if not failures:
+            monkeypatch.undo()
+            act()
+        return failures if is_after else original(self, routes)
+
+    monkeypatch.setattr(NetlinkBackend6, step, take)
+
+
 @pytest.mark.parametrize("new", [(ETH0_TOO,), (ETH0, ETH0_TOO)], ids=["other", "more"])
 def test_a_hop_that_joins_during_a_replacement_does_not_hide_ours(
     host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch, new: tuple[NextHop, ...]
 ) -> None:
     host.add([old := route(ETH0)])
-    append = NetlinkBackend6._append
-
-    def join_and_append(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        monkeypatch.undo()
-        join(IB0)
-        return append(self, routes)
-
-    monkeypatch.setattr(NetlinkBackend6, "_append", join_and_append)
+    once(monkeypatch, "_append", lambda: join(IB0))
     assert [failure.errno for failure in host.replace([route(*new)])] == [errnos.EEXIST]
     assert found(host) == [(Protocol.HOSTROUTING, (ETH0, IB0))]
     assert host.delete([old]) == ()
@@ -181,14 +191,7 @@ def test_a_hop_that_joins_while_ours_is_missing_keeps_its_place(
     host: NetlinkBackend6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.add([route(ETH0, mtu=1400)])
-    add = NetlinkBackend6.add
-
-    def join_and_add(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        monkeypatch.undo()
-        join(IB0)
-        return add(self, routes)
-
-    monkeypatch.setattr(NetlinkBackend6, "add", join_and_add)
+    once(monkeypatch, "add", lambda: join(IB0))
     (failure,) = host.replace([route(ETH0)])
     assert failure.errno == errnos.ENOTRECOVERABLE
     assert failure.message.endswith(f"can't put back {route(ETH0, mtu=1400)}")
@@ -208,19 +211,14 @@ def test_a_hop_that_is_lost_during_a_replacement_is_reported(
 ) -> None:
     """Another program takes the place of our hop IB0."""
     host.add([old := route(ETH0, IB0)])
-    original = getattr(NetlinkBackend6, step)
 
-    def act_and_join(self: NetlinkBackend6, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        failures: tuple[RouteFailure, ...] = original(self, routes)
-        if not failures:
-            monkeypatch.undo()
-            if ETH0 in theirs:
-                run_ip6(f"route del {WANTED} proto 217 metric 512")
-            for hop in theirs:
-                join(hop)
-        return failures
+    def take_its_place() -> None:
+        if ETH0 in theirs:
+            run_ip6(f"route del {WANTED} proto 217 metric 512")
+        for hop in theirs:
+            join(hop)
 
-    monkeypatch.setattr(NetlinkBackend6, step, act_and_join)
+    once(monkeypatch, step, take_its_place, is_after=True)
     undo = phases.Undo()
     with pytest.raises(RouteError, match=f"can't put back {WANTED} via {IB0.gateway}"):
         apply_routes(RoutePlan(replace=(Replacement(old, new),)), host, phases.CancelScope(), undo)
@@ -258,21 +256,37 @@ DEFAULT = "default via fd00:a::1 dev eth0 metric 1024 mtu 1400"
 @pytest.fixture
 def node(host: NetlinkBackend6, tmp_path: Path) -> Host:
     """Return a host with a default route through eth0 in each family."""
-    for words in ("address add 10.1.0.4/24 dev eth0", "route add default via 10.1.0.1 dev eth0"):
-        subprocess.run(["ip", *words.split()], check=True)
+    run_ip("address add 10.1.0.4/24 dev eth0\nroute add default via 10.1.0.1 dev eth0")
     run_ip6(f"route add {DEFAULT}")
     assert not host.our_routes()
     return Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6())
 
 
-def config(*routes: str | dict[str, Any], wait: int = 0) -> Config:
-    given = [{"destination": each} if isinstance(each, str) else each for each in routes]
-    section = {"staticRoutes": {"enabled": bool(given), "routes": given}, "waitSeconds": wait}
-    return Config.from_mapping({"hostRouting": section})
-
-
 def install(node: Host, *routes: str | dict[str, Any], wait: int = 0) -> RoutesReport:
-    return phases.run(InstallRoutes(config(*routes, wait=wait), host=node))
+    return phases.run(InstallRoutes(config(*routes, waitSeconds=wait), host=node))
+
+
+class Refused(Exception):
+    """A failed installation."""
+
+
+@pytest.fixture(params=["", *AWKS], ids=lambda awk: awk or "task")
+def run(request: pytest.FixtureRequest, node: Host, tmp_path: Path) -> Callable[..., None]:
+    """Return a function that installs routes with the task, or with the boot script and one of the awks."""
+
+    def call(*routes: str | dict[str, Any]) -> None:
+        if request.param:
+            script = render_static_routes(config(*routes))
+            done = Sandbox(tmp_path, awk_or_skip(request.param)).run(script)
+            if done.returncode:
+                raise Refused(done.stderr)
+            return
+        try:
+            install(node, *routes)
+        except RouteError as error:
+            raise Refused("\n".join([str(error), *error.__notes__])) from error
+
+    return call
 
 
 def tables(node: Host) -> set[Route]:
@@ -349,35 +363,28 @@ def test_a_refused_route_leaves_both_tables_as_they_were(node: Host, tmp_path: P
 
 
 @pytest.mark.parametrize("is_wanted", [False, True], ids=["removed", "added"])
-def test_routes_are_put_back_past_one_that_covers_their_gateway(node: Host, tmp_path: Path, is_wanted: bool) -> None:
+def test_routes_are_put_back_past_one_that_covers_their_gateway(
+    node: Host, run: Callable[..., None], is_wanted: bool
+) -> None:
     """The kernel refuses a route whose gateway is behind another gateway of its interface (ip6_validate_gw)."""
     covering = {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"}
     install(node, {"destination": "fd00:7::/48", "gateway": "fd00:a::9"}, *([] if is_wanted else [covering]))
     run_ip6("route add default dev ib0 table 100", f"rule add to {WANTED} lookup 100 priority 50")
     before = tables(node)
-    asked = config(str(WANTED), *([covering] if is_wanted else []))
-    with pytest.raises(RouteError, match="doesn't win") as caught:
-        phases.run(InstallRoutes(asked, host=node))
-    assert (caught.value.__notes__, tables(node)) == (["in task install-routes"], before)
-    done = Sandbox(tmp_path, awk_or_skip("mawk")).run(render_static_routes(asked))
-    assert (done.returncode, "put back" in done.stderr, tables(node)) == (1, False, before)
+    with pytest.raises(Refused, match="doesn't win") as caught:
+        run(str(WANTED), *([covering] if is_wanted else []))
+    assert ("put back" in str(caught.value), tables(node)) == (False, before)
 
 
-@pytest.mark.parametrize("awk", ["", *AWKS])
-def test_routes_that_cover_gateways_are_added_last(node: Host, tmp_path: Path, awk: str) -> None:
-    asked = (
-        {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"},
-        {"destination": str(WANTED), "gateway": "fd00:a::9"},
-    )
-    if awk:
-        assert Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config(*asked))).returncode == 0
-    assert len(install(node, *asked).changes.routes) == (0 if awk else 2)
+def test_routes_that_cover_gateways_are_added_last(node: Host, run: Callable[..., None]) -> None:
+    covering = {"destination": "fd00:a::8/125", "gateway": "fe80::1", "dev": "eth0"}
+    asked = covering, {"destination": str(WANTED), "gateway": "fd00:a::9"}
+    run(*asked)
     assert len(node.our_routes()) == 2
     # The kernel refuses to add a lost route after one that covers its gateway.
     run_ip6(f"route del {WANTED} proto 217")
-    with pytest.raises(RouteError) as caught:
+    with pytest.raises(RouteError, match="our route fd00:a::8/125 via fe80::1 dev eth0") as caught:
         install(node, *asked)
-    assert "our route fd00:a::8/125 via fe80::1 dev eth0" in str(caught.value)
     (advised,) = re.findall(r"run ip -6 (route del [^,]*),", str(caught.value))
     run_ip6(advised)
     assert len(install(node, *asked).changes.routes) == 2
@@ -395,27 +402,17 @@ def test_an_old_route_that_covers_half_of_a_new_one_goes(node: Host, tmp_path: P
     assert tables(node) == installed
 
 
-@pytest.mark.parametrize("awk", ["", *AWKS])
 @pytest.mark.parametrize("destination", [str(WANTED), "fd00:7::/64"], ids=["replaced", "removed"])
 @pytest.mark.parametrize("is_refused", [False, True], ids=["installed", "refused"])
 def test_our_discard_goes_with_other_old_routes(
-    node: Host, tmp_path: Path, awk: str, destination: str, is_refused: bool
+    node: Host, run: Callable[..., None], destination: str, is_refused: bool
 ) -> None:
     run_ip6(f"route add blackhole {destination} proto 217 metric 512")
     if is_refused:
         run_ip6("route add default dev ib0 table 100", "rule add to fd00:2::/48 lookup 100 priority 50")
     before = shown()
-    if awk:
-        script = render_static_routes(config(str(WANTED), "fd00:2::/48"))
-        is_done = Sandbox(tmp_path, awk_or_skip(awk)).run(script).returncode == 0
-    else:
-        try:
-            install(node, str(WANTED), "fd00:2::/48")
-        except RouteError:
-            is_done = False
-        else:
-            is_done = True
-    assert is_done != is_refused
+    with pytest.raises(Refused) if is_refused else nullcontext():
+        run(str(WANTED), "fd00:2::/48")
     if is_refused:
         assert shown() == before
     else:
@@ -434,7 +431,6 @@ def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host)
     assert found(NetlinkBackend6()) == [(Protocol.STATIC, (IB0,))]
 
 
-@pytest.mark.parametrize("awk", ["", *AWKS])
 @pytest.mark.parametrize(
     ("theirs", "asked", "words"),
     [
@@ -450,19 +446,15 @@ def test_another_programs_hop_beside_ours_is_reported_and_left_alone(node: Host)
     ids=["hop", "entry", "replaced"],
 )
 def test_a_refused_config_keeps_ours_before_another_programs(
-    node: Host, tmp_path: Path, awk: str, theirs: str, asked: dict[str, str], words: str
+    node: Host, run: Callable[..., None], theirs: str, asked: dict[str, str], words: str
 ) -> None:
     install(node, str(WANTED))
     run_ip6(f"route append {WANTED} {theirs} metric 512 proto static")
     run_ip6("rule add to fd00:2::/48 lookup 100 priority 50", "route add default dev ib0 table 100")
     before = shown()
-    if awk:
-        done = Sandbox(tmp_path, awk_or_skip(awk)).run(render_static_routes(config(asked)))
-        assert (done.returncode, words in done.stderr, "put back" in done.stderr) == (1, True, False)
-    else:
-        with pytest.raises(RouteError, match=words) as caught:
-            install(node, asked)
-        assert caught.value.__notes__ == ["in task install-routes"]
+    with pytest.raises(Refused, match=words) as caught:
+        run(asked)
+    assert "put back" not in str(caught.value)
     assert shown() == before
     assert found(NetlinkBackend6())[0][0] == Protocol.HOSTROUTING
 
@@ -481,7 +473,7 @@ def test_the_watcher_restores_lost_routes_of_either_family(node: Host) -> None:
     install(node, *BOTH)
     lost = {*node.our_routes()}
     run_ip6(f"route del {WANTED} proto 217")
-    subprocess.run(["ip", "route", "del", "172.16.1.0/24"], check=True)
+    run_ip("route del 172.16.1.0/24")
     assert not Reconciler().repair(lambda: config(*BOTH), node, phases.CancelScope()).problems
     assert {*node.our_routes()} == lost
 
@@ -499,9 +491,7 @@ UNTIL = "2026-11-21T12:00:00Z"
 @pytest.mark.parametrize("awk", AWKS)
 def test_the_end_of_a_trial_restores_our_hops_alone(node: Host, tmp_path: Path, awk: str) -> None:
     install(node, *BOTH, "fd00:2::/48", {"destination": "fd00:3::/48", "gateway": "onlink"}, "fd00:5::/48")
-    subprocess.run(
-        ["ip", "route", "add", "172.16.9.0/24", "via", "inet6", "fe80::1", "dev", "eth0", "proto", "217"], check=True
-    )
+    run_ip("route add 172.16.9.0/24 via inet6 fe80::1 dev eth0 proto 217")
     before = {*node.our_routes()}
     script = render_trial(node.our_routes(), tuple(Family), UNTIL)
     install(node, {"destination": str(WANTED), "gateway": "fd00:a::9"}, "fd00:3::/48", "fd00:4::/48")
@@ -541,7 +531,7 @@ def test_the_end_of_a_trial_restores_routes_that_kept_it_out(
     before = shown()
     script = render_trial(node.our_routes(), tuple(Family), UNTIL)
     run_ip6(*[f"route del {each} {tail}" for each in saved], *[f"route add {each} {tail}" for each in tried])
-    subprocess.run(["ip", "route", "add", "172.16.5.0/24", "dev", "eth0", "proto", "217"], check=True)
+    run_ip("route add 172.16.5.0/24 dev eth0 proto 217")
     trial = tmp_path / "run/aks-flex-node/trial.json"
     trial.parent.mkdir(parents=True)
     trial.write_text(json.dumps({"until": UNTIL, "uptime": 1}))
@@ -619,7 +609,7 @@ def draw_config(rng: random.Random) -> Config:
 def build(commands: list[str]) -> None:
     enter_namespace()
     build_node6()
-    subprocess.run(["ip", "address", "add", "10.1.0.4/24", "dev", "eth0"], check=True)
+    run_ip("address add 10.1.0.4/24 dev eth0")
     for words in commands:
         subprocess.run(["ip", *words.split()], check=False, capture_output=True)
 
