@@ -12,15 +12,12 @@ import attrs
 TCP, UDP, ICMPV6, HOP_BY_HOP = socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6, socket.IPPROTO_HOPOPTS
 
 FIN, SYN, RST, PSH, ACK, URG, ECE, CWR = (1 << bit for bit in range(8))
-UNREACHABLE, BEYOND_SCOPE = 1, 2  # RFC 4443, 3.1
-MLD_QUERY, MLD_REPORT = 130, 131  # RFC 2710, version 1
-ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, REDIRECT = 134, 135, 136, 137  # RFC 4861
+ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT = 134, 135, 136  # RFC 4861
 
 ALL_NODES = IPv6Address("ff02::1")
 
 _ETHERNET, _FIXED = 14, 40
-_ROUTER_ALERT = bytes((ICMPV6, 0, 5, 2, 0, 0, 1, 0))  # RFC 2711: a query without this option is ignored
-_SOURCE_LINK_ADDRESS, _TARGET_LINK_ADDRESS, _PREFIX, _ROUTE = 1, 2, 3, 24
+_SOURCE_LINK_ADDRESS, _PREFIX, _ROUTE = 1, 3, 24
 _ON_LINK, _AUTONOMOUS = 0x80, 0x40
 _PREFERENCE = {"medium": 0, "high": 1 << 3, "low": 3 << 3}  # RFC 4191, 2.1
 
@@ -68,9 +65,8 @@ def written(packet: Packet, source: str, router: str) -> bytes:
     place = {TCP: 16, UDP: 6, ICMPV6: 2}[packet.protocol]
     payload[place : place + 2] = b"\0\0"
     payload[place : place + 2] = struct.pack("!H", _sum(attrs.evolve(packet, payload=bytes(payload))))
-    options, protocol = (_ROUTER_ALERT, HOP_BY_HOP) if packet.icmp == (MLD_QUERY, 0) else (b"", packet.protocol)
-    fixed = struct.pack("!IHBB", 6 << 28, len(options) + len(payload), protocol, packet.hop_limit)
-    return link + _raw(source) + b"\x86\xdd" + fixed + packet.source.packed + destination + options + payload
+    fixed = struct.pack("!IHBB", 6 << 28, len(payload), packet.protocol, packet.hop_limit)
+    return link + _raw(source) + b"\x86\xdd" + fixed + packet.source.packed + destination + payload
 
 
 def segment(source_port: int, destination_port: int, flags: int, *, acknowledged: int = 1) -> bytes:
@@ -106,15 +102,6 @@ def router_advertisement(
         flags = _PREFERENCE[its_preference]
         body += struct.pack("!BBBBI16s", _ROUTE, 3, prefix.prefixlen, flags, 1800, prefix[0].packed)
     return _icmp(ROUTER_ADVERTISEMENT, body)
-
-
-def mld_query() -> bytes:
-    """Return an MLDv1 query for all groups with a maximum response delay of one millisecond."""
-    return _icmp(MLD_QUERY, struct.pack("!HH", 1, 0) + bytes(16))
-
-
-def redirect(destination: IPv6Address, target: IPv6Address, link_address: str) -> bytes:
-    return _icmp(REDIRECT, bytes(4) + target.packed + destination.packed + _option(_TARGET_LINK_ADDRESS, link_address))
 
 
 def _icmp(kind: int, body: bytes) -> bytes:

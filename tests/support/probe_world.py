@@ -33,13 +33,11 @@ from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABL
 from hostrouting.kernel._namespaces import Namespace
 
 BALANCER = IPv6Address("2001:db8:1::1")
-SECOND_ROUTER = IPv6Address("fe80::2")  # this address is also on the balancer's side
 NODE = IPv6Address("2001:db8:1::4")
 NODE_BY_SECOND_NIC = IPv6Address("2001:db8:2::4")
 NODE_LINK_LOCAL = IPv6Address("fe80::4")
 NODE_ON_POD_LINK = IPv6Address("fd00:cafe::1")
 POD = IPv6Address("fd00:cafe::10")
-ELSEWHERE = IPv6Address("2001:db8:9::9")
 
 BALANCER_MAC, NODE_MAC, NODE_POD_MAC, POD_MAC = (f"02:00:00:00:00:0{digit}" for digit in (1, 2, 3, 4))
 
@@ -63,9 +61,6 @@ class World:
             inside(_be_quiet)
         _write("all/forwarding", "1")
         self._wire()
-        # accept_ra=1 and redirects have no effect while the uplink forwards packets.
-        _write("eth0/forwarding", "0")
-        _write("eth0/accept_ra", "1")
         self._await_addresses()
         _set_checksum_offload(False, "eth0", "pod0")
         self.set_checksum_offload(False)
@@ -80,7 +75,7 @@ class World:
             *_up("pod0", f"{NODE_ON_POD_LINK}/64", "fe80::4/64"),
             pass_fds=(self.balancer.fd, self.pod.fd),
         )
-        addresses = [f"{address}/64" for address in (PROBE_SOURCE, BALANCER, SECOND_ROUTER)]
+        addresses = [f"{address}/64" for address in (PROBE_SOURCE, BALANCER)]
         self.balancer.run(lambda: ip(*_up("eth0", *addresses), f"route add default via {NODE_LINK_LOCAL} dev eth0"))
         self.pod.run(lambda: ip(*_up("eth0", f"{POD}/64", "fe80::10/64"), f"route add default via {NODE_ON_POD_LINK}"))
 
@@ -162,9 +157,9 @@ class World:
         self.pod.run(lambda: _send(frames))
 
 
-def icmp(destination: IPv6Address, payload: bytes, hop_limit: int = 255) -> Packet:
+def icmp(destination: IPv6Address, payload: bytes) -> Packet:
     """Return an ICMPv6 packet from the probe source address."""
-    return Packet(PROBE_SOURCE, destination, ICMPV6, payload, hop_limit)
+    return Packet(PROBE_SOURCE, destination, ICMPV6, payload)
 
 
 def _here(function: Callable[[], None]) -> None:
