@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from node import PAIR
 from scenario import play, skip_without_other_users
 
-from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
-
-MakeKernel = Callable[..., Kernel]
-
-
-def _in_a_namespace(*sysctls: str) -> Kernel:
-    enter_namespace()
-    kernel = NamespaceKernel()  # this fails outside a namespace of our own
-    for name in sysctls:
-        for conf in ("all", "default"):
-            Path(f"/proc/sys/net/ipv4/conf/{conf}/{name}").write_text("1")
-    return kernel
-
-
-@pytest.fixture(
-    params=[pytest.param(_in_a_namespace, marks=pytest.mark.kernel, id="linux"), pytest.param(FakeKernel, id="memory")]
-)
-def make_kernel(request: pytest.FixtureRequest) -> MakeKernel:
-    make: MakeKernel = request.param
-    return make
-
 
 LOOKUPS = {
     "the first rule with an answer wins, even with a short prefix": """
@@ -440,14 +416,13 @@ def _rows(*tables: dict[str, str]) -> list[object]:
 
 
 @pytest.mark.parametrize("scenario", _rows(LOOKUPS, DISCARDS, DESTINATIONS, WRITES, LIFE))
-def test_row(make_kernel: MakeKernel, scenario: str) -> None:
-    play(make_kernel(), PAIR + scenario)
+def test_row(each_kernel: Kernel, scenario: str) -> None:
+    play(each_kernel, PAIR + scenario)
 
 
 @pytest.mark.parametrize(("selector", "is_caught"), SELECTORS.items())
-def test_rule_selector(make_kernel: MakeKernel, selector: str, is_caught: bool) -> None:
-    kernel = make_kernel()
-    if "uidrange 1000" in selector and isinstance(kernel, NamespaceKernel):
+def test_rule_selector(each_kernel: Kernel, selector: str, is_caught: bool) -> None:
+    if "uidrange 1000" in selector and isinstance(each_kernel, NamespaceKernel):
         skip_without_other_users()
     way = "via 10.2.0.1 dev ib0 table 100" if is_caught else "via 10.1.0.1 dev eth0"
     scenario = f"""
@@ -456,28 +431,4 @@ def test_rule_selector(make_kernel: MakeKernel, selector: str, is_caught: bool) 
         rule add 100 {selector} lookup 100
         get 8.8.8.8 -> default {way} proto hostrouting
     """
-    play(kernel, PAIR + scenario)
-
-
-@pytest.mark.kernel
-def test_promote_secondaries_keeps_addresses_and_routes() -> None:
-    scenario = """
-        addr add 10.1.0.5/24 dev eth0
-        route add 172.16.0.0/16 via 10.1.0.1 dev eth0
-        addr del 10.1.0.4/24 dev eth0
-        has 10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.5
-        has 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
-    """
-    play(_in_a_namespace("promote_secondaries"), PAIR + scenario)
-
-
-@pytest.mark.kernel
-def test_ignore_routes_with_linkdown_skips_them() -> None:
-    scenario = """
-        route add 172.16.0.0/16 via 10.2.0.1 dev ib0
-        route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10
-        cable out ib0
-        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting dead linkdown
-        get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 10
-    """
-    play(_in_a_namespace("ignore_routes_with_linkdown"), PAIR + scenario)
+    play(each_kernel, PAIR + scenario)
