@@ -1,4 +1,4 @@
-"""Test that hand-packed and hand-parsed messages agree with pyroute2 and that no transport fault is misread."""
+"""Test that hand-packed messages are read back as written, and that no transport fault is misread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from test_netlink import BY_ETH0, many
 from hostrouting.kernel._namespaces import in_thread
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rtnetlink import conversation
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation
@@ -32,7 +31,6 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
-from hostrouting.testing.strategies import DESTINATIONS
 
 pytestmark = pytest.mark.kernel
 
@@ -45,22 +43,7 @@ def node(kernel: NamespaceKernel) -> NamespaceKernel:
     return kernel
 
 
-# --- the parser agrees with pyroute2 -------------------------------------------------------------------------------
-
-
-def by_pyroute2() -> RouteBackend:
-    from pyroute2_backend import Pyroute2Backend
-
-    return Pyroute2Backend()
-
-
-def agree(backend: NetlinkBackend) -> None:
-    other = by_pyroute2()
-    assert backend.links() == other.links()
-    assert backend.addresses() == other.addresses()
-    assert backend.rules() == other.rules()
-    assert backend.routes() == other.routes()
-    assert backend.lookup(DESTINATIONS) == other.lookup(DESTINATIONS)
+# --- reading what was written --------------------------------------------------------------------------------------
 
 
 def mixed(count: int) -> list[Route]:
@@ -92,11 +75,13 @@ def mixed(count: int) -> list[Route]:
     return list(found.values())
 
 
-def test_many_entries_are_read_as_pyroute2_reads_them(node: NamespaceKernel) -> None:
-    assert node.add(many(300) + mixed(150)) == ()
-    agree(node)
+def test_many_entries_are_read_as_they_were_written(node: NamespaceKernel) -> None:
+    written = many(300) + mixed(150)
+    assert node.add(written) == ()
+    there = node.routes()
+    assert {*written} <= {*there}
     for table in (100, 254, 255):
-        assert node.routes(table) == by_pyroute2().routes(table)
+        assert node.routes(table) == tuple(route for route in there if route.table == table)
 
 
 # --- unwanted entries are skipped ------------------------------------------------------------------------------------
@@ -189,20 +174,6 @@ def test_memory_depends_on_the_wanted_routes_alone(node: NamespaceKernel) -> Non
     before = peak()
     node.add(many(4000)[1000:])
     assert peak() < 1.2 * before
-
-
-def test_a_deletion_keeps_only_its_entries(node: NamespaceKernel) -> None:
-    def peak(routes: list[Route]) -> int:
-        node.add(routes)
-        tracemalloc.start()
-        try:
-            assert node.delete(routes[:5]) == ()
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    peak(many(500))
-    assert peak(many(3000)) < 1.2 * peak(many(500))
 
 
 # --- refusals ------------------------------------------------------------------------------------------------------
