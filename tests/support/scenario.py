@@ -6,7 +6,7 @@ command without one has to succeed::
     link add NAME [down]          link del NAME            link up|down NAME       cable in|out NAME
     addr add A/LEN dev D [peer P] [metric N] [noprefixroute]                       addr del A/LEN dev D
     rule add|del PREF [not] [from P] [to P] [fwmark N] [iif D] [oif D] [uidrange A-B] [ipproto N] [ports] [tos N]
-                 [suppress N] lookup T | goto PREF | nop | blackhole | unreachable | prohibit
+                 [suppress N] [proto P] lookup T | goto PREF | nop | blackhole | unreachable | prohibit
     route add|replace|del ROUTE   in the output format of ip-route(8)
     get ADDRESS -> ROUTE | ERRNO
     has ROUTE                     a table contains exactly this line
@@ -137,6 +137,7 @@ def rule(text: str) -> Rule:
         uid_range=(int(uids.split("-")[0]), int(uids.split("-")[1])) if uids else None,
         ip_protocol=int(options.get("ipproto", "0")),
         has_ports="ports" in options,
+        protocol=_number(options.get("proto", "0"), Protocol),
         suppress_prefix_length=int(options["suppress"]) if "suppress" in options else None,
         is_inverted="not" in options,
     )
