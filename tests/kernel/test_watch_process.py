@@ -230,19 +230,6 @@ def test_a_signal_ends_it_cleanly_and_leaves_the_routes(watch: Callable[..., Wat
     assert is_there()
 
 
-def test_a_silent_flap_restores_the_links_route(watch: Callable[..., Watcher]) -> None:
-    watcher = watch()
-    watcher.hear("READY=1")
-    ip("link", "set", "eth0", "down")
-    watcher.wait_until(
-        lambda: any("couldn't judge anything: no-default-route" in line for line in watcher.heard), "unknown"
-    )
-    ip("link", "set", "eth0", "up")
-    assert not is_there()
-    ip("route", "add", "default", "via", "10.1.0.1", "dev", "eth0")
-    watcher.wait_until(is_there, "the route")
-
-
 def test_it_survives_an_upgrade_that_removes_its_modules(watch: Callable[..., Watcher], tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     for name in ("hostrouting", "phases"):
