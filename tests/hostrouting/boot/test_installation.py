@@ -254,6 +254,14 @@ def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None
     assert [file.path for file in plan.way_back][-1] == layout.gate_list
 
 
+def test_only_the_routes_script_stays_a_step_of_a_removal(host: Host, layout: Layout) -> None:
+    """It removes the routes, and a removed check would hold every start."""
+    apply(host)
+    texts = {file.path: file.text for file in plan_next_boot(host, Wanted.of(Config(), layout)).switched}
+    steps = [line.split()[0] for line in texts[layout.gate_list].splitlines()]
+    assert steps == ["/etc/aks-flex-node/static-routes.sh", "end"]
+
+
 # --- plan and images -----------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from hostrouting import Config, Configure, Host, RouteOverlapError
 from hostrouting.cli.preflight import preflight
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
+from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.testing import FakeKernel
 
@@ -163,9 +164,16 @@ def test_failures_are_1_in_warn_and_2_in_strict(
     assert numbers == ["1", warn, crit, "2"]
 
 
-def test_without_a_default_route_it_is_3_at_once(plugin: Any, kernel: FakeKernel, write: Any) -> None:
+def test_without_a_default_route_it_is_3_at_once(
+    plugin: Any, kernel: FakeKernel, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits neither for the default route nor for an address of InfiniBand, as other checks would."""
+    monkeypatch.setattr(kernel, "wait_for_change", lambda _: pytest.fail("it waits"))
+    kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
+    config = write(expecting("STRICT", "10.96.0.0/12"))
+    assert plugin(config)[0] == 0
     lose_default_route(kernel)
-    code, (word, said, perfdata, *_) = plugin(write(expecting("STRICT", "10.96.0.0/12")))  # waitSeconds is 30
+    code, (word, said, perfdata, *_) = plugin(config)
     assert (code, word, perfdata) == (3, "UNKNOWN", None)
     assert "no-default-route" in said
 

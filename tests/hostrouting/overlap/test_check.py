@@ -29,7 +29,7 @@ from hostrouting.model.routes import Lookup, NextHop, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._state import read_host
 from hostrouting.overlap.check import check_overlap
-from hostrouting.overlap.findings import NoteKind
+from hostrouting.overlap.findings import Fix, NoteKind
 from hostrouting.report import Finding, Note
 from hostrouting.testing import FakeKernel
 from phases.testing import FakeClock
@@ -166,6 +166,18 @@ def test_rules_for_other_packets_are_one_note(selector: str) -> None:
     assert [(each.kind, "100, 101" in each.message) for each in report.notes] == (
         [] if selector in COVERED else [(NoteKind.RULE, True)]
     )
+
+
+def test_without_a_default_route_nothing_is_fixable() -> None:
+    (left,) = answered(f"{NO_DEFAULT}\nlink down eth0", uplinks=["eth0"]).fix.unfixable
+    assert left.reason.endswith(", and eth0 is down: add one, or an entry that names gateway and dev")
+
+
+def test_a_fix_is_computed_only_where_it_is_needed() -> None:
+    kernel, overlap = FakeKernel(), RouteOverlap(["172.16.0.0/16"])
+    build_node(kernel)
+    report = check_overlap(Config(route_overlap=overlap), kernel, phases.CancelScope(), needs_fix=False)
+    assert (len(report.findings), report.fix) == (1, Fix())
 
 
 def test_the_same_cidr_twice_is_one_finding() -> None:

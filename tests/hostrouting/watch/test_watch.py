@@ -32,8 +32,8 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Rou
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
-from hostrouting.watch._events import Event, EventKind, of_failures, of_problems, status
-from hostrouting.watch._repair import Failures, Repair, plan_repair
+from hostrouting.watch._events import Event, EventKind, of_failures, of_problems, of_routes, status
+from hostrouting.watch._repair import Drift, Failures, Repair, plan_repair
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock
@@ -544,6 +544,22 @@ def test_open_problems_are_the_current_failures(seen: list[OverlapReport]) -> No
         assert list(of_failures(now, now, ())) == []
         assert "\n" not in status(now, Repair(), ())
         before = now
+
+
+def test_an_event_names_its_routes_and_interfaces() -> None:
+    routes = {dev: Route(WANTED, (NextHop(dev),)) for dev in ("ib0", "eth0")}
+    contested = {Failures(3, 1.0): [routes["ib0"]], Failures(4, 1.0): [*routes.values()]}
+    repair = Repair(fixed={Drift.UNWANTED: [*routes.values()], Drift.LOST: [routes["ib0"]]}, contested=contested)
+    events = list(of_routes(repair, {"ib0": "it is networkd"}))
+    assert [(event.kind, event.fields["ROUTE"], event.fields["DEV"]) for event in events] == [
+        (EventKind.ROUTES_RESTORED, [str(routes["ib0"])], ("ib0",)),
+        (EventKind.ROUTES_REMOVED, [*map(str, routes.values())], ("eth0", "ib0")),
+        (EventKind.ROUTES_CONTESTED, [str(routes["ib0"])], ("ib0",)),
+        (EventKind.ROUTES_CONTESTED, [*map(str, routes.values())], ("eth0", "ib0")),
+    ]
+    alone, both = (event.message for event in events[2:])
+    assert "hostrouting keeps this route, and puts it back in 1 s; it is networkd; to stop" in alone
+    assert "keeps these routes, and puts them back in 2 s; the kernel doesn't say which one; it is networkd; to" in both
 
 
 @given(st.lists(st.lists(st.sampled_from(["ib9 is missing", "the disk is full"]), unique=True)))
