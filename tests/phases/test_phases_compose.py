@@ -115,18 +115,9 @@ def test_the_first_failure_cancels_the_others_without_failing_them() -> None:
 
 
 def test_every_failure_is_kept_in_task_order_with_its_path() -> None:
-    first = threading.Event()
-
-    @task("fails-in-rollback")
-    def fails_in_rollback(scope: CancelScope) -> None:
-        first.set()
-        try:
-            scope.wait(1000)
-        finally:
-            raise OSError("rollback failed")
-
+    failing = Blocking("fails-in-rollback", OSError("rollback failed"))
     with pytest.raises(ExceptionGroup) as caught:
-        run(Parallel(fails_in_rollback, After(first, Raising("z", KeyError("k"))), name="both"))
+        run(Parallel(failing, After(failing.started, Raising("z", KeyError("k"))), name="both"))
     rollback, key = caught.value.exceptions
     assert isinstance(rollback, OSError)
     assert isinstance(key, KeyError)
@@ -136,19 +127,9 @@ def test_every_failure_is_kept_in_task_order_with_its_path() -> None:
 
 
 def test_failures_during_an_outer_cancel_become_notes() -> None:
-    scope = CancelScope()
-    started = threading.Event()
-
-    @task("stumble")
-    def stumble(scope: CancelScope) -> None:
-        started.set()
-        try:
-            scope.wait(1000)
-        except Cancelled:
-            raise OSError("rollback failed") from None
-
+    scope, stumble = CancelScope(), Blocking("stumble", OSError("rollback failed"))
     with pytest.raises(Cancelled, match="SIGTERM") as caught:
-        run(Parallel(stumble, After(started, cancelling("c", lambda: scope.cancel("SIGTERM")))), scope=scope)
+        run(Parallel(stumble, After(stumble.started, cancelling("c", lambda: scope.cancel("SIGTERM")))), scope=scope)
     # There is an additional note if the cancelling task returns before the other task is cancelled.
     notes = caught.value.__notes__
     assert "besides: OSError: rollback failed (in task parallel/stumble)" in notes, notes

@@ -423,3 +423,30 @@ def test_the_programs_own_handler_stays() -> None:
     with handling(signal.SIGINT, lambda: heard.append("SIGINT")), all_or_nothing():
         signal.raise_signal(signal.SIGINT)
     assert heard == ["SIGINT"]
+
+
+@pytest.mark.usefixtures("pythons_own")
+def test_a_handler_that_is_set_within_stays() -> None:
+    with all_or_nothing():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("pythons_own")
+def test_only_the_main_thread_is_interrupted() -> None:
+    """Another thread may end its own change while the interrupt waits for the main thread's rollback."""
+    taken: list[str] = []
+
+    def change_another_thing() -> None:
+        change()
+        taken.append("other")
+
+    def put_back() -> None:
+        signal.raise_signal(signal.SIGINT)
+        other = threading.Thread(target=change_another_thing)
+        other.start()
+        other.join()
+
+    with pytest.raises(KeyboardInterrupt):
+        change(put_back, error=ValueError("no"))
+    assert taken == ["other"]

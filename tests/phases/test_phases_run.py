@@ -489,16 +489,7 @@ def test_a_cancel_before_the_first_wait_is_not_lost() -> None:
 
 
 def test_a_failure_after_the_cancel_is_the_cause() -> None:
-    started, error = threading.Event(), OSError("disk full")
-
-    @task("stumble")
-    def stumble(scope: CancelScope) -> None:
-        started.set()
-        try:
-            scope.wait(1000)
-        finally:
-            raise error
-
-    caught = cancelled(stumble, started)
+    stumble = Blocking("stumble", OSError("disk full"))
+    caught = cancelled(stumble, stumble.started)
     assert isinstance(caught, asyncio.CancelledError)
-    assert caught.__cause__ is error
+    assert caught.__cause__ is stumble.error

@@ -58,17 +58,25 @@ class Raising:
 
 @frozen(eq=False)
 class Blocking:
-    """A task that blocks until its scope ends. When it starts, it sets `started` and appends its path to `calls`."""
+    """A task that blocks until its scope ends, and then raises `error` if there is one.
+
+    When it starts, it sets `started` and appends its path to `calls`.
+    """
 
     name: str
+    error: BaseException | None = None
     calls: list[str] = field(factory=list, kw_only=True)
     started: threading.Event = field(factory=threading.Event, kw_only=True)
 
     def do(self, scope: CancelScope) -> NoReturn:
         self.calls.append(scope.path)
         self.started.set()
-        while True:
-            scope.wait(math.inf)
+        try:
+            while True:
+                scope.wait(math.inf)
+        finally:
+            if self.error is not None:
+                raise self.error
 
 
 @frozen(eq=False)
