@@ -7,20 +7,20 @@ from collections.abc import Collection
 import attrs
 import pytest
 from audit import examine, sockets
-from audit.events import EventAudit, hosts_for_events
+from audit.events import EventAudit
 from audit.examine import Audit, HostAudit
-from audit.features import SEEN_FEATURES, with_features
-from audit.hosts import FEATURES, Audited, hosts
 from audit.sockets import SocketAudit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from leaving import seen_leaving
 from nightly import IS_NIGHTLY, by_day
-from node import nics
+from node import SHADOWED, lines, nics
 from worlds import Question, World
 from worlds.cut import questions
-from worlds.ipv6 import World6
+from worlds.features import SEEN_FEATURES, with_features
+from worlds.hosts import FEATURES, Host, hosts, section
+from worlds.ipv6 import world
 
 from hostrouting import ExpectedCidr, OverlapReport, Verdict
 from hostrouting.model.family import Family
@@ -28,13 +28,15 @@ from hostrouting.model.family import Family
 pytestmark = pytest.mark.kernel
 
 ADDRESSES = by_day(32, by_night=1024)
+SEEDS = st.integers(0, 2**32 - 1)
 FOR_SOCKETS = st.builds(with_features, questions(by_source=True), st.randoms(use_true_random=True))
 # For each kind of host: the comparison, the hosts, how many there are by day and by night, how many addresses are
 # compared, and the features that the hosts of a night have.
 KINDS = {
-    "plain": (HostAudit, hosts(), (3, 2000), ADDRESSES, FEATURES),
+    "plain": (HostAudit, hosts(), (3, 2000), ADDRESSES, FEATURES[Family.IPV4]),
     "sockets": (SocketAudit, FOR_SOCKETS, (3, 2000), 16, SEEN_FEATURES),
-    "events": (EventAudit, hosts_for_events(), (1, 300), ADDRESSES, ()),
+    "ipv6": (SocketAudit, SEEDS.map(world), (8, 2000), by_day(16, by_night=40), FEATURES[Family.IPV6]),
+    "events": (EventAudit, hosts(has_more_nics=True), (1, 300), ADDRESSES, ()),
 }
 
 
@@ -42,24 +44,113 @@ KINDS = {
 @pytest.mark.parametrize(("kind", "strategy", "count", "addresses", "features"), KINDS.values(), ids=KINDS)
 def test_every_report_on_a_random_host_is_right(
     kind: type[Audit],
-    strategy: SearchStrategy[Audited],
+    strategy: SearchStrategy[Host],
     count: tuple[int, int],
     addresses: int,
     features: Collection[str],
 ) -> None:
-    """``tests/kernel/test_ipv6_worlds.py`` does the same with IPv6 hosts."""
-    drawn: set[str] = set()
+    """The snapshots and the boot script say the same, and nothing fails after the fix."""
+    drawn, fixes = set[str](), 0
 
     @settings(max_examples=by_day(count[0], by_night=count[1]), suppress_health_check=[*HealthCheck])
     @given(strategy)
-    def compare(host: Audited) -> None:
+    def compare(host: Host) -> None:
+        nonlocal fixes
         drawn.update(host.features)
         audit = kind(host, addresses)
         audit.run()
+        fixes += audit.fixes
         assert not audit.mistakes, "\n".join((*audit.mistakes, *host.steps, *host.cycle, str(host.hostrouting)))
 
     compare()
     assert not IS_NIGHTLY or {*features} <= drawn
+    assert not IS_NIGHTLY or fixes or kind is EventAudit
+
+
+# --- rare IPv6 hosts ---------------------------------------------------------------------------------------------
+
+_ADDRESSES = """
+    ip address add 2001:db8:1::4/64 dev eth0 nodad
+    ip address add fd00:172:16:7::9/64 dev ib0 nodad
+    ip -6 route add default via fe80::1 dev eth0
+"""
+_SELDOM = {
+    "an anycast route that a program added": """
+        ip -6 route add anycast fd00:172:16:8000::/64 dev ib0 table local
+    """,
+    "an anycast route to lo of table main, which comes before table local": """
+        ip -6 route add anycast fd00:172:16:8000::/64 dev lo table main
+        ip -6 rule add lookup local pref 32767
+        ip -6 rule del pref 0
+    """,
+    "a local route of table main after a rule": """
+        ip -6 route add local fd00:172:16:ff::/72 dev lo table main
+        ip -6 route add prohibit fd00:172:16::/48 table 100
+        ip -6 rule add from fd00:172:16:7::/64 lookup 100 pref 15
+    """,
+    "the rule of table main deleted before any other was added": "ip -6 rule del pref 32766",
+    "sources of the outgoing interface alone": """
+        sysctl -qw net.ipv6.conf.eth0.use_oif_addrs_only=1
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from 2001:db8:1::/64 lookup 100 pref 15
+        ip address change 2001:db8:1::4/64 dev eth0 preferred_lft 0
+    """,
+    "temporary addresses that an interface would prefer": """
+        sysctl -qw net.ipv6.conf.eth0.use_tempaddr=2
+        ip address add 2001:db8:2::4/64 dev ib0 nodad
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from 2001:db8:1::/64 lookup 100 pref 15
+        ip -6 rule add not from 2001:db8::/32 unreachable pref 16
+    """,
+    "temporary addresses that an interface would prefer, for packets that an entry discards": """
+        sysctl -qw net.ipv6.conf.eth0.use_tempaddr=2
+        ip address add fd00:172:16:ff::4/64 dev eth0 nodad
+        ip -6 route add throw fd00:172:16:8000::/49
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add from fd00:172:16:ff::/64 lookup 100 pref 15
+    """,
+    "a CNI's own block, which only TCP meets": """
+        ip -6 route add unreachable fd00:172:16:8000::/49
+        ip -6 route add fd00:172:16:8000::7/128 dev cali1
+        ip -6 route add 2001:db8:7::/64 dev cali1
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 rule add ipproto udp lookup 100 pref 15
+    """,
+    "a TCP connection that fails once it has a source, and whose replies are lost": """
+        ip -6 route add unreachable default table 100
+        ip -6 rule add not from 2001:db8::/32 ipproto tcp lookup main pref 11
+        ip -6 rule add from 2001:db8::/32 lookup 100 pref 22
+        ip -6 rule add lookup local pref 40
+        ip -6 rule del pref 0
+    """,
+    "a failing lookup of TCP alone that another source repeats": """
+        ip -6 route add default via fe80::2 dev ib0 table 100
+        ip -6 route add blackhole fd00:172:16::/52 table 101
+        ip -6 route add default via fe80::1 dev eth0 table 102
+        ip -6 rule add from 2001:db8:1::/64 lookup 102 pref 13
+        ip -6 rule add from fd00:172:16:7::/64 lookup 100 pref 14
+        ip -6 rule add ipproto tcp lookup 101 pref 15
+    """,
+    "a rule for all source ports, behind a route that the fix replaces": """
+        ip -6 route add prohibit fd00:172:16::/64
+        ip -6 rule add from 2001:db8:9::/64 lookup main pref 10
+        ip -6 rule add sport 1-65534 prohibit pref 21
+    """,
+}
+
+
+@pytest.mark.parametrize("name", _SELDOM)
+def test_rare_hosts(name: str) -> None:
+    devs = ("eth0", "ib0", "cali1") if "cali1" in _SELDOM[name] else ("eth0", "ib0")
+    steps = lines(nics(*devs), _ADDRESSES, _SELDOM[name])
+    expected = ["fd00:172:16::/48", "2001:db8::/32", {"cidr": "2001:db8::/32", "devs": ["eth0"]}]
+    config = {"routeOverlap": {"expectedCidrs": expected}, "uplinks": ["eth0"]}
+    audited = SocketAudit(Host(steps, config, Family.IPV6), by_day(16, by_night=40))
+    audited.run()
+    assert not audited.mistakes
+
+
+# --- the audit itself --------------------------------------------------------------------------------------------
 
 
 def _without_findings(report: OverlapReport) -> OverlapReport:
@@ -70,27 +161,13 @@ def _judged_ok(report: OverlapReport | str) -> OverlapReport | str:
     return report if isinstance(report, str) else attrs.evolve(report, findings=(), verdict=Verdict.OK)
 
 
-SHADOWED = """
-    ip address add 10.1.0.4/24 dev eth0
-    ip address add 172.16.0.10/16 dev ib0
-    ip route add default via 10.1.0.1 dev eth0
-"""
-SHADOWED6 = """
-    ip address add 2001:db8:1::4/64 dev eth0 nodad
-    ip address add fd00:172:16:7::9/64 dev ib0 nodad
-    ip -6 route add default via fe80::1 dev eth0
-"""
-
-
 def shadowed(kind: type[Audit], family: Family) -> Audit:
     """Return an audit of a host whose ib0 shadows the expected CIDR."""
-    lines = (SHADOWED if family is Family.IPV4 else SHADOWED6).splitlines()
-    steps = (*nics("eth0", "ib0"), *filter(None, map(str.strip, lines)))
     if family is Family.IPV6:
-        return kind(World6(1, steps, {"routeOverlap": {"expectedCidrs": ["fd00:172:16::/48"]}}), 16)
+        return kind(Host(lines(SHADOWED), {"routeOverlap": {"expectedCidrs": ["fd00:16::/47"]}}, family), 16)
     expected = (ExpectedCidr("172.16.0.0/15"),)
     question = Question(World((), ()), expected) if kind is HostAudit else None
-    return kind(Audited(steps, expected, connecting=question), 16)
+    return kind(Host(lines(SHADOWED), section(expected), connecting=question), 16)
 
 
 AUDITS = [(HostAudit, Family.IPV4), (SocketAudit, Family.IPV4), (SocketAudit, Family.IPV6)]

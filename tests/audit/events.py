@@ -6,12 +6,9 @@ import os
 import subprocess
 
 import attrs
-from hypothesis import strategies as st
-from worlds.cut import _new_addresses
 
 import phases
 from audit.examine import Audit
-from audit.hosts import Audited, _address, hosts
 from audit.making import make
 from hostrouting import Layout, OverlapReport, Snapshot
 from hostrouting.boot.sysctls import devs_ignoring_linkdown
@@ -26,22 +23,7 @@ from hostrouting.overlap.findings import Outlook
 from hostrouting.overlap.one_event import anticipate, touching_devs
 from hostrouting.report import EventVerdict
 
-_MOST = 10
 _KINDS = (EventKind.FLAP, EventKind.CARRIER_LOST, EventKind.GONE, EventKind.INTO_POD)
-
-
-@st.composite
-def hosts_for_events(draw: st.DrawFn) -> Audited:
-    """Generate a plain host with two to ten interfaces."""
-    host = draw(hosts())
-    there = sum(step.startswith("ip link add ") for step in host.steps)
-    steps: list[str] = []
-    for number in range(draw(st.integers(max(0, 2 - there), _MOST - there))):
-        dev = draw(st.sampled_from((f"nic{number}", f"ib{number + 1}")))
-        steps += [f"ip link add {dev} type veth peer name peer-{dev}", f"ip link set peer-{dev} up"]
-        steps += [f"ip link set {dev} up"]
-        steps += [f"ip address add {_address(each)} dev {dev}" for each in draw(st.lists(_new_addresses(), max_size=2))]
-    return attrs.evolve(host, steps=(*host.steps, *steps), connecting=None)
 
 
 class EventAudit(Audit):

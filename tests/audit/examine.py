@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zlib import crc32
@@ -19,10 +17,9 @@ from connecting import disagreements
 from fixing import changed, failing, install, is_told
 from leaving import seen_leaving
 from scripts import AWKS, Sandbox, told_by
-from worlds.ipv6 import World6
+from worlds.hosts import Host
 
 import phases
-from audit.hosts import Audited
 from audit.making import make
 from hostrouting import Config, HostRoutingError, OverlapReport, StaticRoute
 from hostrouting.backend import RouteBackend
@@ -51,9 +48,9 @@ class Audit(ABC):
         fixes: how many fixes were applied.
     """
 
-    def __init__(self, host: Audited | World6, addresses: int) -> None:
+    def __init__(self, host: Host, addresses: int) -> None:
         self.host = host
-        self.config = Config.from_mapping({"hostRouting": host.hostrouting})
+        self.config = host.config
         self.mistakes: list[str] = []
         self.unknown: list[str] = []
         self.fixes = 0
@@ -79,10 +76,11 @@ class Audit(ABC):
 
     def _on_snapshots(self) -> Iterator[tuple[str, OverlapReport | str]]:
         """Yield a report for each kind of snapshot, or the reason why there is none."""
-        ways: dict[str, Callable[[], Snapshot]] = {"snapshot": partial(recorded, self._kernel)}
-        if isinstance(self.host, World6):
-            ways = {"snapshot": partial(recorded, self._kernel, self._kernel6)}
-        else:
+        has_ipv6 = self.host.family is Family.IPV6
+        ways: dict[str, Callable[[], Snapshot]] = {
+            "snapshot": partial(recorded, self._kernel, self._kernel6 if has_ipv6 else None)
+        }
+        if not has_ipv6:
             # If ip can't print some of the rules, the snapshot names its real release.
             release = AS_IT_IS if any(" dscp " in step for step in self.host.steps) else KNOWS_ALL
             ways["ip"] = partial(recorded_by, BY_HAND, ip=release)
@@ -123,26 +121,12 @@ class Audit(ABC):
         return not refused
 
     def _addresses(self) -> list[IpAddress]:
-        """Return the expected addresses around all prefix boundaries, and random others."""
-        if isinstance(self.host, World6):
-            return [*self.host.addresses(self._most)]
-        cidrs = [each.cidr for each in self.host.expected]
-        cut = [*cidrs, *(route.destination for route in self._kernel.routes())]
-        cut += [rule.destination for rule in self._kernel.rules() if rule.destination is not None]
-        ends = {end for prefix in cut for end in (int(prefix[0]), int(prefix[-1]))}
-        ends |= {1 << 24, 127 << 24, 128 << 24, 224 << 24}  # the check judges the ranges between these addresses
-        numbers = {number + beside for number in ends for beside in (-1, 0, 1)}
-        chance = random.Random(len(self.host.steps))
-        for cidr in cidrs:
-            numbers.update(chance.sample(range(int(cidr[0]), int(cidr[-1]) + 1), min(cidr.num_addresses, self._most)))
-        asked = {number for number in numbers if 1 << 24 <= number < 224 << 24 and number >> 24 != 127}
-        return [address for address in map(IPv4Address, sorted(asked)) if any(address in cidr for cidr in cidrs)]
+        kernel = self._kernel if self.host.family is Family.IPV4 else self._kernel6
+        return self.host.addresses(kernel, self._most)
 
 
 class HostAudit(Audit):
     """An audit that looks up every address. See ``Audit`` for the arguments."""
-
-    host: Audited
 
     def run(self) -> None:
         """Run every comparison."""
@@ -166,8 +150,8 @@ class HostAudit(Audit):
         """Return the kernel's result for each checked address, by expected CIDR."""
         addresses = self._addresses()
         sorts: Sorts = {}
-        for patterns in {each.devs for each in self.host.expected}:
-            cidrs = [each.cidr for each in self.host.expected if each.devs == patterns]
+        for patterns in {each.devs for each in self.config.route_overlap.expected_cidrs}:
+            cidrs = [each.cidr for each in self.config.route_overlap.expected_cidrs if each.devs == patterns]
             judge = self._judge(patterns)
             found = sort_all(self._kernel, judge, [a for a in addresses if any(a in cidr for cidr in cidrs)])
             sorts |= {cidr: {a: sort for a, sort in found.items() if a in cidr} for cidr in cidrs}

@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 
 import ipv6_frames as frames
-from churning import as_batch
 from leaving import far_end
+from node import as_batch
 
 from hostrouting.kernel.namespace import NamespaceKernel
 
@@ -34,9 +34,8 @@ def make(steps: Sequence[str]) -> None:
     Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
     for program, some in groupby(steps, _program):
         if program.startswith("ip"):
-            batch = "".join(f"{as_batch(step)}\n" for step in some)
             command = [*program.split(), "-batch", "-", "-force"]
-            subprocess.run(command, input=batch, text=True, capture_output=True, check=False)
+            subprocess.run(command, input=as_batch("\n".join(some)), text=True, capture_output=True, check=False)
             continue
         _settle()
         for step in some:

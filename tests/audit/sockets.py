@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brute_force import default_route, live
-from churning import as_batch, churning
+from churning import churning
 from connecting import disagreements, local_ranges, words
 from fixing import is_told
 from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, truths
+from node import as_batch
 from scripts import told_by
-from worlds.ipv6 import World6
 
 from audit.examine import Audit, booted, is_unknown
 from audit.making import make
@@ -36,7 +36,7 @@ class SocketAudit(Audit):
 
     def run(self) -> None:
         """Run every comparison."""
-        self._has_ipv4 = not isinstance(self.host, World6)
+        self._has_ipv4 = self.host.family is Family.IPV4
         self._connected = set[IpAddress]()
         # Include ports in the multipath hash.
         Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
@@ -199,7 +199,7 @@ class SocketAudit(Audit):
             routes, missing = resolve(
                 entries, backend.links(), backend.addresses(), backend.routes(), self.config.uplinks
             )
-            batch = "\n".join(map(as_batch, as_ip(routes).splitlines()))
+            batch = as_batch(as_ip(routes))
         except HostRoutingError as error:
             return str(error)
         if missing:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 from datagrams import Customers, Echo, Place, answer, loses
-from programs import refuse_host, tool
+from node import refuse_host, tool
 from stale import TUNNEL_MAC, arp_reply, dnat, state
 
 import phases

@@ -15,6 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
+from node import NICS, add_nics
 from scenario import play
 
 from hostrouting.kernel.namespace import NamespaceKernel
@@ -27,9 +28,7 @@ from phases import Cancelled, CancelScope, TimedOut
 
 pytestmark = pytest.mark.kernel
 
-NODE = """
-    link add eth0
-    addr add 10.1.0.4/24 dev eth0
+MORE = """
     link add spare
     route add 172.16.0.0/16 via 10.1.0.1 dev eth0
     rule add 100 lookup 100
@@ -38,7 +37,8 @@ NODE = """
 
 @pytest.fixture
 def node(kernel: NamespaceKernel) -> NamespaceKernel:
-    play(kernel, NODE)
+    add_nics(kernel, eth0=NICS["eth0"])
+    play(kernel, MORE)
     return kernel
 
 

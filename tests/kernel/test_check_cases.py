@@ -11,7 +11,8 @@ from typing import Any
 
 import attrs
 import pytest
-from asking import ETH0, Case, Told, all_say, leaving, run_ip, veths
+from asking import ETH0, Case, Told, all_say, leaving
+from node import nics, run_ip
 from scripts import Sandbox, awk_or_skip, awks_for
 from wanted import config
 
@@ -57,11 +58,8 @@ WAYS = (
     "encap ip6 id 1 dst 2001:db8::1 tc 4",
     "encap ip id 1 dst 192.0.2.1 tos 4 nexthop",
 )
-TUNNELS = "".join(
-    f"{veths(f't{n}').replace('p0', f'u{n}')}\nroute add 10.5.{n}.0/24 {way} dev t{n}\n"
-    for n, way in enumerate(WAYS, 1)
-)
-CALICO = f"{veths('cali1').replace('p0', 'q0')}\nroute add 10.5.7.0/24 dev cali1"
+TUNNELS = "".join(f"{nics(f't{n}')}\nroute add 10.5.{n}.0/24 {way} dev t{n}\n" for n, way in enumerate(WAYS, 1))
+CALICO = f"{nics('cali1')}\nroute add 10.5.7.0/24 dev cali1"
 RENAMED_LOOPBACK = "link set lo down\nlink set lo name loop\nlink set loop up"
 # Only half of the CIDR has a route once the rules for table main are gone.
 ONLY_HALF = """
@@ -84,7 +82,7 @@ LOCAL_LAST = """
 """
 WAS_LOCAL = "route add local 10.7.7.7 dev lo\nroute add {} via 10.1.0.1 src 10.7.7.7\nroute del local 10.7.7.7 dev lo table local"
 # The interfaces are registered in a different order from their indexes.
-UNORDERED = veths("eth1 50", "ib0 60", "eth2 40", "tun0 70")
+UNORDERED = nics("eth1 index 50", "ib0 index 60", "eth2 index 40", "tun0 index 70")
 BY_TUN0 = "addr add 10.1.0.4/24 dev eth1\naddr add 10.9.0.1/24 dev eth2\nroute add default dev tun0"
 BY_IB0 = "route add default dev ib0 table 100"
 MOVED = """
@@ -95,7 +93,7 @@ nsenter -t $other -n ip link set eth1 netns $$
 ip link set eth1 arp off up
 kill $other
 """
-TWO_ADDRESSES = f"{veths('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0 scope link\naddr add 10.1.7.4/24 dev eth0"
+TWO_ADDRESSES = f"{nics('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0 scope link\naddr add 10.1.7.4/24 dev eth0"
 MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.0.0/17 via 10.1.0.1"
 
 CASES = {
@@ -159,7 +157,7 @@ CASES = {
         f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", overlap("ib0")
     ),
     "a rule for tunnels that redirects, as main does": Case(
-        "route add 10.5.0.0/24 dev ib0\nroute add default dev p1 table 100\nrule add pref 100 tun_id 5 lookup 100",
+        "route add 10.5.0.0/24 dev ib0\nroute add default dev peer-ib0 table 100\nrule add pref 100 tun_id 5 lookup 100",
         overlap("ib0"),
     ),
     "a connection that is discarded": Case(
@@ -180,7 +178,7 @@ CASES = {
         "rule add pref 100 lookup main suppress_prefixlength 24\nrule add pref 200 lookup 100"
     ),
     "a renamed loopback": Case(
-        f"{AWAY}\n{RENAMED_LOOPBACK}\nrule add pref 50 iif lo lookup 101\nroute add default dev p1 table 101\n"
+        f"{AWAY}\n{RENAMED_LOOPBACK}\nrule add pref 50 iif lo lookup 101\nroute add default dev peer-ib0 table 101\n"
         "rule add pref 100 iif loop lookup 100",
         overlap("ib0"),
     ),
@@ -189,9 +187,9 @@ CASES = {
     ),
     "results over an interface group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=5)}"),
     "results over an interface group are suppressed, and the next rule redirects": Case(
-        "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 dev p1 table 100\n"
+        "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 dev peer-ib0 table 100\n"
         f"{BEHIND.format(group=5)}",
-        overlap("p1"),
+        overlap("peer-ib0"),
         cidr="10.5.0.0/24",
     ),
     "results over another group are suppressed": Case(
@@ -293,7 +291,7 @@ CASES = {
     ),
     # Tunnels.
     "a default route for a tos": Case(
-        f"{veths('t0').replace('p0', 'q0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0",
+        f"{nics('t0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0",
         overlap("ib0", "10.5.3.0"),
     ),
     "a default route for a tos, into a tunnel": Case(
@@ -377,7 +375,7 @@ CASES = {
         f"{BY_TUN0}\n{BY_IB0}\nrule add from 10.9.0.1 lookup 100",
         overlap("ib0", source="10.9.0.1"),
         by_ip="check-failed",
-        node=veths("eth1", "ib0", "eth2", "tun0"),
+        node=nics("eth1", "ib0", "eth2", "tun0"),
         shell=MOVED,
         default="",
     ),
@@ -392,7 +390,7 @@ CASES = {
         f"route add default dev eth0 scope link\n{BY_IB0}\n{FROM_ETH0}",
         overlap("ib0", source="10.1.0.4"),
         by_ip="check-failed",
-        node=veths("eth0", "ib0"),
+        node=nics("eth0", "ib0"),
         default="",
         sysctl=("conf/all/route_localnet",),
     ),
@@ -436,7 +434,7 @@ CASES = {
     ),
     # Interfaces.
     "an interface with commas in its name": Case(
-        f"{veths('eth0,eth0').replace('p0', 'q0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
+        f"{nics('eth0,eth0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
         overlap("eth0,eth0"),
         notes="BROADCAST LOCAL",
         cidr="10.5.0.0/24",
@@ -473,14 +471,14 @@ def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKe
         route add 10.5.0.0/24 nhid 7
         route add 10.5.0.0/24 via 10.1.0.1 metric 10
         route add 10.5.1.0/24 nhid 8
-        route add 10.5.0.0/16 dev p0
+        route add 10.5.0.0/16 dev peer-eth0
         """,
-        overlap("p0", "10.5.1.0"),
+        overlap("peer-eth0", "10.5.1.0"),
         node=ETH0,
         sysctl=("conf/all/ignore_routes_with_linkdown",),
     )
     case.build()
-    run_ip("link set p1 down")
+    run_ip("link set peer-ib0 down")
     settled(kernel, "ib0", "is_dead")
     all_say(case, tmp_path)
 
@@ -508,9 +506,9 @@ MEMBERS = """
 @pytest.mark.parametrize(
     ("does", "ends", "told"),
     [
-        (LEGS, "link set p1 down", overlap("eth0,ib0")),  # ib0 drops packets for lack of a carrier
+        (LEGS, "link set peer-ib0 down", overlap("eth0,ib0")),  # ib0 drops packets for lack of a carrier
         (LEGS, "link set ib0 down", ()),
-        (MEMBERS, "link set p1 down", ()),
+        (MEMBERS, "link set peer-ib0 down", ()),
     ],
 )
 def test_a_hop_shown_dead_late_keeps_its_share(
@@ -573,11 +571,7 @@ def test_a_rule_by_an_unknown_selector(
 # --- several interfaces that may lead to the cluster -----------------------------------------------------------------
 
 # eth0 is the node's NIC in 10.1.0.0/16, eth1 leads to a storage network, and ib0 has an address in the pod range.
-THREE_NICS = f"""{veths("eth0", "eth1", "ib0")}
-    addr add 10.1.0.4/16 dev eth0
-    addr add 10.9.0.4/24 dev eth1
-    addr add 172.16.0.10/16 dev ib0
-"""
+THREE_NICS = nics(eth0="10.1.0.4/16", eth1="10.9.0.4/24", ib0="172.16.0.10/16")
 NODES, SERVICES, PODS = "10.1.0.0/16", "10.96.0.0/12", "172.16.0.0/16"
 BY_ETH0 = "route add default via 10.1.0.1 dev eth0 proto dhcp"
 BY_ETH1 = "route add default via 10.9.0.1 dev eth1 proto dhcp"
@@ -779,7 +773,7 @@ def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> 
 
 
 # Two uplinks are in the same subnet, and the second has no carrier.
-SHARED = f"{BY_ETH0} metric 100\naddr add 10.1.0.6/16 dev eth1\nlink set p1 down\naddr add 10.1.2.4/24 dev ib0"
+SHARED = f"{BY_ETH0} metric 100\naddr add 10.1.0.6/16 dev eth1\nlink set peer-eth1 down\naddr add 10.1.2.4/24 dev ib0"
 # ib0 has an address in the subnet of an uplink that is down.
 DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
 

@@ -16,13 +16,13 @@ import asking
 import attrs
 import connecting
 import pytest
-from asking import DEFAULT, ETH0, NODE, Case, leaving, run_ip, veths
+from asking import ETH0, NODE, Case, leaving
 from brute_force import Judge, Sort, disagreements, judged, sort_all
 from fixing import changed, covered, failing, found, install
 from hypothesis import HealthCheck, example, given, settings
 from leaving import FIRST_PACKETS, SocketKind, seen_leaving, truths
 from nightly import IS_NIGHTLY, by_day
-from node import build_node, on_linux
+from node import DEFAULT, build_node, nics, on_linux, run_ip
 from scenario import play
 from worlds import Question, World, scopes
 from worlds.cut import questions
@@ -499,7 +499,7 @@ def test_a_fix_is_as_short_as_the_kernel_allows(
 @pytest.mark.kernel
 def test_rules_for_any_source_of_a_fix_are_reported(kernel: NamespaceKernel) -> None:
     """An interface without an address borrows one from the first registered interface, which no dump reveals."""
-    run_ip(f"""{veths("z0 90", "a0 60", "up0 70")}
+    run_ip(f"""{nics("z0 index 90", "a0 index 60", "up0 index 70")}
         addr add 10.9.0.4/24 dev z0
         addr add 10.5.0.1/24 dev a0 metric 50
         route add default dev up0

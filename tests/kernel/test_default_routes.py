@@ -10,7 +10,6 @@ from pathlib import Path
 
 import attrs
 import pytest
-from asking import run_ip
 from node import (
     GATEWAY,
     LOST_AFTER_SECONDS,
@@ -21,6 +20,7 @@ from node import (
     default_route,
     hears,
     listening,
+    run_ip,
 )
 from scripts import Sandbox
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from pathlib import Path
 
 import attrs
 import pytest
 import siblings
 from nightly import IS_NIGHTLY
-from node import build_node6
+from node import UPLINK, build_node6, run_ip
 from rendering import render_check_route_overlap_script
 from scripts import Sandbox, awk_or_skip
-from siblings import ADDRESS, EXPIRES, LOSER, MEANWHILE, PLACE, STARTS, WANTED, Case, config_of, hops, run_ip
+from siblings import ADDRESS, EXPIRES, LOSER, MEANWHILE, PLACE, STARTS, WANTED, Case, config_of, hops, try_ip6
 
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RoutesReport, Verdict, check
@@ -37,9 +36,8 @@ def host(kernel: NamespaceKernel, tmp_path: Path) -> Host:
     build_node6()
     # Only the tests decide when the kernel removes expired routes.
     Path("/proc/sys/net/ipv6/route/gc_interval").write_text("100000")
-    for words in ("address add 10.1.0.4/24 dev eth0", "route add default via 10.1.0.1 dev eth0"):
-        subprocess.run(["ip", *words.split()], check=True)
-    assert run_ip(f"rule add to {LOSER} lookup 100 priority 50", "route add default dev ib0 table 100")
+    run_ip(UPLINK)
+    assert try_ip6(f"rule add to {LOSER} lookup 100 priority 50", "route add default dev ib0 table 100")
     return Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6())
 
 
@@ -68,7 +66,7 @@ class Between:
     def see(self, run: rtnl.Run) -> None:
         if self.count == self.at and self.case is not None:
             self.has_acted = (
-                siblings.expire() if self.case.meanwhile == EXPIRES else run_ip(MEANWHILE[self.case.meanwhile])
+                siblings.expire() if self.case.meanwhile == EXPIRES else try_ip6(MEANWHILE[self.case.meanwhile])
             )
         is_lookup = run.kind == rtnl.RTM_GETROUTE and run.flags & rtnl.DUMP != rtnl.DUMP
         self.is_asked |= is_lookup and self.count >= self.at

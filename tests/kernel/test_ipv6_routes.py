@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from asking import run_ip
 from nightly import by_day
-from node import build_node6, run_ip6
+from node import NICS, UPLINK, build_node6, run_ip, run_ip6
 from scripts import AWKS, Sandbox, awk_or_skip
 from wanted import config
 
@@ -256,7 +255,7 @@ DEFAULT = "default via fd00:a::1 dev eth0 metric 1024 mtu 1400"
 @pytest.fixture
 def node(host: NetlinkBackend6, tmp_path: Path) -> Host:
     """Return a host with a default route through eth0 in each family."""
-    run_ip("address add 10.1.0.4/24 dev eth0\nroute add default via 10.1.0.1 dev eth0")
+    run_ip(UPLINK)
     run_ip6(f"route add {DEFAULT}")
     assert not host.our_routes()
     return Host(NetlinkBackend(), FakeSystemd(), Layout(tmp_path), NetlinkBackend6())
@@ -609,7 +608,7 @@ def draw_config(rng: random.Random) -> Config:
 def build(commands: list[str]) -> None:
     enter_namespace()
     build_node6()
-    run_ip("address add 10.1.0.4/24 dev eth0")
+    run_ip(f"address add {NICS['eth0']} dev eth0")
     for words in commands:
         subprocess.run(["ip", *words.split()], check=False, capture_output=True)
 

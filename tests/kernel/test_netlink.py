@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
-from node import GATEWAY, PAIR
+from node import GATEWAY, NICS, PAIR, add_nics
 from scenario import play, route, skip_without_other_users
 from test_changes import no_file_left
 
@@ -405,8 +405,7 @@ def test_every_file_is_closed(node: NamespaceKernel) -> None:
 
 
 def test_a_failed_name_lookup_is_an_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24")
+    add_nics(kernel, eth0=NICS["eth0"])
 
     def refuse(_index: int) -> str:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from asking import BY_HAND, recorded_by
 from audit.making import make
+from leaving import SocketKind, truths
 from nightly import by_day
-from node import SUBNETS6, build_node, build_node6, on_linux, run_ip6
-from worlds.ipv6 import World6, world
+from node import NICS, SUBNETS6, add_nics, build_node, build_node6, on_linux, run_ip6
+from worlds.hosts import Host
+from worlds.ipv6 import world
 
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
@@ -28,7 +30,7 @@ from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import SnapshotBackend6, take_snapshot
 from hostrouting.model.errors import ConfigError, RouteError
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import Lookup, NextHop, Preference, Protocol, Route6, RouteType, Table
 from phases import CancelScope
@@ -111,7 +113,9 @@ def test_hundreds_of_entries_are_read_as_one_by_one(host: NetlinkBackend6) -> No
 
 def test_addresses_are_read_with_their_states(host: NetlinkBackend6) -> None:
     Path("/proc/sys/net/ipv6/conf/ib0/accept_dad").write_text("1", encoding="ascii")
+    Path("/proc/sys/net/ipv6/conf/ib0/accept_dad").write_text("1")
     run_ip6(
+        "link set ib0 arp on",
         "address add fd00:c::1/64 dev eth0 nodad preferred_lft 0",
         "address add fd00:d::1 peer fd00:d::2/127 dev eth0 nodad noprefixroute metric 5",
         "address add fd00:e::1/64 dev ib0",
@@ -126,7 +130,7 @@ def test_addresses_are_read_with_their_states(host: NetlinkBackend6) -> None:
     assert found[IPv6Address("::1")].scope == 254
 
 
-def random_host(seed: int) -> World6:
+def random_host(seed: int) -> Host:
     """Build a random host in a new namespace."""
     on_linux()
     drawn = world(seed)
@@ -211,6 +215,61 @@ def test_routers_that_do_not_answer_are_silent_unless_the_host_forwards(host: Ne
     assert host.silent_routers() == frozenset()
 
 
+# --- real sockets --------------------------------------------------------------------------------------------------
+
+
+def test_sockets_leave_by_the_entries_that_the_port_finds() -> None:
+    """Each address is looked up without a source, and then with each source that a connection may use."""
+    for seed in range(by_day(3, by_night=1000)):
+        drawn, kernel = random_host(seed), NetlinkBackend6()
+        addresses = drawn.addresses(kernel, 40)
+        told = {is_tcp: _answers(kernel, addresses, is_tcp=is_tcp) for is_tcp in (False, True)}
+        wrong = []
+        for truth in truths(addresses, tries=drawn.tries, failed=drawn.failed):
+            is_tcp = truth.kind in (SocketKind.SYN, SocketKind.CONNECTION)
+            if truth.address not in told[is_tcp]:
+                continue
+            first, second = told[is_tcp][truth.address]
+            ends = second if truth.kind in _SECOND else first
+            # In a multipath route, hops with unreachable routers are skipped, and the source may favour some hops.
+            may_pass = truth.kind in _SECOND or drawn.passes_hops
+            if truth.ends - ends or (ends - truth.ends and not (drawn.tries > 1 and may_pass)):
+                wrong.append(f"{truth}, but the port says {ends}")
+        assert not wrong, "\n".join((f"seed {seed}", *wrong, *drawn.steps))
+
+
+_SECOND = (SocketKind.LATER, SocketKind.CONNECTION)
+
+Ends = frozenset[str | None]
+
+
+def _answers(
+    kernel: NetlinkBackend6, addresses: Sequence[IpAddress], *, is_tcp: bool
+) -> dict[IpAddress, tuple[Ends, Ends]]:
+    """Map each address to the devices from its first lookup and, if the source is known, from its later lookups."""
+    found: dict[IpAddress, tuple[Ends, Ends]] = {}
+    for lookup in kernel.lookup(addresses, is_tcp=is_tcp):
+        address, route = lookup.address, lookup.route
+        if route is None and is_tcp and kernel.lookup([address])[0].route is not None:
+            continue  # the port can't tell the source
+        if route is None or route.type.is_discard:
+            sources: Sequence[IpAddress] = tuple(kernel.sources_of_unrouted([address], is_tcp=is_tcp).values())
+        else:
+            sources = kernel.sources({route: [address]}, is_tcp=is_tcp)[route]
+        again = [kernel.lookup([address], source=source, is_tcp=is_tcp)[0] for source in sources]
+        second = frozenset[str | None]().union(*map(_ends, again))
+        is_over = route is None or route.type.is_discard
+        found[address] = (second if is_over and again else _ends(lookup), second if again else _ends(lookup))
+    return found
+
+
+def _ends(lookup: Lookup) -> Ends:
+    route = lookup.route
+    if route is None or route.type.is_discard:
+        return frozenset({None})
+    return frozenset({"lo"} if route.type in (RouteType.LOCAL, RouteType.ANYCAST) else route.devs)
+
+
 # --- snapshots -----------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +290,7 @@ def test_a_snapshot_answers_like_its_host(seed: int) -> None:
     assert recorded.silent_routers() == host.silent_routers()
     devs, inside = {"eth0"}, [(int(IPv6Address("fd00:1::")), 48)]
     assert recorded.routes_except(devs, inside=inside) == host.routes_except(devs, inside=inside)
-    addresses = drawn.addresses()
+    addresses = drawn.addresses(host, 40)
     for source in (None, *(address.local for address in host.addresses()[:3])):
         for is_tcp in (False, True):
             try:
@@ -277,8 +336,7 @@ def test_what_ip_prints_is_read_like_the_kernels_answers(seed: int) -> None:
 
 
 def test_a_host_without_ipv6_routes_is_recorded_as_before(kernel: NamespaceKernel) -> None:
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24")
+    add_nics(kernel, eth0=NICS["eth0"])
     taken = take_snapshot(kernel, NetlinkBackend6())
     assert taken.ipv6 is None
     without = take_snapshot(kernel)

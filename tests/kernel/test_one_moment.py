@@ -12,10 +12,11 @@ from pathlib import Path
 import asking
 import attrs
 import pytest
-from asking import BY_HAND, recorded_by, run_ip
+from asking import BY_HAND, recorded_by
 from churning import churning
 from leaving import Leaving, SocketKind
 from nightly import by_day
+from node import DEFAULT, run_ip
 from rendering import render_check_route_overlap_script
 from scripts import Sandbox, awk_or_skip, awks_for, other_ip, with_constants
 
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200)
 TRIES = by_day(3, by_night=2000)
 CIDR = "10.5.0.0/16"
 CONFIG = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR]}, "waitSeconds": 0}})
-NODE = f"{asking.NODE}\n{asking.DEFAULT}\n"
+NODE = f"{asking.NODE}\n{DEFAULT}\n"
 
 
 @attrs.frozen

@@ -12,10 +12,11 @@ import pytest
 from audit.making import make
 from churning import churning
 from nightly import IS_NIGHTLY, by_day
-from node import on_linux
+from node import NICS, lines, nics, on_linux
 from rendering import render_check_route_overlap_script
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for
-from worlds.ipv6 import World6, world
+from worlds.hosts import Host
+from worlds.ipv6 import world
 
 import phases
 from hostrouting import Config, OverlapReport
@@ -31,10 +32,10 @@ pytestmark = pytest.mark.kernel
 _FIRST_PARTS = re.compile("; (shadowed:|by) .*")
 
 
-def with_ipv4(host: World6) -> tuple[tuple[str, ...], Config]:
+def with_ipv4(host: Host, seed: int) -> tuple[tuple[str, ...], Config]:
     """Return a host's commands and config, in some cases with a default route and an expected CIDR of IPv4."""
-    chance = random.Random(f"{host.seed} IPv4")
-    steps, expected = list(host.steps), list(host.overlap["expectedCidrs"])
+    chance = random.Random(f"{seed} IPv4")
+    steps, expected = list(host.steps), list(host.hostrouting["routeOverlap"]["expectedCidrs"])
     if chance.random() < 0.5:
         dev = chance.choice(("eth0", "eth0", host.devs[-1]))
         steps += [f"ip address add 10.0.0.4/24 dev {dev}", f"ip route add default via 10.0.0.1 dev {dev}"]
@@ -43,7 +44,7 @@ def with_ipv4(host: World6) -> tuple[tuple[str, ...], Config]:
         steps += ["ip route add 172.16.3.0/24 dev ib0"]
     if chance.random() < 0.5:
         expected.append(chance.choice(("172.16.0.0/16", "10.96.0.0/12")))
-    overlap = host.overlap | {"expectedCidrs": expected}
+    overlap = host.hostrouting["routeOverlap"] | {"expectedCidrs": expected}
     return tuple(steps), Config.from_mapping(
         {"hostRouting": host.hostrouting | {"routeOverlap": overlap, "waitSeconds": 0}}
     )
@@ -79,7 +80,7 @@ HOSTS = [*product(range(500), AWKS)] if IS_NIGHTLY else [(seed, AWKS[seed % 3]) 
 
 @pytest.mark.parametrize(("seed", "awk"), HOSTS)
 def test_the_script_agrees_with_the_library(seed: int, awk: str, tmp_path: Path) -> None:
-    steps, config = with_ipv4(world(seed))
+    steps, config = with_ipv4(world(seed), seed)
     on_linux()
     make(steps)
     report = reported(config)
@@ -92,12 +93,7 @@ def test_the_script_agrees_with_the_library(seed: int, awk: str, tmp_path: Path)
 
 # --- what random hosts seldom have ---------------------------------------------------------------------------------
 
-_LINKS = (
-    *("ip link set lo up", "sysctl -qw net.ipv6.conf.default.accept_dad=0"),
-    *(f"ip link add {dev} type veth peer name peer-{dev}" for dev in ("eth0", "ib0")),
-    *(f"ip link set {name} up" for dev in ("eth0", "ib0") for name in (f"peer-{dev}", dev)),
-    *("ip address add 2001:db8:1::4/64 dev eth0 nodad", "ip address add 10.1.0.4/24 dev eth0"),
-)
+_NICS = lines(nics(eth0=NICS["eth0"], ib0=""), "ip address add 2001:db8:1::4/64 dev eth0 nodad")
 _DEFAULT4 = "ip route add default via 10.1.0.1 dev eth0"
 _DEFAULT = "ip -6 route add default via 2001:db8:1::1 dev eth0"
 _OWN = "2001:db8:1::4"
@@ -204,7 +200,7 @@ CASES = {
 def test_the_script_judges_rare_hosts(name: str, awk: str, tmp_path: Path) -> None:
     case = CASES[name]
     on_linux()
-    make([*_LINKS, *case.steps])
+    make([*_NICS, *case.steps])
     config = Config(route_overlap={"expectedCidrs": case.cidrs}, wait_seconds=0, uplinks=case.uplinks)
     told, said = judged(config, awk, tmp_path)
     assert told == [*case.lines], said
@@ -230,7 +226,7 @@ CHURNS = {
 def test_no_verdict_of_the_script_mixes_two_states(churn: str, sandbox: Sandbox) -> None:
     steps, matters = CHURNS[churn]
     on_linux()
-    make([*_LINKS, _DEFAULT4, _DEFAULT, *(f"ip -6 route add {one} dev ib0" for one in _SHADOWS)])
+    make([*_NICS, _DEFAULT4, _DEFAULT, *(f"ip -6 route add {one} dev ib0" for one in _SHADOWS)])
     script = render_check_route_overlap_script(_BOTH, wait_seconds=0)
     # These routes are read between the shadows.
     make([f"ip -6 route add fd00:172:{number:x}::/64 dev eth0" for number in range(1, 200)])
@@ -248,7 +244,7 @@ def test_more_cidrs_take_no_more_processes(sandbox: Sandbox) -> None:
     """Not even where connections are asked about too, and where lookups fail without a source."""
     on_linux()
     source = f"ip -6 rule add from {_OWN} lookup 100"
-    make([*_LINKS, _DEFAULT4, _DEFAULT, source, "ip -6 route add unreachable fd00:172::/32 metric 5"])
+    make([*_NICS, _DEFAULT4, _DEFAULT, source, "ip -6 route add unreachable fd00:172::/32 metric 5"])
     expected = [[f"fd00:172:{number:x}::/48" for number in range(count)] for count in (1, 50)]
     scripts = [render_check_route_overlap_script(cidrs, wait_seconds=0) for cidrs in expected]
     sandbox.run(scripts[0])  # makes the folder

@@ -14,7 +14,7 @@ from asking import BY_HAND, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import on_linux
+from node import NICS, nics, on_linux, run_ip
 from test_scripts_agree import checks
 from worlds import Question
 from worlds.cut import questions
@@ -80,14 +80,10 @@ def test_live_host_and_snapshots_get_the_same_verdict(question: Question, data: 
     assert told == live or (ours.sources and "which source" in str(told["reason"]))
 
 
-HOST = """
-ip link set lo up
-ip link add eth0 type veth peer name p0
-ip link add ib0 type veth peer name p1
+HOST = f"""{nics(eth0=NICS["eth0"], ib0="")}
 ip link add br0 type bridge
-ip link set p1 master br0
-for link in eth0 ib0 p0 p1 br0; do ip link set "$link" up; done
-ip addr add 10.1.0.4/24 dev eth0
+ip link set peer-ib0 master br0
+ip link set br0 up
 ip addr add 10.1.0.5/24 dev eth0
 ip addr add 172.16.0.10/16 dev ib0 metric 5 noprefixroute
 ip addr add 192.0.2.1 peer 192.0.2.9/30 dev br0
@@ -127,7 +123,7 @@ ip rule add prio 109 ipproto 200 dport 5 prohibit
 
 @pytest.fixture
 def host(kernel: NamespaceKernel) -> NamespaceKernel:
-    subprocess.run(["bash", "-euc", HOST], check=True, capture_output=True, text=True)
+    run_ip(HOST)
     return kernel
 
 
@@ -163,11 +159,8 @@ def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignore
     # A snapshot doesn't contain ignore_routes_with_linkdown, but the kernel flags the hops that it skips as dead.
     setting = f"net.ipv4.conf.all.ignore_routes_with_linkdown={ignores}"
     subprocess.run(["sysctl", "-qw", setting], check=True)
-    subprocess.run(
-        ["ip", "route", "add", "10.50.0.0/16", "nexthop", "dev", "ib0", "nexthop", "dev", "eth0"], check=True
-    )
-    subprocess.run(["ip", "route", "add", "10.51.0.0/16", "dev", "eth0", "metric", "9"], check=True)
-    subprocess.run(["ip", "link", "set", "p0", "down"], check=True)
+    run_ip("route add 10.50.0.0/16 nexthop dev ib0 nexthop dev eth0", "route add 10.51.0.0/16 dev eth0 metric 9")
+    run_ip("link set peer-eth0 down")
     _await_loss_of_carrier(host, "eth0")
     asked = [IPv4Address(text) for text in ("10.50.0.1", "10.51.0.1", "10.1.0.77", "10.20.0.1", "9.9.9.9")]
     live = host.lookup(asked)
@@ -178,7 +171,7 @@ def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignore
 def test_a_host_with_next_to_nothing_has_a_snapshot_too(kernel: NamespaceKernel) -> None:
     kernel.set_link("lo", up=False)
     assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
-    subprocess.run(["ip", "rule", "flush"], check=True)
+    run_ip("rule flush")
     assert recorded_by(BY_HAND) == as_ip_tells(recorded(kernel))
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from asking import run_ip
-from node import build_node6, run_ip6
+from node import build_node6, run_ip, run_ip6
 from scripts import AWKS, Sandbox, awk_or_skip, other_ip
 
 from hostrouting.kernel.namespace import NamespaceKernel

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import attrs
-from command_line import NODE
 from file_trees import Entry, read_trees, restore_trees
+from node import SHADOWED, run_ip
 
 from hostrouting import Layout
 from hostrouting.boot import render
@@ -94,7 +94,7 @@ def make_world(outside: str) -> None:
     LAYOUT.protocol_names.parent.mkdir(parents=True)
     for unit in (TEMPLATE, KUBELET):
         (LAYOUT.units / unit).write_text("[Service]\nExecStart=/bin/true\nRestart=on-failure\n")
-    subprocess.run(["ip", "-batch", "-"], input=NODE, text=True, check=True)
+    run_ip(SHADOWED)
     _shorten_waits()
     # The gate runs this interpreter to explain each verdict, which would dominate the run time, so replace it with a
     # no-op.

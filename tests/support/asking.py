@@ -14,6 +14,7 @@ import attrs
 from connecting import disagreements
 from leaving import seen_leaving
 from nightly import is_chosen
+from node import DEFAULT, NICS, nics, run_ip
 from scripts import Sandbox, awk_or_skip, awks_for, told_by
 from wanted import config
 
@@ -93,24 +94,9 @@ def _record(commands: str, shell: str, ip: str) -> Snapshot:
 Told = tuple[tuple[str, str, str, str], ...]
 
 
-def veths(*names: str) -> str:
-    """Return the commands that create veth interfaces without ARP.
-
-    Args:
-        names: the interface names, each optionally followed by an interface index; the peers are p0, p1 and so on.
-    """
-    made = []
-    for number, words in enumerate(names):
-        dev, _, index = words.partition(" ")
-        made.append(f"link add {dev} {index and f'index {index}'} type veth peer name p{number}")
-        made += [f"link set p{number} up arp off", f"link set {dev} up arp off"]
-    return "\n".join(made)
-
-
 # eth0 has the default route; ib0 is a second interface.
-ETH0 = f"{veths('eth0', 'ib0')}\naddr add 10.1.0.4/24 dev eth0"
+ETH0 = nics(eth0=NICS["eth0"], ib0="")
 NODE = f"{ETH0}\naddr add 10.2.0.4/24 dev ib0"
-DEFAULT = "route add default via 10.1.0.1 dev eth0 proto dhcp"
 
 
 @attrs.frozen
@@ -156,12 +142,7 @@ class Case:
         run_ip(self.node)
         if self.shell:
             subprocess.run(["bash", "-euc", self.shell], check=True, timeout=20)
-        run_ip(f"{self.default}\n{self.does}")
-
-
-def run_ip(commands: str) -> None:
-    lines = "\n".join(filter(None, map(str.strip, commands.splitlines())))
-    subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+        run_ip(self.default, self.does)
 
 
 def told(report: OverlapReport) -> Told:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 
+from node import as_batch
+
 _PER_SECOND = 300
 
 
@@ -39,8 +41,3 @@ def churning(steps: Sequence[str], *, may_fail: bool = False) -> Iterator[None]:
         feeder.join()
         _, said = ip.communicate()
     assert may_fail or (ip.returncode, said) == (0, "")
-
-
-def as_batch(step: str) -> str:
-    """Return a command as a line for ``ip -batch``, where the addresses imply the family."""
-    return step.removeprefix("ip ").removeprefix("-6 ")

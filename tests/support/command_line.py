@@ -10,22 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-NODE = """\
-link set lo up
-link add eth0 type veth peer name peer-eth0
-link set peer-eth0 up
-link set eth0 up
-address add 10.1.0.4/24 dev eth0
-route add default via 10.1.0.1 dev eth0 proto dhcp metric 100
-link add ib0 type veth peer name peer-ib0
-link set peer-ib0 up
-link set ib0 up
-address add 172.16.0.10/16 dev ib0
-address add fd00:a::4/64 dev eth0 nodad
-route add ::/0 via fd00:a::1 dev eth0
-address add fd00:16::10/48 dev ib0 nodad
-"""
-"""The commands for ``ip -batch`` that build the node of ``node.shadowed_kernel``, with the same shadow in IPv6."""
+from node import SHADOWED, as_batch
 
 # /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc. No write leaves the namespaces.
 SETUP = rf"""
@@ -36,7 +21,7 @@ mount -t overlay none -o "lowerdir=/etc,upperdir=$SCRATCH/upper,workdir=$SCRATCH
 mount -t tmpfs none /run
 mkdir -p /etc/aks-flex-node
 ip -batch - <<'IP'
-{NODE}IP
+{as_batch(SHADOWED)}IP
 hostrouting() {{ "$PYTHON" -m hostrouting "$@"; }}
 """
 

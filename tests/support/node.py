@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
 from typing import Any
 
+from hostrouting.kernel._namespaces import this_namespace
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
@@ -22,6 +24,9 @@ SECOND_GATEWAY = IPv4Address("10.2.0.1")
 OWN = IPv4Address("10.1.0.4")
 API_SERVER = IPv4Address("172.16.1.9")
 PORT = 6443
+
+NICS = {"eth0": f"{OWN}/24", "eth1": "10.2.0.4/24", "ib0": "172.16.0.10/16"}
+"""The node's interfaces: two NICs, and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
 
 SUBNETS6 = {"eth0": IPv6Network("fd00:a::/64"), "ib0": IPv6Network("fd00:b::/64")}
 
@@ -56,8 +61,7 @@ def add_nics(kernel: Kernel, **addresses: str) -> None:
 
 
 def build_links(kernel: Kernel) -> None:
-    """Add two NICs and an InfiniBand interface whose connected route shadows 172.16.0.0/16."""
-    add_nics(kernel, eth0=f"{OWN}/24", eth1="10.2.0.4/24", ib0="172.16.0.10/16")
+    add_nics(kernel, **NICS)
 
 
 def build_node(kernel: Kernel, default: Route | None = None) -> None:
@@ -65,18 +69,78 @@ def build_node(kernel: Kernel, default: Route | None = None) -> None:
     assert kernel.add([default or default_route()]) == ()
 
 
-def nics(*devs: str) -> tuple[str, ...]:
-    """Return the commands that create interfaces without ARP, each with a peer in the same namespace."""
-    return tuple(
-        step
-        for number, dev in enumerate(devs)
-        for step in (
-            f"ip link add {dev} address 02:00:00:00:00:0{number} type veth peer name peer-{dev}",
-            f"sysctl -qw net.ipv6.conf.peer-{dev}.disable_ipv6=1",
-            f"ip link set peer-{dev} up",
+# --- with ip commands ------------------------------------------------------------------------------------------------
+
+
+def nics(*names: str, **addresses: str) -> str:
+    """Return a line for each ip command that creates interfaces without ARP, each with a peer such as ``peer-eth0``.
+
+    Args:
+        names: interfaces without an address, each optionally followed by more words, such as ``eth0 index 50``.
+        addresses: interfaces, each with an address, or an empty string for none.
+    """
+    steps: list[str] = []
+    for number, (name, address) in enumerate((dict.fromkeys(names, "") | addresses).items()):
+        dev = name.split()[0]
+        steps += (
+            f"ip link add {name} address 02:00:00:00:00:0{number} type veth peer name peer-{dev}",
+            f"ip link set peer-{dev} addrgenmode none",
+            f"ip link set peer-{dev} arp off up",
             f"ip link set {dev} arp off up",
         )
-    )
+        steps += [f"ip address add {address} dev {dev}"] if address else []
+    return "\n".join(steps)
+
+
+DEFAULT = f"ip route add default via {GATEWAY} dev eth0 proto dhcp"
+UPLINK = f"ip address add {NICS['eth0']} dev eth0\n{DEFAULT}"
+
+SHADOWED = f"""
+ip link set lo up
+{nics(eth0=NICS["eth0"], ib0=NICS["ib0"])}
+{DEFAULT} metric 100
+ip address add fd00:a::4/64 dev eth0
+ip route add ::/0 via fd00:a::1 dev eth0
+ip address add fd00:16::10/48 dev ib0
+"""
+"""The ip commands that build the node of ``shadowed_kernel``, with the same shadow in IPv6."""
+
+
+def lines(*texts: str) -> tuple[str, ...]:
+    """Return the lines of texts without blank ones and indentation."""
+    return tuple(filter(None, map(str.strip, "\n".join(texts).splitlines())))
+
+
+def as_batch(steps: str) -> str:
+    """Return commands as lines for ``ip -batch``, where the addresses imply the family."""
+    return re.sub(r"^\s*(ip (-6 )?)?", "", steps, flags=re.MULTILINE)
+
+
+def run_ip(*commands: str, program: str = "ip") -> None:
+    """Run ip commands, with or without the name of the program. Each argument may have several lines."""
+    tool(*program.split(), "-batch", "-", stdin=as_batch("\n".join(commands)))
+
+
+def run_ip6(*commands: str) -> None:
+    run_ip(*commands, program="ip -6")
+
+
+def tool(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> str:
+    """Run a program in this thread's network namespace, which the tests have made, and return its output."""
+    done = attempt(*argv, stdin=stdin, pass_fds=pass_fds)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}\n{stdin}"
+    return done.stdout
+
+
+def attempt(*argv: str, stdin: str = "", pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a program and ignore its exit status."""
+    refuse_host()
+    return subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False, timeout=30, pass_fds=pass_fds)
+
+
+def refuse_host() -> None:
+    """Raise an error in the host's own network namespace."""
+    assert repr(this_namespace()) != os.environ["HOSTROUTING_TEST_HOST_NAMESPACE"]
 
 
 def build_node6(*devs: str) -> None:
@@ -85,36 +149,30 @@ def build_node6(*devs: str) -> None:
     Args:
         devs: the names of the interfaces; by default eth0 and ib0.
     """
-    Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0", encoding="ascii")
+    Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
     devs = devs or tuple(SUBNETS6)
-    commands = ["link set lo up"]
-    for dev, subnet in zip(devs, SUBNETS6.values(), strict=True):
-        commands += [f"link add {dev} type veth peer name p{dev}", f"link set p{dev} up", f"link set {dev} up"]
-        commands += [f"address add {subnet[2]}/64 dev {dev} nodad"]
-    run_ip6(*commands)
-    # A worker of the kernel adds an address's entry to table local, even without duplicate address detection.
-    link_local = {(dev, "fe80") for name in devs for dev in (name, f"p{name}")}
-    wanted = link_local | {(dev, "fd00") for dev in devs}
+    run_ip(nics(**{dev: f"{subnet[2]}/64" for dev, subnet in zip(devs, SUBNETS6.values(), strict=True)}))
+    # Workers of the kernel add entries to table local: for addresses, and for multicast once there is a carrier.
+    wanted = {(dev, part) for dev in devs for part in ("fe80", "fd00")} | {(f"peer-{dev}", "ff00") for dev in devs}
     end = time.monotonic() + PATIENCE_SECONDS
-    while wanted - _own_addresses6():
+    while wanted - _local_entries6():
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
-def _own_addresses6() -> set[tuple[str, str]]:
-    """Return each interface and first part of an address for which table local has an entry."""
-    shown = subprocess.run(["ip", "-6", "route", "show", "table", "local"], text=True, capture_output=True, check=True)
-    return {(dev, part) for part, dev in re.findall(r"^local (\w+):\S* dev (\S+)", shown.stdout, re.MULTILINE)}
+def _local_entries6() -> set[tuple[str, str]]:
+    """Return the interface and the first part of the destination of each entry of table local."""
+    shown = tool("ip", "-6", "route", "show", "table", "local")
+    return {(dev, part) for part, dev in re.findall(r"^\w+ (\w+):\S* dev (\S+)", shown, re.MULTILINE)}
 
 
-def run_ip6(*commands: str) -> None:
-    subprocess.run(["ip", "-6", "-batch", "-"], input="\n".join(commands), text=True, check=True)
+# --- in memory -------------------------------------------------------------------------------------------------------
 
 
 def shadowed_kernel() -> FakeKernel:
     """Return an in-memory kernel with a default route through eth0, on which ib0 shadows 172.16.0.0/16."""
     kernel = FakeKernel()
-    add_nics(kernel, eth0=f"{OWN}/24", ib0="172.16.0.10/16")
+    add_nics(kernel, eth0=NICS["eth0"], ib0=NICS["ib0"])
     assert kernel.add([default_route(metric=0)]) == ()
     return kernel
 

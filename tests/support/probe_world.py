@@ -27,7 +27,7 @@ from pathlib import Path
 
 import attrs
 from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
-from programs import refuse_host, tool
+from node import refuse_host, tool
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.kernel._namespaces import Namespace

@@ -81,7 +81,7 @@ FLUSH = Path("/proc/sys/net/ipv6/route/flush")
 Hop = tuple[str, int]
 
 
-def run_ip(*commands: str) -> bool:
+def try_ip6(*commands: str) -> bool:
     """Run ip commands, and return whether all succeeded."""
     done = subprocess.run(
         ["ip", "-6", "-force", "-batch", "-"], input="\n".join(commands), text=True, capture_output=True
@@ -143,9 +143,9 @@ class Case:
         return config_of(*WANTED[self.action])
 
     def build(self) -> None:
-        run_ip(*(f"route del {PLACE} metric {n}" for n in (512, 1024)), f"route del {LOSER}", "route del default")
+        try_ip6(*(f"route del {PLACE} metric {n}" for n in (512, 1024)), f"route del {LOSER}", "route del default")
         assert not entries()
-        assert run_ip(DEFAULTS[self.gateways], *STARTS[self.start])
+        assert try_ip6(DEFAULTS[self.gateways], *STARTS[self.start])
 
     def found(self, owner: str) -> set[Hop]:
         """Return a program's next hops in the table before the run."""
@@ -190,7 +190,7 @@ class Case:
     def assert_clean(self, *, has_acted: bool) -> None:
         """Assert that a removal has left another program's next hops, and only those."""
         left = hops()
-        deleted = [each for each in left if run_ip(delete(each[0], OURS))]
+        deleted = [each for each in left if try_ip6(delete(each[0], OURS))]
         assert hops() == self.theirs(has_acted=has_acted)
         assert self.start in HIDDEN or not deleted
 

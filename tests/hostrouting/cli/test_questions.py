@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node import shadowed_kernel
+from node import GATEWAY, NICS, OWN, SECOND_GATEWAY, add_nics, shadowed_kernel
 
 from benchmarks.snapshots import write_recordings
 from hostrouting import Config, Host, Layout, RouteOverlap, check, cli
@@ -32,11 +32,10 @@ _ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address)
 def kernel() -> FakeKernel:
     """Return a node where packets with the first interface's address leave through the second interface."""
     made = FakeKernel()
-    for dev, address, gateway, table in (("eth0", "10.1.0.4", "10.1.0.1", 254), ("eth1", "10.2.0.4", "10.2.0.1", 100)):
-        made.add_link(dev)
-        made.add_address(dev, f"{address}/24")
-        assert not made.add([Route(DEFAULT_DESTINATION, (NextHop(dev, IPv4Address(gateway)),), table=table)])
-    made.add_rule(Rule(100, table=100, source=IPv4Network("10.1.0.4/32")))
+    add_nics(made, eth0=NICS["eth0"], eth1=NICS["eth1"])
+    by_eth1 = Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), table=100)
+    assert not made.add([Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),)), by_eth1])
+    made.add_rule(Rule(100, table=100, source=IPv4Network(OWN)))
     return made
 
 

@@ -5,8 +5,10 @@ different kind of host:
 
 - ``cut``: tables, rules and addresses that split a /20 into many parts; knobs ask for nexthop objects, or for rules that
   select by a connection's source
-- ``scopes``: addresses with scopes, as commands
+- ``hosts``: the same as commands, for any kernel that ip(8) can change; knobs ask for more interfaces
+- ``features``: the same with one or two things that only sockets can judge
 - ``ipv6``: hosts with IPv6, as commands
+- ``scopes``: addresses with scopes, as commands
 - ``seldom``: hosts that random draws rarely produce
 
 ``hostrouting.testing.strategies`` is public and draws single routes, rules and addresses.
@@ -15,8 +17,8 @@ different kind of host:
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Callable, Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 import attrs
@@ -25,6 +27,7 @@ from hostrouting import ExpectedCidr
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import Protocol, Route, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing.strategies import NewAddress
@@ -34,6 +37,12 @@ OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
 
 # The default route's interface, a second NIC, a shadowing interface, a container bridge, and two pod interfaces.
 DEVICES = ("eth0", "eth1", "ib0", "docker0", "cali1", "veth1")
+
+# The check leaves these out, because the addresses need an interface, don't identify hosts or aren't unicast.
+_UNJUDGED: tuple[IpNetwork, ...] = (
+    *map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")),
+    *map(IPv6Network, ("::/127", "::ffff:0:0/96", "fe80::/10", "ff00::/8")),
+)
 
 STANDARD_RULES = (
     Rule(0, table=Table.LOCAL, protocol=Protocol.KERNEL),
@@ -100,6 +109,20 @@ class World:
             kernel.set_link(dev, carrier=False)
 
 
+def boundaries(
+    cidrs: Sequence[IpNetwork], routes: Iterable[Route], rules: Iterable[Rule], more: Iterable[int] = ()
+) -> list[IpAddress]:
+    """Return the judged addresses of CIDRs at and next to the ends of all prefixes, and some more."""
+    family = Family.of(cidrs[0])
+    blocks = [block for block in _UNJUDGED if block.version == family.value]
+    prefixes: list[IpNetwork] = [*cidrs, *blocks, *(route.destination for route in routes)]
+    prefixes += [rule.destination for rule in rules if rule.destination is not None]
+    numbers = {int(end) + beside for prefix in prefixes for end in (prefix[0], prefix[-1]) for beside in (-1, 0, 1)}
+    asked = [family.address(number) for number in sorted(numbers.union(more)) if 0 <= number < 1 << family.bits]
+    inside = [address for address in asked if any(address in cidr for cidr in cidrs)]
+    return [address for address in inside if not any(address in block for block in blocks)]
+
+
 def _expected(given: Iterable[ExpectedCidr | IPv4Network]) -> tuple[ExpectedCidr, ...]:
     return tuple(each if isinstance(each, ExpectedCidr) else ExpectedCidr(each) for each in given)
 
@@ -126,16 +149,10 @@ class Question:
         return tuple(IPv4Network(each.cidr) for each in self.expected)
 
     @property
-    def addresses(self) -> list[IPv4Address]:
+    def addresses(self) -> list[IpAddress]:
         """Return the expected addresses at and next to the boundaries of all prefixes, and at a few offsets."""
-        cut = [*self.cidrs, *(route.destination for route in self.world.routes)]
-        cut += [rule.destination for rule in self.world.rules if rule.destination is not None]
-        numbers = {int(cidr[0]) + offset for cidr in self.cidrs for offset in OFFSETS}
-        for prefix in cut:
-            first, last = int(prefix.network_address), int(prefix.broadcast_address)
-            numbers.update((first - 1, first, last, last + 1))
-        asked = [IPv4Address(number) for number in sorted(numbers) if 0 <= number < 2**32]
-        return [address for address in asked if any(address in cidr for cidr in self.cidrs)]
+        some = {int(cidr[0]) + offset for cidr in self.cidrs for offset in OFFSETS}
+        return boundaries(self.cidrs, self.world.routes, self.world.rules, some)
 
     @property
     def tries(self) -> int:

@@ -209,7 +209,7 @@ _OBJECTS = (
 
 
 @st.composite
-def _new_addresses(draw: st.DrawFn) -> NewAddress:
+def new_addresses(draw: st.DrawFn) -> NewAddress:
     length = draw(st.sampled_from((16, 20, 22, 24, 24, 24, 25, 28, 30, 31, 32)))
     return NewAddress(
         str(IPv4Interface((draw(_addresses()), length))),
@@ -244,7 +244,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False, by_source: bool = F
     within = st.sampled_from(pool).flatmap(_inside)
     meeting = st.one_of(st.sampled_from(pool), within, within, _prefixes(*_LENGTHS), st.sampled_from(WIDE))
     ids = tuple(range(1, len(_OBJECTS) + 1)) if has_objects and draw(st.booleans()) else ()
-    more = draw(st.lists(st.tuples(st.sampled_from(DEVICES), _new_addresses()), max_size=1 if by_source else 3))
+    more = draw(st.lists(st.tuples(st.sampled_from(DEVICES), new_addresses()), max_size=1 if by_source else 3))
     none: st.SearchStrategy[IPv4Address | None] = st.none()
     if by_source:
         several = st.lists(st.sampled_from(_SOURCES), max_size=5, unique=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-import attrs
 from leaving import Neighbour
+from node import nics
+
+from hostrouting.model.family import Family
+from worlds.hosts import Host
 
 DEVICES = ("eth0", "eth1", "ib0", "rail0", "cali1")
 """The NICs, the first of which is the uplink of most hosts, and an interface of a container."""
@@ -22,8 +24,6 @@ _EXPECTED = (
     *("fd00:172:16:7::/112", "fd00:172::/32", "fd00:10:96::/108", "2001:db8:3::/48", "fd00:172:16:7::9/128"),
     *("fd00:172:16::/48", "fd00:172:16:7::/64", "fc00::/7", "::/0", "8000::/1"),
 )
-# Excluded from checks, because these addresses need an interface or don't identify hosts.
-_UNJUDGED = tuple(map(IPv6Network, ("::/127", "::ffff:0:0/96", "fe80::/10", "ff00::/8")))
 _SUBNETS = ("::", "0:0:0:1::", "0:0:0:7::", "0:0:0:7:8000::", "0:0:0:ff::", "0:0:0:8000::", "0:0:0:ffff::")
 _HOSTS = (0, 1, 9, 0xFF, 1 << 16, 1 << 63, (1 << 64) - 1)
 _LENGTHS = (48, 49, 52, 56, 63, 64, 64, 64, 65, 72, 96, 112, 120, 126, 127, 128, 128)
@@ -34,146 +34,13 @@ _DISCARDS = ("unreachable", "blackhole", "prohibit", "throw")
 _ROUTERS = ("fe80::1", "fe80::2")
 
 
-FEATURES6 = {
-    "default routes by router advertisements": r"^ra \S+ \S+ [1-9]",
-    "several routers": r"^ra [\s\S]*^ra ",
-    "routers of unequal preference": r"^ra \S+ \S+ [1-9]\d* (high|low)",
-    "routers that withdraw": r"^ra \S+ \S+ 0 ",
-    "addresses by router advertisements": r"^ra .* prefix ",
-    "route information": r"^ra .* route ",
-    "a metric for advertised default routes": r"ra_defrtr_metric=",
-    "forwarding": r"all\.forwarding=1",
-    "routers that don't answer": r" nud failed$",
-    "the same, without forwarding": r"\A(?![\s\S]*all\.forwarding=1)[\s\S]* nud failed$",
-    "deprecated addresses": r"^ip address add .* preferred_lft 0",
-    "addresses without a connected route": r"^ip address add .* noprefixroute",
-    "peers": r"^ip address add .* peer ",
-    "site-local and 6to4 addresses": r"^ip address add (fec0|2002):",
-    "source-specific routes": r"^ip -6 route .* from ",
-    "blackhole, unreachable, prohibit": r"^ip -6 route \w+ (blackhole|unreachable|prohibit)",
-    "throw": r"^ip -6 route \w+ throw",
-    "several hops": r"^ip -6 route .* nexthop ",
-    "nexthop objects": r"^ip -6 route .* nhid ",
-    "routes of unequal preference": r"^ip -6 route .* pref (high|low)",
-    "expired routes": r" expires 0$",
-    "several metrics": r"^ip -6 route .* metric ",
-    "a source of a route's own": r"^ip -6 route .* src ",
-    "rules: from": r"^ip -6 rule add .*from ",
-    "rules: to": r"^ip -6 rule add .*to ",
-    "rules: iif": r"^ip -6 rule add .*iif ",
-    "rules: mark": r"^ip -6 rule add .*fwmark ",
-    "rules: user, port, tos, oif, tun_id": r"^ip -6 rule add .*(uidrange|dport|sport|tos|oif|tun_id) ",
-    "rules: goto": r"^ip -6 rule add .* goto ",
-    "an interface of a container": r"^ip link add cali1 ",
-    "rules: ipproto": r"^ip -6 rule add .*ipproto ",
-    "rules: not": r"^ip -6 rule add not ",
-    "rules: suppress_prefixlength": r"suppress_prefixlength",
-    "rules that discard": r"^ip -6 rule add .*(prohibit|unreachable|blackhole) pref",
-    "an interface that is down": r"^ip link set (?!peer-)\S+ down",
-    "an interface without a carrier": r"^ip link set peer-\S+ down",
-    "an interface that was down": r"^ip link set (?:peer-)?(\S+) down[\s\S]*^ip link set (?:peer-)?\1 up",
-    "ignore_routes_with_linkdown": r"ignore_routes_with_linkdown=1",
-    "use_oif_addrs_only": r"use_oif_addrs_only=1",
-    "temporary addresses": r"use_tempaddr=2[\s\S]*^ra .* prefix ",
-    "local and anycast routes": r"^ip -6 route add (local|anycast) ",
-    "the rules of the kernel moved or deleted": r"^ip -6 rule del ",
-    "churn": r"^# churn",
-    "IPv4": r"^ip route add default",
-    "uplinks that the config names": r"'uplinks'",
-    "devs of an expected CIDR": r"'devs'",
-    "allowedDevs": r"'allowedDevs'",
-}
-"""Patterns for the hosts' features, keyed by their names in the docs."""
-
-
-@attrs.frozen
-class World6:
-    """A host and its config.
-
-    Args:
-        seed: seed for the random number generator.
-        steps: the commands that build the host. Those that the kernel rejects are skipped.
-        hostrouting: the config's ``hostRouting`` section.
-        failed: unreachable routers.
-        cycle: commands to repeat while some checks run.
-    """
-
-    seed: int
-    steps: tuple[str, ...]
-    hostrouting: dict[str, Any]
-    failed: tuple[Neighbour, ...] = ()
-    cycle: tuple[str, ...] = ()
-
-    @property
-    def devs(self) -> tuple[str, ...]:
-        """Return the host's NICs."""
-        return tuple(dev for dev in DEVICES if f"ip link set {dev} arp off up" in self.steps)
-
-    @property
-    def cidrs(self) -> tuple[IPv6Network, ...]:
-        """Return the expected CIDRs."""
-        given = (each["cidr"] if isinstance(each, dict) else each for each in self.overlap["expectedCidrs"])
-        return tuple(IPv6Network(cidr, strict=False) for cidr in given)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Return the host's features, by their names in ``FEATURES6``."""
-        text = "\n".join((*self.steps, str(self.hostrouting), *("# churn" for _ in self.cycle[:1])))
-        return tuple(name for name, pattern in FEATURES6.items() if re.search(pattern, text, re.MULTILINE))
-
-    @property
-    def overlap(self) -> Any:
-        return self.hostrouting["routeOverlap"]
-
-    def may_be_unknown(self, way: str) -> bool:
-        """Return whether a report may be unknown: in churn, or unless a snapshot represents the whole host."""
-        unknown = re.compile(r"^ip -6 rule (del|.*(tun_id|sport|dport))")
-        is_odd = self.has_odd_sources or any(map(unknown.match, self.steps))
-        return is_odd or way != "snapshot" or bool(self.cycle)
-
-    @property
-    def has_odd_sources(self) -> bool:
-        """Return whether the kernel's source address selection may differ from RFC 6724."""
-        return any("use_oif_addrs_only" in step or "use_tempaddr" in step for step in self.steps)
-
-    @property
-    def passes_hops(self) -> bool:
-        """Return whether the kernel may skip some hops, which the check counts.
-
-        These are unreachable routers, unless forwarding is enabled, and hops without a carrier, if the interface had
-        ignore_routes_with_linkdown set before.
-        """
-        ignores = "sysctl -qw net.ipv6.conf.{}.ignore_routes_with_linkdown=1"
-        if any({ignores.format(dev), f"ip link set peer-{dev} down"} <= {*self.steps} for dev in self.devs):
-            return True
-        return bool(self.failed) and "sysctl -qw net.ipv6.conf.all.forwarding=1" not in self.steps
-
-    @property
-    def tries(self) -> int:
-        """Return how many ports to try, because the next hop in a multipath route depends on the port."""
-        return 16 if re.search(r"nexthop via| group | append ", "\n".join(self.steps)) else 1
-
-    def addresses(self, most: int = 40) -> list[IPv6Address]:
-        """Return expected addresses: the ends of prefixes, adjacent addresses, and random ones."""
-        chance = random.Random(f"{self.seed} addresses")
-        words = re.findall(r"[0-9a-f:]+::[0-9a-f:]*(?:/[0-9]+)?", "\n".join((*self.steps, *map(str, self.cidrs))))
-        ends = {(int(prefix[0]), int(prefix[-1])) for prefix in (IPv6Network(word, strict=False) for word in words)}
-        numbers = {number + beside for both in ends for number in both for beside in (-1, 0, 1)}
-        numbers.update(int(cidr[0]) + chance.randrange(cidr.num_addresses) for cidr in self.cidrs for _ in range(3))
-        asked = [IPv6Address(number) for number in sorted(numbers) if 0 <= number < 1 << 128]
-        asked = [address for address in asked if not any(address in block for block in _UNJUDGED)]
-        inside = [address for address in asked if any(address in cidr for cidr in self.cidrs)]
-        return sorted(chance.sample(inside, min(most, len(inside))))
-
-
-def world(seed: int) -> World6:
+def world(seed: int) -> Host:
     """Return the random host for a seed."""
     return _Draw(seed).world()
 
 
 class _Draw:
     def __init__(self, seed: int) -> None:
-        self.seed = seed
         self.chance = random.Random(f"{seed} host")
         self.devs = ("eth0", *self.chance.sample(DEVICES[1:], self.chance.choice((1, 1, 2, 3))))
         self.is_forwarding = self.one_in(2)
@@ -184,7 +51,7 @@ class _Draw:
     def one_in(self, often: int) -> bool:
         return self.chance.randrange(often) == 0
 
-    def world(self) -> World6:
+    def world(self) -> Host:
         steps = [*self.links(), *self.addresses(), *self.defaults(), *self.advertisements(), *self.routes()]
         steps += self.objects() if self.one_in(4) else ()
         steps += self.rules()
@@ -195,17 +62,15 @@ class _Draw:
             at = len(steps) if self.one_in(2) else 0
             steps.insert(at, "sysctl -qw net.ipv6.conf.all.forwarding=1")
         steps += self.losses()
-        return World6(self.seed, tuple(steps), self.config(), failed, tuple(self.cycle()) if self.one_in(24) else ())
+        cycle = tuple(self.cycle()) if self.one_in(24) else ()
+        return Host(tuple(steps), self.config(), Family.IPV6, failed=failed, cycle=cycle)
 
     # --- interfaces ----------------------------------------------------------------------------------------------
 
     def links(self) -> Iterator[str]:
         yield "sysctl -qw net.ipv6.fib_multipath_hash_policy=1"
-        for number, dev in enumerate(self.devs):
-            far = f"peer-{dev}"
-            yield f"ip link add {dev} address 02:00:00:00:00:0{number} type veth peer name {far}"
+        yield from nics(*self.devs).splitlines()
         for dev in self.devs:
-            yield f"sysctl -qw net.ipv6.conf.peer-{dev}.disable_ipv6=1"
             yield f"sysctl -qw net.ipv6.conf.{dev}.accept_ra={self.chance.choice((2, 2, 2, 1))}"
             yield f"sysctl -qw net.ipv6.conf.{dev}.accept_ra_rt_info_max_plen=128"
             yield f"sysctl -qw net.ipv6.conf.{dev}.router_solicitations=0"
@@ -214,9 +79,6 @@ class _Draw:
             for name in ("ignore_routes_with_linkdown=1", "use_oif_addrs_only=1", "use_tempaddr=2"):
                 if self.one_in(10):
                     yield f"sysctl -qw net.ipv6.conf.{dev}.{name}"
-        for dev in self.devs:
-            yield f"ip link set peer-{dev} up"
-            yield f"ip link set {dev} arp off up"
 
     def addresses(self) -> Iterator[str]:
         for number, dev in enumerate(self.devs, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 
 import scenario
+from node import lines
 
 from hostrouting.testing.strategies import NewAddress
 from worlds import Question, World
@@ -13,7 +14,7 @@ from worlds import Question, World
 def question(text: str) -> Question:
     """Return a host and its expected CIDRs from the lines of a scenario, which may also add nexthop objects."""
     found: dict[str, list[str]] = {kind: [] for kind in ("addr add", "nexthop add", "route add", "rule add", "expect")}
-    for line in filter(None, map(str.strip, text.splitlines())):
+    for line in lines(text):
         kind = next(kind for kind in found if line.startswith(kind))
         found[kind].append(line.removeprefix(f"{kind} "))
     world = World(

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
-from worlds import Question
+from node import nics
 
-from audit.hosts import Audited, commands
+from worlds import Question
+from worlds.hosts import Host, commands, section
 
 _AWAY = "ip route add default dev ib0 table 104"
 
@@ -41,7 +42,7 @@ _MANY = (
 )
 
 
-def with_features(question: Question, chance: random.Random) -> Audited:
+def with_features(question: Question, chance: random.Random) -> Host:
     """Return a host with one or two additional features, or one that changes continuously.
 
     Args:
@@ -73,23 +74,19 @@ def with_features(question: Question, chance: random.Random) -> Audited:
         for more in map(SEEN_FEATURES.__getitem__, names):
             steps = [*chosen(more["<"]), *steps, *chosen(more[""])]
         steps += _caught(chance, steps)
-    steps = [*_links(chance), *steps]
-    return Audited(tuple(steps), expected, question.allowed, cycle=tuple(cycle), is_seen=True, names=tuple(names))
+    # The interfaces aren't always in the order of their indexes.
+    numbers = chance.choice(((21, 22, 23, 24), (50, 60, 40, 70), (70, 40, 60, 50)))
+    devs = chance.sample(("eth0", "eth1", "ib0", "tap9"), 4)
+    links = nics(*(f"{dev} index {number}" for number, dev in zip(numbers, devs, strict=True)))
+    steps = [*links.splitlines(), *steps]
+    hostrouting = section(expected, question.allowed)
+    return Host(tuple(steps), hostrouting, cycle=tuple(cycle), is_seen=True, names=tuple(names))
 
 
 def _chosen(chance: random.Random, template: str, words: dict[str, str]) -> str:
     while choice := re.search(r"\[([^][]*\|[^][]*)\]", template):
         template = template.replace(choice[0], chance.choice(choice[1].split("|")), 1)
     return re.sub("|".join(words), lambda word: words[word[0]], template)
-
-
-def _links(chance: random.Random) -> Iterator[str]:
-    """Yield commands that create interfaces, not always in the order of their indexes."""
-    numbers = chance.choice(((21, 22, 23, 24), (50, 60, 40, 70), (70, 40, 60, 50)))
-    for number, dev in zip(numbers, chance.sample(("eth0", "eth1", "ib0", "tap9"), 4), strict=True):
-        yield f"ip link add {dev} index {number} type veth peer name peer-{dev}"
-        yield f"ip link set peer-{dev} up"
-        yield f"ip link set {dev} arp off up"
 
 
 def _caught(chance: random.Random, steps: list[str]) -> list[str]:

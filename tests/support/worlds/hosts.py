@@ -1,0 +1,310 @@
+"""Hosts of either family, as commands that build them in an empty network namespace."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import IPv4Network
+from typing import Any
+
+import attrs
+from hypothesis import strategies as st
+from leaving import Neighbour
+from node import nics
+
+from hostrouting import Config, ExpectedCidr
+from hostrouting.backend import Route, RouteBackend
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.testing.strategies import NewAddress
+from worlds import STANDARD_RULES, Question, World, boundaries, cut
+
+# The features of hosts that their commands and configs show, by pattern. These may be of either family.
+_COMMON = {
+    "several metrics": r"^ip (-6 )?route .* metric (?!4294967295)\d",
+    "blackhole, unreachable, prohibit": r"^ip (-6 )?route \w+ (blackhole|unreachable|prohibit)",
+    "throw": r"^ip (-6 )?route \w+ throw",
+    "several hops": r"^ip (-6 )?route .* nexthop ",
+    "onlink gateways": r"^ip (-6 )?route .* onlink",
+    "a source of a route's own": r"^ip (-6 )?route .* src (?!0\.0\.0\.0)",
+    "nexthop objects": r"^ip (-6 )?route .* nhid ",
+    "peers": r"^ip address add .* peer ",
+    "addresses without a connected route": r"^ip address add .* noprefixroute",
+    "rules: from": r"^ip (-6 )?rule add .*\bfrom (?!all|0\.0\.0\.0/0)",
+    "rules: to": r"^ip (-6 )?rule add .*\bto [\df]",
+    "rules: not": r"^ip (-6 )?rule add not ",
+    "rules: goto": r"^ip (-6 )?rule add .* goto ",
+    "rules: suppress_prefixlength": r"^ip (-6 )?rule add .* suppress_prefixlength",
+    "rules that discard": r"^ip (-6 )?rule add .*(blackhole|unreachable|prohibit)",
+    "the rules of the kernel moved or deleted": r"^ip (-6 )?rule del ",
+    "an interface that is down": r"^ip link set (?!peer-)\S+ down",
+    "an interface without a carrier": r"^ip link set peer-\S+ down",
+    "devs of an expected CIDR": r"'devs'",
+}
+FEATURES: Mapping[Family, Mapping[str, str]] = {
+    Family.IPV4: _COMMON
+    | {
+        "a type of service": r"^ip route add .* tos ",
+        "rules: mark, user, tos": r"^ip rule add .*(fwmark|uidrange|tos) ",
+        "rules: iif, oif": r"^ip rule add .*(iif|oif) ",
+        "rules: protocol, ports": r"^ip rule add .*(ipproto|dport) ",
+        "local routes of table main": r"^ip route add local .* table main",
+        "table default": r"^ip route add .* table default",
+        "nexthop objects whose hops are hidden": r"nexthop_compat_mode=0",
+    },
+    Family.IPV6: _COMMON
+    | {
+        "default routes by router advertisements": r"^ra \S+ \S+ [1-9]",
+        "several routers": r"^ra [\s\S]*^ra ",
+        "routers of unequal preference": r"^ra \S+ \S+ [1-9]\d* (high|low)",
+        "routers that withdraw": r"^ra \S+ \S+ 0 ",
+        "addresses by router advertisements": r"^ra .* prefix ",
+        "route information": r"^ra .* route ",
+        "a metric for advertised default routes": r"ra_defrtr_metric=",
+        "forwarding": r"all\.forwarding=1",
+        "routers that don't answer": r" nud failed$",
+        "the same, without forwarding": r"\A(?![\s\S]*all\.forwarding=1)[\s\S]* nud failed$",
+        "deprecated addresses": r"^ip address add .* preferred_lft 0",
+        "site-local and 6to4 addresses": r"^ip address add (fec0|2002):",
+        "source-specific routes": r"^ip -6 route .* from ",
+        "routes of unequal preference": r"^ip -6 route .* pref (high|low)",
+        "expired routes": r" expires 0$",
+        "rules: iif": r"^ip -6 rule add .*iif ",
+        "rules: mark": r"^ip -6 rule add .*fwmark ",
+        "rules: ipproto": r"^ip -6 rule add .*ipproto ",
+        "rules: user, port, tos, oif, tun_id": r"^ip -6 rule add .*(uidrange|dport|sport|tos|oif|tun_id) ",
+        "an interface of a container": r"^ip link add cali1 ",
+        "an interface that was down": r"^ip link set (?:peer-)?(\S+) down[\s\S]*^ip link set (?:peer-)?\1 up",
+        "ignore_routes_with_linkdown": r"ignore_routes_with_linkdown=1",
+        "use_oif_addrs_only": r"use_oif_addrs_only=1",
+        "temporary addresses": r"use_tempaddr=2[\s\S]*^ra .* prefix ",
+        "local and anycast routes": r"^ip -6 route add (local|anycast) ",
+        "churn": r"^# churn",
+        "IPv4": r"^ip route add default",
+        "uplinks that the config names": r"'uplinks'",
+        "allowedDevs": r"'allowedDevs': \['",
+    },
+}
+
+# Rules by source, and an interface without an address: its source address depends on the order in which interfaces were
+# registered, which dumps don't include.
+_BORROWED = (
+    r"^ip link add (\S+) (index \d+ )?address \S+ type veth (?![\s\S]*^ip address add .* dev \1$)"
+    r"[\s\S]*^ip rule add .*\bfrom (?!all|0\.0\.0\.0/0)"
+)
+# How many ports to try on a host with several next hops, which may depend on the port or on neighbours.
+_TRIES = {
+    Family.IPV4: (12, r" nexthop | group | nhid |( default .*\n[\s\S]*){2}"),
+    Family.IPV6: (16, r"nexthop via| group | append "),
+}
+
+
+@attrs.frozen
+class Host:
+    """A host and its config.
+
+    Args:
+        steps: the commands that build the host; failing ip(8) commands are ignored.
+        hostrouting: the config's ``hostRouting`` section.
+        family: the family that the config checks.
+        connecting: the addresses that sockets connect to, or None.
+        failed: unreachable routers.
+        cycle: commands that run continuously during the checks, to change the host.
+        is_seen: whether the host can only be tested with sockets.
+        names: additional feature names that can't be derived from the commands.
+    """
+
+    steps: tuple[str, ...]
+    hostrouting: dict[str, Any]
+    family: Family = Family.IPV4
+    connecting: Question | None = None
+    failed: tuple[Neighbour, ...] = ()
+    cycle: tuple[str, ...] = ()
+    is_seen: bool = False
+    names: tuple[str, ...] = ()
+
+    @property
+    def devs(self) -> tuple[str, ...]:
+        """Return the host's interfaces."""
+        return tuple(re.findall(r"^ip link add (\S+) ", self.text, re.MULTILINE))
+
+    @property
+    def text(self) -> str:
+        """Return everything that describes the host."""
+        return "\n".join((*self.steps, *("# churn" for _ in self.cycle[:1]), *self.cycle, str(self.hostrouting)))
+
+    @property
+    def config(self) -> Config:
+        return Config.from_mapping({"hostRouting": self.hostrouting})
+
+    def addresses(self, kernel: RouteBackend, most: int) -> list[IpAddress]:
+        """Return the expected addresses around the boundaries of a kernel's prefixes, and random others.
+
+        Sockets take long for each address of an IPv6 host, so these are at most that many.
+        """
+        chance, is_ipv4 = random.Random(self.text), self.family is Family.IPV4
+        cidrs = [each.cidr for each in self.config.route_overlap.expected_cidrs]
+        numbers = set[int]()
+        for cidr in cidrs:
+            size, count = cidr.num_addresses, most if is_ipv4 else 3
+            some = range(size) if size <= count else (chance.randrange(size) for _ in range(count))
+            numbers.update(int(cidr[0]) + number for number in some)
+        found = boundaries(cidrs, kernel.routes(), kernel.rules(), numbers)
+        return found if is_ipv4 else sorted(chance.sample(found, min(most, len(found))))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Return the names in ``FEATURES`` that apply to the host."""
+        return (*(name for name, pattern in FEATURES[self.family].items() if self._has(pattern)), *self.names)
+
+    @property
+    def tries(self) -> int:
+        """Return how many ports to try, because the next hop may depend on the port or on neighbours."""
+        tries, several = _TRIES[self.family]
+        return tries if self._has(several) else 1
+
+    def may_be_unknown(self, way: str) -> bool:
+        """Return whether a report may be unknown: in churn, or unless a snapshot represents the whole host."""
+        if self.family is Family.IPV4:
+            return self.is_seen or self._has(_BORROWED)
+        is_odd = self.has_odd_sources or self._has(r"^ip -6 rule (del|.*(tun_id|sport|dport))")
+        return is_odd or way != "snapshot" or bool(self.cycle)
+
+    @property
+    def had_rules(self) -> bool:
+        """Return whether any rules were ever changed, which permanently separates tables local and main."""
+        return self._has("^ip rule ")
+
+    @property
+    def has_odd_sources(self) -> bool:
+        """Return whether the kernel's IPv6 source address selection may differ from RFC 6724."""
+        return self._has("use_oif_addrs_only|use_tempaddr")
+
+    @property
+    def passes_hops(self) -> bool:
+        """Return whether the kernel may skip some hops, which the check counts.
+
+        These are unreachable routers, unless forwarding is enabled, and hops without a carrier, if the interface had
+        ignore_routes_with_linkdown set before.
+        """
+        ignores = "sysctl -qw net.ipv6.conf.{}.ignore_routes_with_linkdown=1"
+        if any({ignores.format(dev), f"ip link set peer-{dev} down"} <= {*self.steps} for dev in self.devs):
+            return True
+        return bool(self.failed) and "sysctl -qw net.ipv6.conf.all.forwarding=1" not in self.steps
+
+    def _has(self, pattern: str) -> bool:
+        return re.search(pattern, self.text, re.MULTILINE) is not None
+
+
+def section(
+    expected: Sequence[ExpectedCidr], allowed: Sequence[str] = (), foreseen: Sequence[IPv4Network] = ()
+) -> dict[str, Any]:
+    """Return a config's ``hostRouting`` section."""
+    overlap = {
+        "expectedCidrs": [each.to_mapping() for each in expected],
+        "allowedDevs": [*allowed],
+        "foreseen": [str(prefix) for prefix in foreseen],
+    }
+    return {"routeOverlap": overlap, "waitSeconds": 0}
+
+
+# --- worlds as commands ------------------------------------------------------------------------
+
+
+def commands(world: World) -> Iterator[str]:
+    """Yield ip(8) commands equivalent to ``World.build``."""
+    yield from nics(*map(shlex.quote, world.devs)).splitlines()
+    for dev, address in world.addresses:
+        yield f"ip address add {_address(address)} dev {shlex.quote(dev)}"
+    if world.objects and world.hides_hops:
+        yield "sysctl -qw net.ipv4.nexthop_compat_mode=0"
+    yield from (f"ip nexthop add {words}" for words in world.objects)
+    yield from (f"ip route add {_route(route)}" for route in world.routes)
+    yield from (f"ip rule add {_rule(rule)}" for rule in world.rules)
+    for rule in STANDARD_RULES:
+        if rule.preference in world.without:
+            yield f"ip rule del pref {rule.preference} lookup {_TABLES[rule.table]}"
+    yield from (f"ip link set {dev} down" for dev in sorted({*world.devs} & {*world.down}))
+    yield from (f"ip link set peer-{dev} down" for dev in sorted({*world.devs} & {*world.unplugged}))
+
+
+_TABLES = {255: "local", 254: "main", 253: "default"}
+
+
+def _address(address: NewAddress) -> str:
+    words = address.address
+    if address.peer is not None:
+        local, _, length = address.address.partition("/")
+        words = f"{local} peer {address.peer}/{length}"
+    words += f" metric {address.metric}" if address.metric else ""
+    return words if address.prefix_route else f"{words} noprefixroute"
+
+
+def _route(route: Route) -> str:
+    words = str(route)
+    # Some of these routes don't have ip's default scope.
+    more = ("" if " table " in words else " table main") + ("" if " scope " in words else " scope global")
+    return re.sub(r"( proto \S+)", rf"\1{more}", words, count=1)
+
+
+def _rule(rule: Rule) -> str:
+    suppress = rule.suppress_prefix_length if rule.action is RuleAction.TO_TABLE else None
+    selectors = (
+        ("from", rule.source),
+        ("to", rule.destination),
+        ("tos", rule.tos or None),
+        ("fwmark", None if rule.mark is None else f"{rule.mark:#x}/{rule.mark_mask:#x}"),
+        ("iif", rule.iif),
+        ("oif", rule.oif),
+        ("uidrange", None if rule.uid_range is None else "{}-{}".format(*rule.uid_range)),
+        ("ipproto", rule.ip_protocol or None),
+        ("dport", 443 if rule.has_ports else None),
+        ("pref", rule.preference),
+        ("lookup", _TABLES.get(rule.table, rule.table) if rule.action is RuleAction.TO_TABLE else None),
+        ("goto", rule.goto if rule.action is RuleAction.GOTO else None),
+        ("suppress_prefixlength", suppress),
+    )
+    words = [f"{word} {value}" for word, value in selectors if value is not None]
+    if rule.action not in (RuleAction.TO_TABLE, RuleAction.GOTO):
+        words.append(rule.action.name.lower())
+    return " ".join((*(["not"] if rule.is_inverted else []), *words))
+
+
+# --- random hosts ------------------------------------------------------------------------------------------------
+
+_MOST_DEVS = 10
+
+
+@st.composite
+def hosts(draw: st.DrawFn, *, has_more_nics: bool = False) -> Host:
+    """Draw an IPv4 host whose every verdict the kernel's lookups tell.
+
+    Args:
+        draw: Hypothesis's draw function.
+        has_more_nics: whether the host has two to ten interfaces, some of them without a route.
+    """
+    if draw(st.booleans()):
+        asked = draw(cut.questions(by_source=True))
+        expected = {each.cidr: each for each in reversed(asked.expected)}
+        asked = attrs.evolve(asked, expected=tuple(expected.values()))
+        host = Host(tuple(commands(asked.world)), section(asked.expected, asked.allowed), connecting=asked)
+    else:
+        asked = draw(cut.questions(has_objects=True))
+        wide = draw(st.sampled_from(((),) * 9 + (("10.0.0.0/16",), ("0.0.0.0/0",), ("8.0.0.0/5",))))
+        # If a rule suppresses short prefixes, a fix would need millions of long ones.
+        is_suppressed = any(rule.suppress_prefix_length is not None for rule in asked.world.rules)
+        cidrs = dict.fromkeys((*asked.cidrs, *map(IPv4Network, () if is_suppressed else wide)))
+        expected_cidrs = tuple(map(ExpectedCidr, cidrs))
+        host = Host(tuple(commands(asked.world)), section(expected_cidrs, asked.allowed, asked.foreseen))
+    if not has_more_nics:
+        return host
+    there, steps = len(host.devs), list[str]()
+    for number in range(draw(st.integers(max(0, 2 - there), _MOST_DEVS - there))):
+        dev = draw(st.sampled_from((f"nic{number}", f"ib{number + 1}")))
+        steps += nics(dev).splitlines()
+        steps += [
+            f"ip address add {_address(each)} dev {dev}" for each in draw(st.lists(cut.new_addresses(), max_size=2))
+        ]
+    return attrs.evolve(host, steps=(*host.steps, *steps), connecting=None)
