@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
-from itertools import pairwise
 
-import attrs
+from scenario import number, parsed
 
 from hostrouting.kernel.rules import KERNEL_RULES, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
@@ -19,7 +18,6 @@ from hostrouting.model.routes import (
     Protocol,
     Route,
     Route6,
-    RouteType,
     Scope,
     Table,
 )
@@ -32,28 +30,17 @@ RIVAL = "default via fe80::2 dev rail0 proto ra metric 1024"
 
 def entry(line: str) -> Route6:
     """Parse a line of ``ip -6 route show`` output. The metric defaults to 1024."""
-    words, hops, fields = line.split(), list[NextHop](), dict[str, str]()
-    kind = RouteType[words.pop(0).upper()] if words[0].upper() in RouteType.__members__ else RouteType.UNICAST
-    destination = IPv6Network("::/0" if words[0] == "default" else words[0])
-    for word, value in pairwise(words[1:]):
-        if word == "via":
-            hops.append(NextHop(None, IPv6Address(value)))
-        elif word == "dev":
-            hops = hops if hops and hops[-1].dev is None else [*hops, NextHop()]
-            hops[-1] = attrs.evolve(hops[-1], dev=value)
-        else:
-            fields[word] = value
-    protocol, table = fields.get("proto", "static").upper(), fields.get("table", "main").upper()
+    kind, destination, hops, options = parsed(line)
     return Route6(
-        destination,
-        tuple(sorted(hops, key=lambda hop: hop.dev or "")),
+        IPv6Network("::/0" if destination == "default" else destination),
+        hops,
         kind,
-        table=Table[table] if table in Table.__members__ else int(table),
-        protocol=Protocol[protocol] if protocol in Protocol.__members__ else int(protocol),
-        metric=int(fields.get("metric", 1024)),
-        source_prefix=IPv6Network(fields["from"]) if "from" in fields else None,
-        preference=Preference[fields.get("pref", "medium").upper()],
-        is_expired="expires 0sec" in line,
+        table=number(options.get("table", "main"), Table),
+        protocol=number(options.get("proto", "static"), Protocol),
+        metric=int(options.get("metric", "1024")),
+        source_prefix=IPv6Network(options["from"]) if "from" in options else None,
+        preference=Preference[options.get("pref", "medium").upper()],
+        is_expired=options.get("expires") == "0sec",
     )
 
 

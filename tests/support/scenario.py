@@ -18,11 +18,11 @@ from __future__ import annotations
 import errno as errnos
 from collections.abc import Callable
 from enum import IntEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, ip_address
 from pathlib import Path
 
-import attrs
 import pytest
+from node import lines
 
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.errors import RouteError
@@ -46,7 +46,7 @@ def play(kernel: Kernel, scenario: str) -> None:
     Raises:
         Surprise: a command had a different result; the message includes the table's routes.
     """
-    for line in filter(None, map(str.strip, scenario.splitlines())):
+    for line in lines(scenario):
         command, _, expected = map(str.strip, line.partition("->"))
         outcome = _outcome(kernel, command)
         if outcome != expected:
@@ -126,7 +126,7 @@ def rule(text: str) -> Rule:
     return Rule(
         int(preference),
         action=RuleAction[action.upper()],
-        table=_number(options.get("lookup", "main"), Table),
+        table=number(options.get("lookup", "main"), Table),
         goto=int(options["goto"]) if "goto" in options else None,
         source=_network(options["from"]) if "from" in options else None,
         destination=_network(options["to"]) if "to" in options else None,
@@ -137,7 +137,7 @@ def rule(text: str) -> Rule:
         uid_range=(int(uids.split("-")[0]), int(uids.split("-")[1])) if uids else None,
         ip_protocol=int(options.get("ipproto", "0")),
         has_ports="ports" in options,
-        protocol=_number(options.get("proto", "0"), Protocol),
+        protocol=number(options.get("proto", "0"), Protocol),
         suppress_prefix_length=int(options["suppress"]) if "suppress" in options else None,
         is_inverted="not" in options,
     )
@@ -153,43 +153,44 @@ def _network(text: str) -> IPv4Network:
     return IPv4Network("0.0.0.0/0" if text == "default" else text)
 
 
-def _number(text: str, known: type[IntEnum]) -> int:
+def number(text: str, known: type[IntEnum]) -> int:
+    """Parse a number or a name of an enumeration."""
     return int(text) if text.isdigit() else known[text.upper()]
 
 
 def route(text: str) -> Route:
-    """Parse a route in the output format of ip-route(8)."""
-    words, *legs = [part.split() for part in text.split("nexthop")]
-    kind = RouteType.UNICAST
-    if words[0].upper() in RouteType.__members__:
-        kind = RouteType[words.pop(0).upper()]
-    destination = _network(words.pop(0))
-    hop, options = _hop(words)
-    several = tuple(_hop(leg)[0] for leg in legs)
-    return attrs.evolve(
-        _with_usual_scope(destination, kind, several or ((hop,) if hop != NextHop() else ()), options.get("scope")),
-        table=_number(options.get("table", "main"), Table),
-        protocol=_number(options.get("proto", "hostrouting"), Protocol),
+    """Parse an IPv4 route in the output format of ip-route(8)."""
+    kind, destination, hops, options = parsed(text)
+    return Route(
+        _network(destination),
+        hops,
+        kind,
+        table=number(options.get("table", "main"), Table),
+        protocol=number(options.get("proto", "hostrouting"), Protocol),
         metric=int(options.get("metric", "0")),
         tos=int(options.get("tos", "0"), 0),
         source=IPv4Address(options["src"]) if "src" in options else None,
         mtu=int(options["mtu"]) if "mtu" in options else None,
         nexthop_id=int(options["nhid"]) if "nhid" in options else None,
+        **({"scope": number(options["scope"], Scope)} if "scope" in options else {}),
     )
 
 
-def _with_usual_scope(destination: IPv4Network, kind: RouteType, hops: tuple[NextHop, ...], scope: str | None) -> Route:
-    if scope is None:
-        return Route(destination, hops, kind)
-    return Route(destination, hops, kind, scope=_number(scope, Scope))
+def parsed(text: str) -> tuple[RouteType, str, tuple[NextHop, ...], dict[str, str]]:
+    """Return the type, destination, next hops and options of a route of either family."""
+    words, *legs = [part.split() for part in text.split("nexthop")]
+    is_typed = words[0].upper() in RouteType.__members__
+    kind = RouteType[words.pop(0).upper()] if is_typed else RouteType.UNICAST
+    destination = words.pop(0)
+    hop, options = _hop(words)
+    return kind, destination, tuple(_hop(leg)[0] for leg in legs) or ((hop,) if hop != NextHop() else ()), options
 
 
 def _hop(words: list[str]) -> tuple[NextHop, dict[str, str]]:
     options = _options([word for word in words if word != "inet6"], flags=("onlink", "dead", "linkdown"))
-    gateway = options.get("via")
     hop = NextHop(
         dev=options.get("dev"),
-        gateway=None if gateway is None else IPv6Address(gateway) if ":" in gateway else IPv4Address(gateway),
+        gateway=ip_address(options["via"]) if "via" in options else None,
         onlink="onlink" in options,
         weight=int(options.get("weight", "1")),
     )
