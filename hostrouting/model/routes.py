@@ -201,12 +201,8 @@ class Route:
     @property
     def is_connected(self) -> bool:
         """Return whether the kernel added the route for an address's subnet."""
-        return (
-            self.protocol == Protocol.KERNEL
-            and self.type is RouteType.UNICAST
-            and self.scope == Scope.LINK
-            and self.table == Table.MAIN
-        )
+        is_of_kernel = self.protocol == Protocol.KERNEL and self.table == Table.MAIN
+        return is_of_kernel and self.type is RouteType.UNICAST and self.is_near
 
     @property
     def is_near(self) -> bool:
@@ -284,12 +280,6 @@ class Route6(Route):
     def key(self) -> tuple[object, ...]:
         """The attributes that identify a route in the kernel: table, destination, metric, source prefix."""
         return (self.table, self.destination, self.metric, self.source_prefix)
-
-    @property
-    def is_connected(self) -> bool:
-        """Return whether the kernel added the route for an address's subnet."""
-        is_of_kernel = self.protocol == Protocol.KERNEL and self.table == Table.MAIN
-        return is_of_kernel and self.type is RouteType.UNICAST and self.is_near
 
     @property
     def is_near(self) -> bool:
