@@ -137,13 +137,12 @@ class NetlinkBackend(Ipv4Lookups):
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
-            reader, found = self._reader(), []
+            reader, found = self._reader(lambda _: False), list[Group]()
             for run in self._dump(talk, Table.MAIN):
-                if not reader.has_destinations(run):
-                    found += [reader.entry(message) for message in rtnl.split(run)]
-                elif reader.last_address(run) and self.family is Family.IPV4:
+                found += reader.groups(run)
+                if self.family is Family.IPV4 and reader.last_address(run):
                     break  # the kernel dumps a table in address order (leaf_walk_rcu); closing the socket ends the dump
-            return tuple(route for route in found if route.destination.prefixlen == 0)
+            return routes_of(found)
 
         return self._read("look for the default route", ask)
 
@@ -238,14 +237,13 @@ class NetlinkBackend(Ipv4Lookups):
         self, talk: Conversation, addresses: Sequence[IpAddress], pack: Callable[[IpAddress, int], bytes]
     ) -> Iterator[Lookup]:
         reader = self._reader(is_for_lookups=True)
-        for asked, answers in talk.ask(addresses, pack):
-            for address, answer in zip(asked, answers, strict=True):
-                if not isinstance(answer, NetlinkError):
-                    yield Lookup(address, reader.entry(answer))
-                elif answer.errno in NO_ROUTE:
-                    yield Lookup(address, None, answer.errno)
-                else:
-                    raise answer
+        for address, answer in talk.ask(addresses, pack):
+            if not isinstance(answer, NetlinkError):
+                yield Lookup(address, reader.entry(answer))
+            elif answer.errno in NO_ROUTE:
+                yield Lookup(address, None, answer.errno)
+            else:
+                raise answer
 
     def sources(
         self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
@@ -263,13 +261,12 @@ class NetlinkBackend(Ipv4Lookups):
                 return look_up(ports, oif=oif)(address, sequence)
 
             found: dict[Route, set[IpAddress]] = {entry: set() for entry in entries}
-            for asked, answers in talk.ask(flows, pack):
-                for (entry, _), answer in zip(asked, answers, strict=True):
-                    if isinstance(answer, NetlinkError):
-                        if answer.errno not in NO_ROUTE:
-                            raise answer
-                    elif (source := wire.chosen_source(answer)) is not None:
-                        found[entry].add(source)
+            for (entry, _), answer in talk.ask(flows, pack):
+                if isinstance(answer, NetlinkError):
+                    if answer.errno not in NO_ROUTE:
+                        raise answer
+                elif (source := wire.chosen_source(answer)) is not None:
+                    found[entry].add(source)
             return {entry: tuple(sorted(sources)) for entry, sources in found.items()}
 
         return self._read("ask for sources", ask) if entries else {}

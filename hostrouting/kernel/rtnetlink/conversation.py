@@ -150,17 +150,12 @@ class Conversation(Socket):
 
     # --- queries -----------------------------------------------------------------------------------------------
 
-    def ask(
-        self, subjects: Sequence[T], pack: Callable[[T, int], bytes]
-    ) -> Iterator[tuple[Sequence[T], list[bytes | NetlinkError]]]:
-        """Send a query for each subject, and yield batches of subjects with their replies.
+    def ask(self, subjects: Sequence[T], pack: Callable[[T, int], bytes]) -> Iterator[tuple[T, bytes | NetlinkError]]:
+        """Send a query for each subject, and yield each subject with the reply message or the error.
 
         Args:
             subjects: any number of subjects.
             pack: a function that builds a request from a subject and a sequence number.
-
-        Returns:
-            For each subject, the reply message or the error.
 
         Raises:
             DumpInterrupted: a reply was lost.
@@ -178,7 +173,8 @@ class Conversation(Socket):
                 _, answer, _, sequence, port = HEADER.unpack_from(datagram)
                 if sequence in asked and port == self._port:
                     answers[sequence] = _refusal(datagram) if answer == rtnl.NLMSG_ERROR else datagram
-            yield part, [answers[sequence] for sequence in asked]
+            for subject, sequence in zip(part, asked, strict=True):
+                yield subject, answers[sequence]
 
     # --- changes -----------------------------------------------------------------------------------------------
 

@@ -86,15 +86,10 @@ class RouteReader:
         common, prefix = self._single(message)
         return common.copy(self._family.network(prefix))
 
-    def has_destinations(self, run: Run) -> bool:
-        """Return whether no entry in a run of messages is a default route."""
-        step = (run.length + 3) & ~3
-        columns = enumerate(self._has_dst, _DST_HEADER.start)
-        return all(run.messages[at::step] == bytes((value,)) * (len(run.messages) // step) for at, value in columns)
-
     def last_address(self, run: Run) -> int:
-        """Return the first address of the last destination in a run of messages, all of which have one."""
-        return int.from_bytes(run.messages[-((run.length + 3) & ~3) :][self._address], "big")
+        """Return the first address of the last destination in a run of messages."""
+        _, (first, _) = self._single(run.messages[-((run.length + 3) & ~3) :])
+        return first
 
     def groups(self, run: Run) -> list[Group]:
         """Decode the wanted entries in a run of messages, in order.
@@ -125,10 +120,6 @@ class RouteReader:
 
     def _bounds(self, block: bytes, length: int) -> tuple[int, int]:
         """Return two addresses between which the first addresses of a block's entries are."""
-        if self._family is Family.IPV4:
-            # The kernel dumps an IPv4 table in address order (leaf_walk_rcu) and resumes at an address.
-            layout = _layout(self._family, length)
-            return layout.unpack_from(block)[1], layout.unpack_from(block, len(block) - length)[1]
         # Don't rely on an order: the bounds follow from the bytes that all entries share, and the range of the next.
         start = at = self._address.start
         while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):

@@ -84,5 +84,5 @@ def request(
     if flags == rtnl.DUMP:
         answers: Iterable[bytes | NetlinkError] = talk.messages(kind, pack(flags, 0)[rtnl.HEADER_BYTES :])
     else:
-        ((_, answers),) = talk.ask([flags], pack)
+        answers = (answer for _, answer in talk.ask([flags], pack))
     return tuple(map(unpack, answers))
