@@ -259,9 +259,6 @@ class Fib:
         route = decision.route
         if route is None or decision.errno:
             return Lookup(address, None, decision.errno)
-        # Packets to local addresses leave through lo, regardless of the entry's device.
-        if route.type is not RouteType.LOCAL and self._leaves_with_loopback_source(route, flow):
-            return Lookup(address, None, errnos.EINVAL)
         # The kernel reports the packet's type (__mkroute_output) and the table that was searched, which may differ from
         # the entry's own. While local and main share one trie, it reports main for both.
         kind = route.type
@@ -295,15 +292,6 @@ class Fib:
         if found is not None and found.type is RouteType.LOCAL:
             return True
         return any(address.local == source for address in self.addresses())
-
-    def _leaves_with_loopback_source(self, route: Route, flow: Flow) -> bool:
-        hop = self.hop(route, flow)
-        if hop is None or hop.dev == self.loopback:
-            return False
-        source = flow.source if int(flow.source) else route.source
-        if source is None and route.scope >= self.sources().loopback_scope:
-            source = self.sources().by_hop(route, hop)
-        return source is not None and source.is_loopback
 
     # --- what the kernel would do ------------------------------------------------------------------------------
 

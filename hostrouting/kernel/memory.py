@@ -13,17 +13,18 @@
 The following isn't modelled:
 
 - sysctls: they have the kernel's defaults
+- invalid policy rules, and how the kernel compares rules that have the same preference
 - nexthop objects (EINVAL, as if the object didn't exist)
 - VRFs and encapsulation
-- IPv6 addresses other than each device's link-local one
-- 127/8 source addresses on devices other than ``lo`` in multipath routes
+- IPv6: a device that is up can reach any IPv6 gateway
+- 127/8 source addresses on devices other than ``lo``
+- routes that the kernel rejects or changes because a number is out of range
 - user-added broadcast routes for a subnet's first address (they are removed along with the subnet's own)
 - cached types of multicast destinations within a multicast prefix that shares its hops with another route
 """
 
 from __future__ import annotations
 
-import errno as errnos
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,10 +35,9 @@ import attrs
 
 from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete, fib_tables_dump
-from hostrouting.kernel._memory.rules import fib_delrule, fib_newrule
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.port import WholeTables
-from hostrouting.kernel.refusals import Deletable, NetlinkError, refuse_unwritable
+from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
@@ -264,19 +264,19 @@ class FakeKernel(WholeTables):
         """Add a policy rule after existing rules with the same preference.
 
         Raises:
-            RouteError: EEXIST if an identical rule exists, EINVAL if the rule is invalid.
+            RouteError: EEXIST if the rule exists.
         """
         with self._attempting(f"add the rule {rule.preference}") as net:
-            fib_newrule(net, rule)
+            net.add_rule(rule)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete the first policy rule with the same preference and all of the given selectors.
+        """Delete a policy rule.
 
         Raises:
-            RouteError: ENOENT if there is no such rule, EINVAL if the rule is invalid.
+            RouteError: ENOENT if there is no such rule.
         """
         with self._attempting(f"delete the rule {rule.preference}") as net:
-            fib_delrule(net, rule)
+            net.del_rule(rule)
 
     # --- access to the state -----------------------------------------------------------------------------------
 
@@ -303,8 +303,6 @@ class FakeKernel(WholeTables):
 
 def _new_route(net: Net, route: Route, *, how: How) -> None:
     _refuse_request(net, route, route.hops)
-    if route.tos & 0x03:
-        raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
     fib_new_route(net, route, how)
 
 
@@ -316,8 +314,7 @@ def _delete_route(net: Net, route: Route) -> None:
 
 
 def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
-    """Reject requests that can't be encoded because a number is out of range or an interface doesn't exist."""
-    refuse_unwritable(route)
+    """Reject requests that can't be encoded because an interface doesn't exist."""
     if route.nexthop_id is None:
         for hop in hops:
             if hop.dev is not None:

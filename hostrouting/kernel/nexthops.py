@@ -117,8 +117,6 @@ class Sources:
     Where possible, the kernel is queried instead. Dumps lack three relevant facts: the order in which interfaces were
     registered, the sysctl route_localnet, and the route that last set a nexthop object's source.
 
-    ``loopback_scope`` is the lowest scope at which an entry can select a source in 127.0.0.0/8.
-
     Args:
         addresses: the host's addresses, in the kernel's order within each interface.
     """
@@ -128,9 +126,6 @@ class Sources:
         for address in addresses:
             if not address.is_secondary:
                 self._primary.setdefault(address.dev, []).append(address)
-        loopbacks = (each.scope for each in addresses if each.local.is_loopback)
-        # On most hosts, all addresses in 127.0.0.0/8 have host scope.
-        self.loopback_scope = min(loopbacks, default=Scope.NOWHERE + 1)
         self._by_hop = cache(self._source_by)
 
     def of(self, route: Route) -> tuple[IpAddress, ...]:

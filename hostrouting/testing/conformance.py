@@ -208,14 +208,19 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(policy=policy_rules())
     def add_rule(self, policy: Rule) -> None:
         """Add a policy rule."""
-        self._both(lambda kernel: kernel.add_rule(policy))
+        if self._is_comparable(policy):
+            self._both(lambda kernel: kernel.add_rule(policy))
 
     @rule(data=st.data())
     def del_rule(self, data: st.DataObject) -> None:
         """Delete a policy rule, usually an existing one."""
         policy = data.draw(st.one_of(st.sampled_from(self.reference.rules() or (None,)), policy_rules()))
-        if policy is not None:
+        if policy is not None and self._is_comparable(policy):
             self._both(lambda kernel: kernel.del_rule(policy))
+
+    def _is_comparable(self, policy: Rule) -> bool:
+        """Return whether no other rule has a policy rule's preference."""
+        return all(each == policy or each.preference != policy.preference for each in self.reference.rules())
 
     @rule(route=routes())
     def notice(self, route: Route) -> None:
@@ -248,7 +253,8 @@ class ConformanceMachine(RuleBasedStateMachine):
         self._compare("default routes", lambda kernel: kernel.default_routes())
         for devs, inside in _CHOICES:
             self._compare(f"routes except through {devs}", methodcaller("routes_except", devs, inside=inside))
-        own = list(dict.fromkeys(address.local for address in self.reference.addresses()))
+        local = dict.fromkeys(address.local for address in self.reference.addresses())
+        own = [address for address in local if not address.is_loopback]
         by_tcp = [(source, True) for source in (None, *own[-1:])]
         for source, is_tcp in (*((source, False) for source in (None, *own, *_NOT_OWN)), *by_tcp):
             ask = methodcaller("lookup", DESTINATIONS, source=source, is_tcp=is_tcp)

@@ -1,7 +1,7 @@
 """Simulate the kernel's IPv4 routing for ``FakeKernel``.
 
-- ``net``: network namespaces (struct net) with their devices, and the FIB operations of net/ipv4/fib_trie.c
-- ``rules``: policy rules (net/core/fib_rules.c)
+- ``net``: network namespaces (struct net) with their devices, entries (net/ipv4/fib_trie.c) and policy rules
+  (net/core/fib_rules.c)
 - ``semantics``: validation of new routes, and updates when links change (net/ipv4/fib_semantics.c)
 - ``devinet``: links, addresses and their routes (net/ipv4/devinet.c and fib_frontend.c)
 

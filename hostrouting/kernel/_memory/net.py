@@ -1,4 +1,4 @@
-"""Network namespaces (struct net) with their devices, and the FIB operations of net/ipv4/fib_trie.c."""
+"""Network namespaces (struct net) with their devices, and the operations of net/ipv4/fib_trie.c and fib_rules.c."""
 
 from __future__ import annotations
 
@@ -84,6 +84,30 @@ class Net(Fib):
     def _rules_around(self, _: IpAddress) -> Sequence[int]:
         """Return all positions: the rules may change, so they aren't indexed."""
         return range(len(self.rules))
+
+    def add_rule(self, rule: Rule) -> None:
+        """Add a policy rule after existing rules with the same preference (fib_newrule).
+
+        Raises:
+            NetlinkError: EEXIST.
+        """
+        if rule in self.rules:
+            raise NetlinkError(errnos.EEXIST)
+        self.is_merged = False
+        self.rules.insert(sum(each.preference <= rule.preference for each in self.rules), rule)
+        self.changes += 1
+
+    def del_rule(self, rule: Rule) -> None:
+        """Delete a policy rule (fib_delrule).
+
+        Raises:
+            NetlinkError: ENOENT.
+        """
+        if rule not in self.rules:
+            raise NetlinkError(errnos.ENOENT)
+        self.is_merged = False
+        self.rules.remove(rule)
+        self.changes += 1
 
     def there(self, route: Route) -> list[Route]:
         """Return the mutable list of entries for a route's destination.

@@ -11,16 +11,13 @@ import attrs
 from hostrouting.kernel._memory.net import Device, How, Net, fib_table_insert, info_of
 from hostrouting.kernel.fib import BROADCAST
 from hostrouting.kernel.refusals import NetlinkError
-from hostrouting.kernel.rules import LOOPBACK, Flow
+from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import IpAddress
 from hostrouting.model.routes import NextHop, Route, RouteType, Scope, Table
 
 # The minimum scope for each route type (fib_props).
 _LEAST_SCOPE = {RouteType.LOCAL: Scope.HOST, RouteType.BROADCAST: Scope.LINK, RouteType.ANYCAST: Scope.LINK}
 _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
-
-# ip_metrics_convert
-_LARGEST_MTU = 65535 - 15
 
 _ANY = IPv4Address(0)
 _INVALID_GATEWAY = "Nexthop has invalid gateway"
@@ -56,8 +53,7 @@ def _fib_create_info(net: Net, cfg: Route) -> Route:
         hops = _create_hops(net, cfg)
         if source is not None and not _fib_valid_prefsrc(net, cfg, source):
             raise NetlinkError(errnos.EINVAL, "Invalid prefsrc address")
-    mtu = min(cfg.mtu, _LARGEST_MTU) if cfg.mtu else None
-    route = attrs.evolve(cfg, hops=hops, source=source, mtu=mtu)
+    route = attrs.evolve(cfg, hops=hops, source=source, mtu=cfg.mtu or None)
     # Routes with the same attributes share one fib_info, including the hop state. The shared state differs from that of
     # new hops only if some but not all hops are dead, or if hops don't track the carrier.
     if len(hops) > 1 or any(isinstance(hop.gateway, IPv6Address) for hop in hops):
@@ -81,8 +77,8 @@ def _create_hops(net: Net, cfg: Route) -> tuple[NextHop, ...]:
     return (NextHop(net.device(wanted[0].dev).name, None, wanted[0].onlink),)
 
 
-def _gateway_of(hop: NextHop) -> IpAddress | IPv6Address | None:
-    # RTA_GATEWAY 0.0.0.0 means no gateway, but RTA_VIA inet6 :: is a gateway.
+def _gateway_of(hop: NextHop) -> IpAddress | None:
+    # RTA_GATEWAY 0.0.0.0 means no gateway.
     return None if hop.gateway == _ANY else hop.gateway
 
 
@@ -92,9 +88,8 @@ def _fib_check_nh(net: Net, hop: NextHop, cfg: Route) -> NextHop:
     # Weights exist only in RTA_MULTIPATH, so a single hop has none.
     weight = hop.weight if len(cfg.hops) > 1 else 1
     if isinstance(gateway, IPv6Address):
-        # RTA_VIA can't carry a zone ID. For IPv6 gateways, the kernel doesn't set RTNH_F_LINKDOWN here.
-        via = IPv6Address(gateway.packed)
-        return NextHop(_fib_check_nh_v6_gw(dev, via, hop).name, via, hop.onlink, weight)
+        # For IPv6 gateways, the kernel doesn't set RTNH_F_LINKDOWN here.
+        return NextHop(_up(dev).name, gateway, hop.onlink, weight)
     if gateway is None:
         if hop.onlink:
             raise NetlinkError(errnos.EINVAL, "Invalid flags for nexthop - PERVASIVE and ONLINK can not be set")
@@ -121,25 +116,6 @@ def _fib_check_onlink(net: Net, dev: Device | None, gateway: IpAddress, scope: i
     if inet_addr_type(net, gateway, Table.LOCAL) is not RouteType.UNICAST:
         raise NetlinkError(errnos.EINVAL, _INVALID_GATEWAY)
     return dev
-
-
-def _fib_check_nh_v6_gw(dev: Device | None, gateway: IPv6Address, hop: NextHop) -> Device:
-    """Return the device for an IPv6 gateway, like fib6_nh_init and ip6_validate_gw in net/ipv6/route.c.
-
-    Only link-local IPv6 addresses are modelled.
-    """
-    if hop.onlink:
-        dev = _up(dev)
-    if gateway.is_multicast or gateway.is_loopback or gateway.is_unspecified:
-        raise NetlinkError(errnos.EINVAL, "Invalid gateway address")
-    if not gateway.is_link_local and not hop.onlink:
-        # No IPv6 route can reach this gateway.
-        raise NetlinkError(errnos.EHOSTUNREACH)
-    if dev is None:
-        raise NetlinkError(errnos.EINVAL, "Egress device not specified")
-    if dev.name == LOOPBACK:
-        raise NetlinkError(errnos.EINVAL, "Egress device can not be loopback device for this route")
-    return _up(dev)
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
