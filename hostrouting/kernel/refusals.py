@@ -1,7 +1,4 @@
-"""Errors for requests that a kernel or the port itself rejects.
-
-A backend never sends a route that doesn't fit into a message, or a request to delete a route that doesn't exist.
-"""
+"""Errors for requests that a kernel rejects, and a filter for requests to delete routes that don't exist."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from collections.abc import Iterable
 
 from hostrouting.model.prefixes import numbers
 from hostrouting.model.routes import Route
-
-_BYTE_MAX, _UINT32_MAX, WEIGHT_MAX = 0xFF, 0xFFFFFFFF, 256
 
 
 class NetlinkError(Exception):
@@ -27,27 +22,6 @@ class NetlinkError(Exception):
         self.errno = errno
         self.message: str = message or os.strerror(errno)
         super().__init__(self.message)
-
-
-def refuse_unwritable(route: Route) -> None:
-    """Reject a route with a number that doesn't fit into a message.
-
-    Raises:
-        NetlinkError: EINVAL.
-    """
-    limited = (
-        ("table", route.table, 1, _UINT32_MAX),  # for 0, the kernel would use main (fib_new_table)
-        ("metric", route.metric, 0, _UINT32_MAX),
-        ("mtu", route.mtu or 0, 0, _UINT32_MAX),
-        ("nexthop id", route.nexthop_id or 0, 0, _UINT32_MAX),
-        ("protocol", route.protocol, 0, _BYTE_MAX),
-        ("scope", route.scope, 0, _BYTE_MAX),
-        ("tos", route.tos, 0, _BYTE_MAX),
-        *(("weight", hop.weight, 1, WEIGHT_MAX) for hop in route.hops),
-    )
-    for name, value, least, most in limited:
-        if not least <= value <= most:
-            raise NetlinkError(errnos.EINVAL, f"{name} {value} is not in {least}-{most}")
 
 
 class Deletable:

@@ -71,17 +71,14 @@ _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER_ATTRIBUTE = struct.Struct("=HHI")
 # The two highest bits are NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 _KIND_MASK = 0x3FFF
-_VALUE_BYTES_MAX = 0xFFFF - _ATTRIBUTE.size
 
 
 def attribute(kind: int, value: bytes) -> bytes:
     """Return an attribute with padding.
 
     Raises:
-        NetlinkError: the value is too long for an attribute (EMSGSIZE).
+        struct.error: the value is too long for an attribute.
     """
-    if len(value) > _VALUE_BYTES_MAX:
-        raise NetlinkError(errnos.EMSGSIZE, f"{len(value)} bytes don't fit into a netlink attribute")
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 

@@ -47,13 +47,14 @@ a missing DST as the default route.
 
 from __future__ import annotations
 
+import errno as errnos
 import socket
 import struct
 from collections.abc import Callable
 from functools import cache
 from ipaddress import ip_address
 
-from hostrouting.kernel.refusals import WEIGHT_MAX, refuse_unwritable
+from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.messages import attribute, attributes, number
 from hostrouting.model.family import Family, IpAddress
@@ -180,8 +181,8 @@ class RoutePacker:
         self, kind: int, flags: int, sequence: int, route: Route, hops: tuple[NextHop, ...], route_type: int, scope: int
     ) -> bytes:
         table, destination = route.table, route.destination
-        if table < 1:
-            refuse_unwritable(route)
+        if table == 0:
+            raise NetlinkError(errnos.EINVAL, "there is no table 0")  # the kernel would use main (fib_new_table)
         short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
         source_prefix = route.source_prefix if isinstance(route, Route6) else None
         try:
@@ -202,14 +203,11 @@ class RoutePacker:
                 4 + self._address_bytes, RTA_DST, destination.network_address.packed,
                 8, RTA_TABLE, table, 8, RTA_PRIORITY, route.metric,
             ) + rest  # fmt: skip
-        except struct.error:
-            refuse_unwritable(route)
-            raise
+        except struct.error as error:
+            raise NetlinkError(errnos.EINVAL, f"the route doesn't fit into a message: {error}") from error
 
     def _packed_hops(self, hops: tuple[NextHop, ...]) -> tuple[int, bytes]:
         """Pack hops as rtm_flags and attributes."""
-        if not all(1 <= hop.weight <= WEIGHT_MAX for hop in hops):
-            raise struct.error("weight")
         if len(hops) != 1 or (self._family is Family.IPV6 and hops[0].weight != 1):
             return 0, attribute(RTA_MULTIPATH, b"".join(map(self._packed_leg, hops))) if hops else b""
         oif = b"" if hops[0].dev is None else number(RTA_OIF, self._indexes[hops[0].dev])
