@@ -18,7 +18,6 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
-from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -85,7 +84,6 @@ class Fib:
     lacks_unknown: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        self._sources = Sources(self._addresses)
         self._groups = {link.name: link.group for link in self.links if link.group}
         # Packets from this host have the loopback interface as iif. It may have been renamed.
         self.loopback = loopback_of(self.links)
@@ -102,10 +100,6 @@ class Fib:
     def addresses(self) -> Sequence[Address]:
         """Return the host's addresses, in the kernel's order."""
         return self._addresses
-
-    def sources(self) -> Sources:
-        """Return the source addresses for packets that don't have one yet."""
-        return self._sources
 
     # --- one table ---------------------------------------------------------------------------------------------
 

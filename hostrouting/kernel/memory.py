@@ -36,6 +36,7 @@ import attrs
 from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, How, Net, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
+from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.port import WholeTables
 from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rules import LOOPBACK
@@ -110,7 +111,7 @@ class FakeKernel(WholeTables):
     ) -> dict[Route, tuple[IpAddress, ...]]:
         """Return the source addresses that each entry selects for packets without one."""
         with self._lock:
-            chosen = self._net.sources()
+            chosen = Sources(self._net.addresses())
             return {entry: chosen.of(entry) for entry in entries}
 
     # --- writing -----------------------------------------------------------------------------------------------

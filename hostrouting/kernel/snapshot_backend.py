@@ -244,12 +244,16 @@ class SnapshotBackend(WholeTables):
     def _sources(self, entry: Route, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
         if (recorded := self._recorded_sources.get(source_key(entry))) is not None:
             return recorded
-        chosen = self._fib.sources()
+        chosen = self._chosen
         doubtful = chosen.doubtful(entry, _scopes_of_objects(self.snapshot.routes))
         selectors = [rule.source for rule in self.snapshot.rules if rule.source is not None]
         if len({tuple(source in selector for selector in selectors) for source in doubtful}) > 1:
             raise _untold(f"which source connections by {entry} get", addresses[0], _RECORD)
         return chosen.of(entry)
+
+    @cached_property
+    def _chosen(self) -> Sources:
+        return Sources(self.snapshot.addresses)
 
     @cached_property
     def _recorded_sources(self) -> dict[SourceKey, tuple[IpAddress, ...]]:

@@ -10,7 +10,7 @@ import attrs
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.nexthops import SourceKey, source_key
+from hostrouting.kernel.nexthops import SourceKey, Sources, source_key
 from hostrouting.kernel.rules import NO_SOURCE
 from hostrouting.model.family import IpAddress
 from hostrouting.model.prefixes import numbers
@@ -29,7 +29,8 @@ def left_of_connections(overlap: RouteOverlap, state: State, fixed: Fib) -> tupl
     The fix changes the result of the first lookup, so connections may use a different source and match other rules.
     Static routes only fix the first lookup for a datagram.
     """
-    probes = ask(state.intervals, state.rules, fixed.routes, _Fixed(fixed, _known_sources(state)), state.family)
+    model = _Fixed(fixed, _known_sources(state), Sources(state.addresses))
+    probes = ask(state.intervals, state.rules, fixed.routes, model, state.family)
     after = attrs.evolve(state, routes=fixed.routes, probes=probes)
     left: dict[tuple[tuple[str, ...], Obstacle], dict[Interval, None]] = {}
     for expected, classifications in classify_probes(overlap, after).items():
@@ -62,6 +63,7 @@ class _Fixed:
 
     fib: Fib
     known: Mapping[SourceKey, tuple[IpAddress, ...]]
+    chosen: Sources
 
     def lookup(
         self, addresses: Sequence[IpAddress], *, source: IpAddress | None = None, is_tcp: bool = False
@@ -88,8 +90,7 @@ class _Fixed:
 
     def _possible_sources(self, entry: Route) -> tuple[IpAddress, ...]:
         """Return every source address that the kernel may select for a new entry."""
-        chosen = self.fib.sources()
-        return chosen.doubtful(entry, ()) or chosen.of(entry)
+        return self.chosen.doubtful(entry, ()) or self.chosen.of(entry)
 
 
 def _obstacle(classification: Classification, fib: Fib, state: State) -> Obstacle:

@@ -10,7 +10,6 @@ from itertools import chain, count
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.nexthops import Sources
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import IpAddress
@@ -76,10 +75,6 @@ class Net(Fib):
     def addresses(self) -> tuple[Address, ...]:
         """Return all addresses, ordered by device index."""
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
-
-    def sources(self) -> Sources:
-        """Return the source addresses derived from the current addresses."""
-        return Sources(self.addresses())
 
     def _rules_around(self, _: IpAddress) -> Sequence[int]:
         """Return all positions: the rules may change, so they aren't indexed."""

@@ -35,7 +35,7 @@ from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
 from hostrouting.kernel.rtnetlink.entries import decode_hops
-from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, number, to_number
+from hostrouting.kernel.rtnetlink.messages import HEADER_BYTES, attributes, decode_name, to_number
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address, Address6, Link
 from hostrouting.model.routes import NexthopObject, Table
@@ -50,7 +50,7 @@ _LINK, _ADDRESS = struct.Struct("=BxHiII"), struct.Struct("=BBBBI")
 _RULE, _NEXTHOP = struct.Struct("=5BxxBI"), struct.Struct("=BBBxI")
 
 # linux/if_link.h, linux/if_addr.h
-_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP, _IFLA_EXT_MASK = 3, 10, 18, 27, 29
+_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_GROUP = 3, 10, 18, 27
 _IFLA_INFO_KIND = 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 8, 9
 
@@ -234,8 +234,7 @@ def _decode_forwarding(message: bytes, _names: rtnl.Names) -> bool:
     return to_number(found[_NETCONFA_IFINDEX]) == _ALL and to_number(found.get(_NETCONFA_FORWARDING, b"")) > 0
 
 
-_NO_STATISTICS = number(_IFLA_EXT_MASK, rtnl.RTEXT_FILTER_SKIP_STATS)
-LINKS = ("list the interfaces", rtnl.RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0) + _NO_STATISTICS, _decode_link)
+LINKS = ("list the interfaces", rtnl.RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0), _decode_link)
 ADDRESSES = {
     family: ("list the addresses", rtnl.RTM_GETADDR, _ADDRESS.pack(family.af, 0, 0, 0, 0), _decode_address)
     for family in Family
