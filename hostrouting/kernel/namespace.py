@@ -61,16 +61,9 @@ class NamespaceKernel(NetlinkBackend):
     ``links()`` doesn't list the other end. Setting the other end down unplugs the cable. Its addresses respond to
     packets.
 
-    This class works only in namespaces created by this process, so a thread that is still in the host's namespace can't
-    change anything there by mistake.
-
-    Raises:
-        NamespaceError: the calling thread is in a namespace that this process didn't create.
+    This class works only in namespaces created by this process: elsewhere, each call raises NamespaceError. So a thread
+    that is still in the host's namespace can't change anything there by mistake.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._refuse_elsewhere()
 
     # --- links -------------------------------------------------------------------------------------------------
 

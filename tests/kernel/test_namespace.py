@@ -44,7 +44,7 @@ def test_it_refuses_the_namespace_where_the_process_started(kernel: NamespaceKer
     program = """
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel
 try:
-    NamespaceKernel()
+    NamespaceKernel().links()
 except NamespaceError as error:
     print(error)
 """
