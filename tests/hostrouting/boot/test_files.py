@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -91,22 +91,14 @@ def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path: Path) -> 
 
 def test_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None:
     """RLIMIT_FSIZE simulates a full disk: the write fails after the file has been created."""
-    program = (
-        "import resource, signal, sys, pathlib\n"
-        "from hostrouting.model.errors import FileError\n"
-        "from hostrouting.boot.files import write_if_changed\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "path = pathlib.Path(sys.argv[1])\n"
-        "try:\n"
-        "    write_if_changed(path, 'x' * 10000)\n"
-        "except FileError as error:\n"
-        "    print(error)\n"
-    )
-    path = tmp_path / "file"
+    path, (soft, hard) = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
     path.write_text("old")
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
-    assert f"can't write {path}: File too large" in done.stdout
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(FileError, match=f"can't write {path}: File too large"):
+            write_if_changed(path, "x" * 10000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "old")]
 
 

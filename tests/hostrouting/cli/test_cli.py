@@ -300,17 +300,6 @@ def test_plan_names_the_address_that_apply_would_wait_for(
     assert run("plan", config, "--snapshot", recorded)[0] == 0
 
 
-def test_routes_only_installs_no_file_and_remove_needs_no_config(
-    run: Any, config: Path, kernel: FakeKernel, host: Host
-) -> None:
-    before = kernel.routes()
-    assert run("apply", "--routes-only", config)[:2] == (0, f"added     {LINE}\n")
-    assert not any(host.layout.units.iterdir())
-    assert run("remove")[:2] == (0, f"removed   {LINE}\n")
-    assert kernel.routes() == before
-    assert run("remove")[:2] == (0, "nothing to change\n")
-
-
 def test_remove_names_the_units_that_require_removed_ones(run: Any, config: Path, host: Host) -> None:
     write_file(host.layout.units / f"{MACHINE}.d/needs.conf", "[Unit]\nRequires=static-routes.service\n")
     assert run("apply", config)[0] == 0
@@ -539,19 +528,6 @@ def test_an_unwritable_standard_error_changes_no_exit_code(config: Path) -> None
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, check=False)
     assert done.returncode == 78
     assert json.loads(done.stdout)["problems"]
-
-
-def test_an_interrupted_read_shows_no_traceback(config: Path) -> None:
-    # Shells start background processes with SIGINT ignored, so restore the default.
-    words = [sys.executable, "-m", "hostrouting", "plan", str(config), "--snapshot", "-"]
-    with subprocess.Popen(
-        ["env", "--default-signal=INT", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(b" " * 1_000_000)  # this doesn't fit into a pipe, so the command has begun to read
-        process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=30)
-    assert (process.returncode, complaint) == (-signal.SIGINT, b"")
 
 
 @pytest.mark.parametrize("words", [["apply", "-v"], ["-v", "apply"], ["-vv", "apply"], ["--verbose", "apply"]])

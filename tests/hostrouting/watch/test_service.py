@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from wanted import SHADOWED, config
 
 import phases
-from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, RemoveHostRouting, UnitError
+from hostrouting import CheckRouteOverlap, Config, Configure, Host, Layout, UnitError
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import watch_part
 from hostrouting.model.errors import FileError
@@ -105,19 +105,6 @@ def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, 
     phases.run(CheckRouteOverlap(unjudged, host=host))
     assert kept(layout).route_overlap == unjudged.route_overlap
     assert not layout.marker_ok.exists()
-
-
-def test_the_old_textfile_is_removed(host: Host, layout: Layout, units: FakeSystemd) -> None:
-    textfile = layout.root / "var/lib/x/hostrouting.prom"
-    textfile.parent.mkdir(parents=True)
-    before = outside_run(layout.root)
-    for end in (Configure(attrs.evolve(WATCHED, watch={"enabled": True}), host=host), RemoveHostRouting(host=host)):
-        apply(host, WATCHED)
-        textfile.write_text("hostrouting_checks_total 1\n")
-        phases.run(end)
-        assert not textfile.exists()
-    assert not units.is_active(UNIT)
-    assert outside_run(layout.root) == before
 
 
 @pytest.mark.parametrize("path", ["", '/opt/a"b/python', "/opt/it's/python", "/opt/a\\b/python", "/opt/a\nb/python"])
