@@ -149,7 +149,7 @@ def apply_what_goes(
         undo: collects the rollback steps for the changes.
 
     Returns:
-        The changes made, and the reason for each rejected route.
+        The plan without what was rejected, and the reason for each rejected route.
 
     Raises:
         RouteError: the kernel can't be queried, or fails to remove a route. ``undo`` covers the changes made so far.
@@ -160,12 +160,7 @@ def apply_what_goes(
         refusals |= {failure.route: str(_explain(verb, failure, ours)) for failure in failures}
     remove = () if refusals else plan.remove
     apply_routes(RoutePlan(remove=remove), backend, scope, undo)
-    done = RoutePlan(
-        add=tuple(route for route in plan.add if route not in refusals),
-        replace=tuple(item for item in plan.replace if item.new not in refusals),
-        remove=remove,
-    )
-    return done, refusals
+    return attrs.evolve(plan.only(lambda route: route not in refusals), remove=remove), refusals
 
 
 def _add_and_replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -56,15 +56,14 @@ class RoutePlan:
 
     def of(self, family: Family) -> RoutePlan:
         """Return the part of the plan for a family."""
-        if self.families == {family}:
-            return self
+        return self if self.families == {family} else self.only(lambda route: route.family is family)
 
-        def chosen(routes: tuple[Route, ...]) -> tuple[Route, ...]:
-            return tuple(route for route in routes if route.family is family)
-
-        replace = tuple(item for item in self.replace if item.new.family is family)
-        add, remove, unchanged, foreign = map(chosen, (self.add, self.remove, self.unchanged, self.foreign))
-        return RoutePlan(add, replace, remove, unchanged, foreign)
+    def only(self, is_chosen: Callable[[Route], bool]) -> RoutePlan:
+        """Return the part of the plan for some of its routes. A replaced route is chosen by its replacement."""
+        add, remove, unchanged, foreign = (
+            tuple(filter(is_chosen, routes)) for routes in (self.add, self.remove, self.unchanged, self.foreign)
+        )
+        return RoutePlan(add, tuple(item for item in self.replace if is_chosen(item.new)), remove, unchanged, foreign)
 
     @property
     def families(self) -> set[Family]:

@@ -38,10 +38,12 @@ class Failures:
     Args:
         count: number of failures in the current burst.
         last: when the last failure occurred, on the watcher's clock.
+        reason: why the route couldn't be written, or an empty string if it was lost.
     """
 
     count: int = 0
     last: float = 0.0
+    reason: str = ""
 
     @property
     def wait_seconds(self) -> float:
@@ -54,9 +56,9 @@ class Failures:
         """Return the time of the next attempt."""
         return self.last + self.wait_seconds
 
-    def again(self, now: float) -> Failures:
+    def again(self, now: float, reason: str = "") -> Failures:
         """Count a new failure, starting over if the last one was long ago."""
-        return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now)
+        return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now, reason)
 
 
 # --- what to repair ------------------------------------------------------------------------------------------------
@@ -95,13 +97,11 @@ class Reconciler:
 
     Args:
         kept: our routes that were in the table after the last check, by route key.
-        refusals: for each route key, why the last attempt to write it failed.
         failures: for each route key, how often the route was lost or couldn't be written.
         due: when the next waiting route may be written, on the scope's clock, or None if there is none.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
-    refusals: dict[Hashable, str] = attrs.field(factory=dict)
     failures: dict[Hashable, Failures] = attrs.field(factory=lambda: defaultdict(Failures))
     due: float | None = None
 
@@ -126,8 +126,7 @@ class Reconciler:
                 backends = host.backends(wanted.static_routes.families)
                 plan, problems = plan_repair(wanted, *backends)
                 repair = self._carry_out(plan, backends, scope)
-                if self.refusals:
-                    problems.append("\n".join(dict.fromkeys(self.refusals.values())))
+                problems += repair.problems
                 try:
                     verify_routes((*self.kept.values(), *plan.foreign), *backends)
                 except RouteError as error:
@@ -138,23 +137,18 @@ class Reconciler:
 
     def _carry_out(self, plan: RoutePlan, backends: Iterable[RouteBackend], scope: CancelScope) -> Repair:
         now = scope.clock.monotonic()
-        wanted, changes = _writes(plan), _changes(plan)
+        wanted = _writes(plan)
         # If a route needs a change even though nothing has touched it since the last check, the default route has
         # changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested: dict[Failures, list[Route]] = {}
         for key, route in wanted.items():
             if key in self.kept and key not in follows:
-                lost = self._fail(key, now)
-                if lost.wait_seconds:
-                    contested.setdefault(lost, []).append(route)
+                self.failures[key] = self.failures[key].again(now)
+                if self.failures[key].wait_seconds:
+                    contested.setdefault(self.failures[key], []).append(route)
 
-        todo = attrs.evolve(
-            plan,
-            add=tuple(route for route in plan.add if self.failures[route.key].due <= now),
-            replace=tuple(item for item in plan.replace if self.failures[item.new.key].due <= now),
-            remove=tuple(route for route in plan.remove if self.failures[route.key].due <= now),
-        )
+        todo = plan.only(lambda route: self.failures.get(route.key, Failures()).due <= now)
         done, refused = RoutePlan(), dict[Route, str]()
         try:
             with all_or_nothing() as undo:
@@ -163,30 +157,26 @@ class Reconciler:
                     done, refused = done | applied, refused | failed
         except RouteError as error:
             done, refused = RoutePlan(), dict.fromkeys(_changes(todo).values(), str(error))
-        for route in refused:
-            self._fail(route.key, now)
+        for route, reason in refused.items():
+            self.failures[route.key] = self.failures[route.key].again(now, reason)
 
         written = _writes(done)
         fixed = {Drift.UNWANTED: list(done.remove)}
         for key, route in written.items():
-            if self.refusals.pop(key, None):
+            if self.failures[key].reason:
                 del self.failures[key]
             fixed.setdefault(Drift.DEFAULT_CHANGED if key in follows else Drift.LOST, []).append(route)
-        left = changes.keys() - _changes(done)
-        self.refusals |= {route.key: reason for route, reason in refused.items()}
-        self.refusals = {key: reason for key, reason in self.refusals.items() if key in left}
+        completed = _changes(done)
+        left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
+        reasons = dict.fromkeys(each.reason for each in left.values() if each.reason)
         self.kept = {route.key: route for route in plan.unchanged} | written
-        self.due = min((self.failures[key].due for key in left), default=None)
-        waiting = tuple(route for key, route in wanted.items() if key in left and key not in self.refusals)
-        return Repair(len(self.kept), fixed, contested, waiting)
+        self.due = min((each.due for each in left.values()), default=None)
+        waiting = tuple(route for key, route in wanted.items() if key in left and not left[key].reason)
+        return Repair(len(self.kept), fixed, contested, waiting, ("\n".join(reasons),) if reasons else ())
 
     def _is_as_left(self, ours: Route) -> bool:
         left = self.kept.get(ours.key)
         return left is not None and is_same(left, ours)
-
-    def _fail(self, key: Hashable, now: float) -> Failures:
-        self.failures[key] = self.failures[key].again(now)
-        return self.failures[key]
 
 
 def _writes(plan: RoutePlan) -> dict[Hashable, Route]:
