@@ -116,30 +116,31 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find drop-ins that replace ours or reset our lists, based on the files alone."""
+    """Find the drop-ins that open the gate, based on the files alone."""
     layout, consumer = examined.layout, examined.consumer
-    first, last = layout.gates(consumer)
     prefix, _, suffix = consumer.partition("@.")
     folders = [folder for path in UNIT_PATH for folder in files.matching(layout.of(path), f"{prefix}@*.{suffix}.d")]
     for unit in sorted({consumer, *(folder.name.removesuffix(".d") for folder in folders if suffix)}):
-        read = drop_ins(layout, unit)
-        for ours in (first, last):
-            if (there := read.get(ours.name, ours)) != ours:
-                name = layout.relative(there)
-                message = f"{name} takes the place of {layout.relative(ours)}: the gate doesn't hold"
-                yield DoctorFinding("gate-overridden", unit, message, f"rm {name}")
-        for name, path in read.items():
-            pairs = settings(files.read_text(layout.followed(layout.relative(path))) or "")
-            lists = [f"{key}=" for key, value in pairs if key in _LISTS and not value and name > _LISTS[key]]
-            if lists:
-                message = f"{layout.relative(path)} empties {' and '.join(lists)}: the gate doesn't hold"
-                yield DoctorFinding("gate-overridden", unit, message, f"take the empty {lists[0]} out of it")
+        for why, hint in _opening_drop_ins(examined, unit):
+            yield DoctorFinding("gate-overridden", unit, f"{why}: the gate doesn't hold", hint)
+
+
+def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, str]]:
+    """Yield what each drop-in does that replaces ours or empties our lists, and how to end it."""
+    layout, read = examined.layout, drop_ins(examined.layout, unit)
+    for ours in layout.gates(examined.consumer):
+        if (there := read.get(ours.name, ours)) != ours:
+            name = layout.relative(there)
+            yield f"{name} takes the place of {layout.relative(ours)}", f"rm {name}"
+    for path in read.values():
+        name, pairs = layout.relative(path), settings(files.read_text(layout.followed(layout.relative(path))) or "")
+        if emptied := [f"{key}=" for key, value in pairs if key in _LISTS and not value and path.name > _LISTS[key]]:
+            lists = " and ".join(emptied)
+            yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
 # Maps each list setting to the drop-in with the gate's commands.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
-
-_RELOAD = "then: systemctl daemon-reload"
 
 
 def _is_edited(examined: ExaminedHost) -> bool:
@@ -153,14 +154,8 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
         return examined.writing_anew
     if shown["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
-    layout, read = examined.layout, drop_ins(examined.layout, instance)
-    for ours in layout.gates(examined.consumer):
-        if (first := read.get(ours.name, ours)) != ours:
-            return f"rm {layout.relative(first)}, which takes the place of {layout.relative(ours)}; {_RELOAD}"
-    later = [path for path in shown["DropInPaths"].split() if PurePosixPath(path).name > ours.name]
-    lists = "ExecCondition= and ExecStartPre="
-    culprits = f"take {lists} out of {' '.join(later)}" if later else f"look at: systemctl cat {instance}"
-    return f"{culprits}; {_RELOAD}"
+    hints = [hint for _, hint in _opening_drop_ins(examined, instance)] or [f"look at: systemctl cat {instance}"]
+    return "; ".join([*hints, "then: systemctl daemon-reload"])
 
 
 def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
