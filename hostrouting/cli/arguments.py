@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hostrouting import __version__
 from hostrouting.boot.host import Host
-from hostrouting.cli import checking, commands, trying
+from hostrouting.cli import checking, commands
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
@@ -357,7 +357,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> int:
 _WORDS = {
     "demo": Word(commands.demo),
     "apply": Word(commands.apply, (_add_config, _add_where, _add_output)),
-    "confirm": Word(trying.confirm, (_add_output,)),
+    "confirm": Word(commands.confirm, (_add_output,)),
     "plan": Word(commands.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
     "render": Word(commands.render, (_add_config, _add_folder)),
     "check": Word(checking.check, (_add_config, _add_cidr, _add_snapshot, _add_more_output), EXIT_CHECK_UNKNOWN),

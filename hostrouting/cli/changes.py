@@ -11,11 +11,13 @@ from hostrouting.cli.report import overlap_text
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import OverlapReport
+from hostrouting.overlap.findings import UnknownReason
 
 if TYPE_CHECKING:
     from hostrouting.routes.plan import RoutePlan
     from hostrouting.tasks.preview import Plan
+    from hostrouting.tasks.reports import ConfigureReport
+    from hostrouting.tasks.trial import TrialReport
 
 NOTHING = "nothing to change"
 
@@ -39,12 +41,12 @@ def changed_text(plan: RoutePlan, changes: Changes) -> str:
     return "\n".join(lines if changes else [*lines, NOTHING])
 
 
-def applied_text(plan: RoutePlan, changes: Changes, overlap: OverlapReport) -> str:
-    """Return the changes, followed by the check's result if any CIDRs are expected."""
-    text = changed_text(plan, changes)
-    if not overlap.cidrs:
-        return text
-    return f"{text}\n{overlap_text(overlap, width=columns(sys.stdout))}"
+def applied_text(report: ConfigureReport | TrialReport, ending: str) -> str:
+    """Return the changes, the check's result if there was a check, and the ending unless it is empty."""
+    parts = [changed_text(report.routes.plan, report.changes)]
+    if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
+        parts.append(overlap_text(report.overlap, width=columns(sys.stdout)))
+    return "\n".join([*parts, ending] if ending else parts)
 
 
 def plan_text(plan: Plan, config: Config) -> str:

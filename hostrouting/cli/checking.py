@@ -9,23 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
-from hostrouting.cli.layout import page_text
-from hostrouting.cli.nagios import nagios
 from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
-from hostrouting.cli.report import fix_lines, overlap_picture, overlap_text
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_task, say_as_asked, say_json
-from hostrouting.config.routing import Config
+from hostrouting.cli.report import fix_lines, nagios, overlap_picture, overlap_text, page_text
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_function, say_as_asked, say_json
+from hostrouting.config.routing import Config, StaticRoutes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError, RouteError
-from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import clean
-from hostrouting.overlap.check import uplink_patterns
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.wording import advice, summary
 from hostrouting.tasks import queries
@@ -122,10 +116,9 @@ def _next_lines(report: OverlapReport, host: Host) -> list[str]:
 def _check(
     config: Config, host: Host, document: dict[str, Any] | None = None, *, one_event: bool = False
 ) -> OverlapReport:
-    task = phases.task("check")(
-        lambda scope: queries.check(config, host=host, scope=scope, document=document, one_event=one_event)
+    return run_function(
+        "check", lambda scope: queries.check(config, host=host, scope=scope, document=document, one_event=one_event)
     )
-    return run_task(task)
 
 
 def _without_waits(config: Config) -> Config:
@@ -171,8 +164,7 @@ def explain(options: argparse.Namespace, host: Host) -> int:
 
     config = load(options, host) if has_config(options, host) else None
     on = asked_host(options, host)
-    task = phases.task("explain")(lambda scope: queries.explain(options.address, config, host=on, scope=scope))
-    found = run_task(task)
+    found = run_function("explain", lambda scope: queries.explain(options.address, config, host=on, scope=scope))
     say_as_asked(
         options,
         lambda: {"host": on.name} | found.to_json(),
@@ -207,8 +199,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     # A config is complete. A proposal for --cidr alone will be merged into a config that we don't know.
     backends = None if document is None else as_installed(config, on)
     servers = nameservers(on.layout) if on.snapshot is None else on.snapshot.nameservers
-    task = phases.task("check")(lambda scope: queries.check_kernel(config, on, backends, scope, servers))
-    result = run_task(task)
+    result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope, servers))
     contested = (f"mind: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
     for line in (*fix_lines(result), *contested):
         complain(line)
@@ -240,25 +231,16 @@ def _proposal(
     """Return the proposal in the requested format, and the file changes made for --in-place."""
     from hostrouting.cli.fixing import fixed
     from hostrouting.routes import formats
-    from hostrouting.routes.resolve import resolve
+    from hostrouting.routes.plan import plan_now
 
-    by_family = {
-        family: [each for each in report.fix.routes if Family.of(each.destination) is family] for family in Family
-    }
-    if options.format != "config":
-        routes: list[Route] = []
-        for family, wanted in by_family.items():
-            if not wanted:
-                continue
-            kernel = on.routes_of(family)
-            main, by = kernel.routes(Table.MAIN), uplink_patterns(config, kernel, on.routes)
-            resolved, missing = resolve(wanted, kernel.links(), kernel.addresses(), main, by)
-            if missing:
-                raise RouteError(f"can't fill in the routes without {missing}")
-            routes += resolved
-        write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
-        return write(routes).rstrip(), Changes()
-    return fixed(path, document, report.fix.routes, options.cidr, is_in_place=options.in_place)
+    if options.format == "config":
+        return fixed(path, document, report.fix.routes, options.cidr, is_in_place=options.in_place)
+    config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=report.fix.routes))
+    plan, missing = plan_now(config, *on.backends(config.static_routes.families))
+    if missing is not None:
+        raise RouteError(f"can't fill in the routes without {missing}")
+    write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
+    return write(plan.wanted).rstrip(), Changes()
 
 
 def judge(options: argparse.Namespace, host: Host) -> int:
@@ -283,10 +265,8 @@ def judge(options: argparse.Namespace, host: Host) -> int:
         how = "pip install 'hostrouting[html]'"
         raise HostRoutingError("--output html needs jinja2, which isn't installed", hint=how)
     config = load(options, host)
-    report = run_task(
-        phases.task("judge")(
-            lambda scope: judge_all(options.snapshots, config, scope=scope, one_event=options.one_event)
-        )
+    report = run_function(
+        "judge", lambda scope: judge_all(options.snapshots, config, scope=scope, one_event=options.one_event)
     )
     if options.output == "html":
         say(fleet.fleet_page(report))
@@ -312,8 +292,7 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     import shlex
 
     from hostrouting.cli.azure import sections
-    from hostrouting.cli.pages import doctor_page
-    from hostrouting.cli.preflight import preflight
+    from hostrouting.cli.pages import doctor_page, preflight
     from hostrouting.doctor.examine import CHECKS, examine
 
     is_preflight = options.output == "preflight"
@@ -324,8 +303,8 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
     name = "" if options.config is None and is_there else shlex.quote(options.config or "CONFIG")
     config = load(options, host) if is_there else None
     checks = CHECKS + sections.checks(options, host, has_config=is_there)
-    report = run_task(
-        phases.task("doctor")(lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope))
+    report = run_function(
+        "doctor", lambda scope: examine(config, host=host, checks=checks, config_name=name, scope=scope)
     )
     if is_preflight:
         is_strict = options.fail_on_warnings or options.strict

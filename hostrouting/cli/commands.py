@@ -7,20 +7,25 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, applied_text, changed_text, changes_lines, plan_text
 from hostrouting.cli.options import asked_host, load
-from hostrouting.cli.output import complain, patience, say
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_task, say_as_asked
-from hostrouting.cli.trying import try_routes
+from hostrouting.cli.output import complain, say
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_function, run_task, say_as_asked
 from hostrouting.config.routing import Config
-from hostrouting.model.errors import FileError
+from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.jsonable import to_json_text
+from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks import queries
 
-_LINE_SECONDS = 1.0
+if TYPE_CHECKING:
+    from hostrouting.tasks.reports import ConfigureReport
+
+# The watcher goes on, and a signal ends a trial, even if their terminal is stopped.
+_LINE_SECONDS, _TRIAL_SECONDS = 1.0, 5.0
 
 
 def demo(_options: argparse.Namespace, _host: Host) -> int:
@@ -73,7 +78,7 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     on = options.image or host
     config = load(options, on)
     if options.try_seconds is not None:
-        return try_routes(options, config, host)
+        return _try_routes(options, config, host)
     if options.routes_only:
         from hostrouting.tasks.install_routes import InstallRoutes
 
@@ -83,18 +88,79 @@ def apply(options: argparse.Namespace, host: Host) -> int:
         return 0
     from hostrouting.tasks.configure import Configure
 
-    report = run_task(Configure(config, host=on))
+    ending = ""
+    if options.image is not None:
+        holds, idle = f"{on.layout.root} holds from its first boot", "CONFIG asks for nothing: no node is held back"
+        ending = holds if config.is_gated else idle
+    return _say_applied(options, run_task(Configure(config, host=on)), ending)
+
+
+def _say_applied(options: argparse.Namespace, report: ConfigureReport, ending: str) -> int:
     for warning in report.warnings:
         complain(f"hostrouting: {warning}")
-
-    def applied() -> str:
-        if options.image is None:
-            return applied_text(report.routes.plan, report.changes, report.overlap)
-        holds, idle = f"{on.layout.root} holds from its first boot", "CONFIG asks for nothing: no node is held back"
-        return f"{changed_text(report.routes.plan, report.changes)}\n{holds if config.is_gated else idle}"
-
-    say_as_asked(options, report.to_json, applied)
+    say_as_asked(options, report.to_json, lambda: applied_text(report, ending))
     return 0
+
+
+def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
+    """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
+    from hostrouting.boot.trial import put_back, standing
+    from hostrouting.tasks.trial import TryRoutes
+
+    seconds = options.try_seconds
+    is_asking = options.output != "json" and all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    scope = phases.CancelScope()
+    with cancelled_by_signals(scope):
+        stood = standing(host.layout.trial)
+        try:
+            report = run_task(TryRoutes(config, seconds, host=host), scope)
+            until = report.until
+            text = applied_text(report, f"until {until}, unless they are kept with: hostrouting confirm")
+            say_as_asked(options, report.to_json, lambda: text, _TRIAL_SECONDS)
+            if not is_asking:
+                if options.output != "json":
+                    scope.check()
+                return 0
+            is_kept = run_task(phases.task("await-enter")(partial(_await_enter, host, seconds, until)), scope)
+        except RouteOverlapError:
+            complain("hostrouting: the former routes are back, because this fails with the tried ones:", _TRIAL_SECONDS)
+            raise
+        except phases.Cancelled:
+            # The signal may have arrived after the task's last cancellation check.
+            if standing(host.layout.trial) not in (None, stood):
+                put_back(host)
+            raise
+    if not is_kept:
+        raise RouteError("the trial is over: the former routes are back, unless these were confirmed elsewhere")
+    return confirm(options, host)
+
+
+def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope) -> bool:
+    """Return whether Enter is pressed before the trial ends; EOF on stdin ends the trial."""
+    from hostrouting.boot.trial import put_back, standing
+
+    end = scope.clock.monotonic() + seconds
+    while standing(host.layout.trial) == until:
+        left = max(0.0, end - scope.clock.monotonic())
+        scope.progress(f"Enter keeps the routes, Ctrl-C puts them back; back in {left:.0f} s", 1 - left / seconds)
+        with suppress(phases.TimedOut):
+            scope.child(timeout=0.5).wait(sys.stdin)
+            if sys.stdin.buffer.readline():  # other bytes may come before Enter
+                return True
+            put_back(host)
+        scope.check()
+    return False
+
+
+def confirm(options: argparse.Namespace, host: Host) -> int:
+    """Keep the routes installed by apply --try.
+
+    The command applies the tried config permanently, with files, units and a check, and ends the trial. It exits with 1
+    if there is no trial.
+    """
+    from hostrouting.tasks.trial import ConfirmTrial
+
+    return _say_applied(options, run_task(ConfirmTrial(host=host)), "confirmed: the next boot has them too")
 
 
 def plan(options: argparse.Namespace, host: Host) -> int:
@@ -110,7 +176,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
 
     config = load(options, options.image or host)
     on = asked_host(options, host)
-    found = run_task(phases.task("plan")(lambda scope: preview.plan(config, host=on, scope=scope)))
+    found = run_function("plan", lambda scope: preview.plan(config, host=on, scope=scope))
     for warning in found.warnings:
         complain(f"hostrouting: {warning}")
     say_as_asked(options, found.to_json, lambda: plan_text(found, config))
@@ -223,16 +289,10 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
     # This reduces the wake-ups of an idle watcher from 40 to 4 per second.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))
-
-    def print_line(line: str) -> None:
-        # The watcher must keep running even if its terminal is stopped.
-        is_in_time = patience(_LINE_SECONDS)
-        say(line, lambda: is_in_time() and not scope.is_cancelled)
-
     task = WatchHostRouting(
         read=lambda: Config.load(path),
         host=host,
-        say=lambda event: write_entry(event, journal, print_line),
+        say=lambda event: write_entry(event, journal, partial(say, patience=_LINE_SECONDS)),
         tell=lambda state: notify(os.environ.get("NOTIFY_SOCKET", ""), state),
         files=(Path(path), host.layout.gate_off),
     )
@@ -270,7 +330,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
 
     host = options.image or host
     requiring = requiring_units(host, *Manifest.of_host(host.layout).parts)
-    report = run_task(phases.task("remove")(partial(sections.remove_all, host)))
+    report = run_function("remove", partial(sections.remove_all, host))
     text = changed_text(report.plan, report.changes)
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"

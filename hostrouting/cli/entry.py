@@ -15,9 +15,9 @@ import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.changes import changes_lines
-from hostrouting.cli.nagios import nagios_unknown
 from hostrouting.cli.options import UsageError
-from hostrouting.cli.output import KeepOn, OutputError, bad, complain, dim, patience, say
+from hostrouting.cli.output import OutputError, bad, complain, dim, say
+from hostrouting.cli.report import nagios_unknown
 from hostrouting.cli.running import EXIT_FAILURE, say_json
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
@@ -72,24 +72,24 @@ def _run(words: Sequence[str], host: Host | None) -> int:
 def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, words: Sequence[str]) -> int:
     """Report a command's failure in the requested format, and return the exit code."""
     # A cancelled command must not block on a stopped terminal. Output to a pipe or file is always complete.
-    last_words = patience(_LAST_WORDS_SECONDS) if isinstance(error, phases.Cancelled) else None
-    keep_on = last_words if sys.stdout is not None and sys.stdout.isatty() else None
+    last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None
+    patience = last_words if sys.stdout is not None and sys.stdout.isatty() else None
     # Monitoring daemons expect their own format even on failure.
     if _is_asked_for("nagios", words):
         code, line = nagios_unknown(" ".join([*_said(error), *_hints(error)]))
-        say(line, keep_on)
+        say(line, patience)
         return code
     for warning in getattr(error, "warnings", ()):
         complain(f"hostrouting: {warning}", last_words)
     code = _fail(error, failed, last_words)
     if _is_asked_for("preflight", words):
-        from hostrouting.cli.preflight import unmade_preflight
+        from hostrouting.cli.pages import unmade_preflight
 
-        say(to_json_text(unmade_preflight()).rstrip(), keep_on)
+        say(to_json_text(unmade_preflight()).rstrip(), patience)
     if _is_asked_for("json", words):
-        say_json(_document_of(error), keep_on)
+        say_json(_document_of(error), patience)
     elif changes := getattr(error, "changes", None):
-        say("\n".join(changes_lines(changes)), keep_on)
+        say("\n".join(changes_lines(changes)), patience)
     return code
 
 
@@ -124,7 +124,7 @@ def _logged_to_stderr() -> Iterator[None]:
         """A non-blocking handler: a process blocked on its terminal would miss signals."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            complain(self.format(record), lambda: False)
+            complain(self.format(record), patience=0)
 
     handler = ToStderr()
     handler.setFormatter(logging.Formatter(form, defaults=dict.fromkeys(_DATA, "-")))
@@ -152,11 +152,11 @@ def _hints(error: BaseException) -> list[str]:
     return error.hint.splitlines() if isinstance(error, HostRoutingError) else []
 
 
-def _fail(error: BaseException, failed: int, keep_on: KeepOn | None) -> int:
+def _fail(error: BaseException, failed: int, patience: float | None) -> int:
     for line in _said(error):
-        complain(f"{bad('hostrouting:')} {clean(line)}", keep_on)
+        complain(f"{bad('hostrouting:')} {clean(line)}", patience)
     for line in _hints(error):
-        complain(f"{bad('hostrouting:')} {dim('hint:')} {clean(line)}", keep_on)
+        complain(f"{bad('hostrouting:')} {dim('hint:')} {clean(line)}", patience)
     if isinstance(error, UsageError):
         return _EXIT_USAGE
     if isinstance(error, ConfigError):

@@ -14,9 +14,8 @@ from typing import Any
 import attrs
 
 from hostrouting.cli.bars import dev_words
-from hostrouting.cli.layout import page_text
 from hostrouting.cli.output import Page, Row, bad, dim, good
-from hostrouting.cli.report import overlap_picture
+from hostrouting.cli.report import overlap_picture, page_text
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import Verdict

@@ -7,7 +7,6 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import NamedTuple, TextIO
 
@@ -72,58 +71,48 @@ class OutputError(Exception):
         super().__init__(f"can't write the output: {error.strerror or error}")
 
 
-KeepOn = Callable[[], bool]
-"""Returns whether to keep waiting for a blocked stream; called every 25 ms, and before the first wait."""
-
-
-def say(text: str, keep_on: KeepOn | None = None) -> None:
+def say(text: str, patience: float | None = None) -> None:
     """Print to stdout. A closed pipe or a missing stdout isn't an error.
 
     Args:
         text: one or more lines.
-        keep_on: returns whether to keep waiting; when it returns False, the remaining text is dropped. Without it,
-            ``say`` may block indefinitely, so signals must be able to terminate the process.
+        patience: how many seconds to wait for a blocked stream each time; then the remaining text is dropped. Without
+            it, ``say`` may block indefinitely, so signals must be able to terminate the process.
 
     Raises:
         OutputError: the output can't be written, e.g. because the disk is full.
     """
     try:
-        _print(text, sys.stdout, BrokenPipeError, keep_on)
+        _print(text, sys.stdout, BrokenPipeError, patience)
     except OSError as error:
         raise OutputError(error) from error
 
 
-def complain(text: str, keep_on: KeepOn | None = None) -> None:
+def complain(text: str, patience: float | None = None) -> None:
     """Print to stderr, ignoring write errors.
 
     Args:
         text: one or more lines.
-        keep_on: as for ``say``.
+        patience: as for ``say``.
     """
-    _print(text, sys.stderr, OSError, keep_on)
+    _print(text, sys.stderr, OSError, patience)
 
 
 def draw_line(text: str) -> None:
     """Write text to stderr without a newline or blocking; whatever the terminal doesn't accept is dropped."""
-    _print(text, sys.stderr, OSError, lambda: False, end="")
+    _print(text, sys.stderr, OSError, 0, end="")
 
 
-def patience(seconds: float) -> KeepOn:
-    """Return a ``keep_on`` callback that stops waiting after a number of seconds."""
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() < end
-
-
-def _print(text: str, stream: TextIO | None, forgiven: type[OSError], keep_on: KeepOn | None, end: str = "\n") -> None:
+def _print(text: str, stream: TextIO | None, forgiven: type[OSError], patience: float | None, end: str = "\n") -> None:
     if stream is None:
         return
     try:
         shown = _shown(text, stream)
-        if keep_on is None or (descriptor := _descriptor(stream)) is None:
+        if patience is None or (descriptor := _descriptor(stream)) is None:
             print(shown, file=stream, end=end, flush=True)
         else:
             stream.flush()  # text from print() must come first
-            _write(f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"), descriptor, keep_on)
+            _write(f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"), descriptor, patience)
     except forgiven:
         # Otherwise the interpreter's final flush of the stream would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -137,8 +126,8 @@ def _descriptor(stream: TextIO) -> int | None:
         return None
 
 
-def _write(data: bytes, descriptor: int, keep_on: KeepOn) -> None:
-    """Write the data, calling ``keep_on`` at least every 25 ms while blocked."""
+def _write(data: bytes, descriptor: int, patience: float) -> None:
+    """Write the data until the descriptor has been blocked for too long."""
     with ExitStack() as stack:
         # A writable pipe has space for at least PIPE_BUF bytes (pipe_poll in fs/pipe.c).
         target, at_once = descriptor, select.PIPE_BUF
@@ -153,12 +142,14 @@ def _write(data: bytes, descriptor: int, keep_on: KeepOn) -> None:
         poll = select.poll()
         poll.register(target, select.POLLOUT)
         left = memoryview(data)
+        end = time.monotonic() + patience
         while left:
             if poll.poll(0):
                 with suppress(BlockingIOError):
                     left = left[os.write(target, left[:at_once]) :]
+                    end = time.monotonic() + patience
                     continue
-            if not keep_on():
+            if time.monotonic() >= end:
                 return
             time.sleep(_POLL_SECONDS)
 

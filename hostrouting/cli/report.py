@@ -1,24 +1,47 @@
-"""Compose a check's output page, with a bar of coloured cells for each CIDR."""
+"""Lay out pages. A check's has a bar of coloured cells for each CIDR; for a monitoring plugin it is one line."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
 
 from hostrouting.cli.bars import KINDS, Bar, CellKind, Paint, cells, legend
-from hostrouting.cli.events import event_rows
-from hostrouting.cli.layout import page_text
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
+from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.text import clean
-from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
+from hostrouting.model.text import clean, shortened
+from hostrouting.overlap.findings import EventVerdict, Finding, FindingKind, Outlook, OverlapReport, Verdict
 from hostrouting.overlap.wording import PASTE, pasted_entries, reasons, summary
 
-# A limit for readability; the JSON output is complete.
-_ROWS = 16
+# Limits for readability; the JSON output is complete.
+_ROWS, _FAILURES = 16, 4
 _BAR_CELLS = 64
-_PICTURE_LINES = 4
+
+
+def page_text(page: Page, width: int | None) -> str:
+    """Return a page as lines with colours.
+
+    Args:
+        page: the lines and rows of the page.
+        width: the terminal's width in columns, or None for a pipe, where lines aren't wrapped.
+
+    Returns:
+        The lines, with aligned rows.
+    """
+    if width is not None:
+        from hostrouting.cli.drawn import draw
+
+        return draw(page, width)
+    label = max((len(item.label) for item in page if isinstance(item, Row)), default=0)
+    lines: list[str] = []
+    for item in page:
+        if isinstance(item, Row):
+            lines.append(f"{item.mark} {item.label:{label}}  {item.said[0]}")
+            lines += [f"  {'':{label}}  {said}" for said in item.said[1:]]
+        else:
+            lines.append(item)
+    return "\n".join(lines)
 
 
 def fix_lines(report: OverlapReport) -> list[str]:
@@ -41,16 +64,15 @@ def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
     Returns:
         Lines with colours.
     """
-    return page_text([*_page(report, width, 1), *event_rows(report), *_notes(report)], width)
+    return page_text(_page(report, width), width)
 
 
 def overlap_picture(report: OverlapReport) -> str:
-    """Return a check's result as an SVG document, with several lines per bar for more detail."""
+    """Return a check's result as an SVG document."""
     from hostrouting.cli.drawn import PICTURE_COLUMNS, picture
 
     title = f"hostrouting check: {report.verdict} · {clean(report.host)} · {report.mode} · {report.time}"
-    page = [*_page(report, PICTURE_COLUMNS, _PICTURE_LINES), *event_rows(report), *_notes(report)]
-    return picture(page, title)
+    return picture(_page(report, PICTURE_COLUMNS), title)
 
 
 def verdict_line(report: OverlapReport) -> str:
@@ -67,7 +89,12 @@ def verdict_line(report: OverlapReport) -> str:
     return f"{report.verdict} on {clean(report.host)}: {said}; mode {report.mode}"
 
 
-def _page(report: OverlapReport, width: int | None, bar_lines: int) -> Page:
+def _page(report: OverlapReport, width: int | None) -> Page:
+    notes = (dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes)
+    return [*_verdict(report, width), *_events(report), *notes]
+
+
+def _verdict(report: OverlapReport, width: int | None) -> Page:
     page: Page = [(good if report.verdict is Verdict.OK else bad)(verdict_line(report))]
     if report.verdict is Verdict.UNKNOWN:
         said = clean(summary(report))
@@ -86,8 +113,8 @@ def _page(report: OverlapReport, width: int | None, bar_lines: int) -> Page:
     noted = {*bars, *(note.cidr for note in report.notes)}
     shown = sorted(dict.fromkeys(report.cidrs), key=lambda cidr: (cidr not in findings, cidr not in noted))[:_ROWS]
     count = _cells_in(width, max((len(str(cidr)) for cidr in report.cidrs), default=0))
-    drawn = {cidr: _drawn(cidr, bars[cidr], count, bar_lines) for cidr in shown if cidr in bars}
-    paints = legend((answer for lines in drawn.values() for line in lines for answer in line), report.default_devs)
+    drawn = {cidr: cells(cidr, bars[cidr], count) for cidr in shown if cidr in bars}
+    paints = legend(chain.from_iterable(drawn.values()), report.default_devs)
     if len(set(by_family.values()) - {""}) > 1:
         page += [head(f"expected interface of {family}: {devs}") for family, devs in by_family.items() if devs]
     else:
@@ -96,21 +123,18 @@ def _page(report: OverlapReport, width: int | None, bar_lines: int) -> Page:
     for cidr in shown:
         is_unknown = report.verdict_on(cidr) is Verdict.UNKNOWN
         mark = bad("✗") if cidr in findings else dim("•") if cidr in noted else bad("?") if is_unknown else good("✓")
-        rows = _rows(mark, cidr, drawn.get(cidr, []), paints)
         passed = "not judged" if is_unknown else f"by {own.get(cidr) or by_family.get(Family.of(cidr), default)}"
-        rows[-1].said.extend(findings.get(cidr) or ([] if cidr in drawn else [passed]))
-        page += rows
+        is_drawn = cidr in drawn  # as each CIDR with findings is
+        paragraphs = [_bar_text(drawn[cidr], paints), *findings.get(cidr, ())] if is_drawn else [passed]
+        page.append(Row(mark, str(cidr), paragraphs))
     if (more := len(set(report.cidrs)) - _ROWS) > 0:
         page.append(f"and {more} more; --output json has them all")
     entries, rest = pasted_entries(report)
     if entries:
         page += [good(PASTE), *(good(f"  {entry},") for entry in entries[:-1]), good(f"  {entries[-1]}{rest}")]
     page += [bad(clean(said)) for said in reasons(report)]
-    return [*page, *(dim(f"mind: {clean(said)}") for said in report.fix.consequences)]
-
-
-def _notes(report: OverlapReport) -> Page:
-    return [dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes]
+    page += [dim(f"mind: {clean(said)}") for said in report.fix.consequences]
+    return page
 
 
 def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
@@ -125,29 +149,6 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
     return bars
 
 
-def _drawn(cidr: IpNetwork, bar: Bar, count: int, lines: int) -> list[tuple[CellKind | None, ...]]:
-    """Return the cells of a bar, line by line."""
-    line = cells(cidr, bar, count * lines if cidr.num_addresses > count else count)
-    return [line[first : first + count] for first in range(0, len(line), count)]
-
-
-def _rows(
-    mark: str, cidr: IpNetwork, drawn: list[tuple[CellKind | None, ...]], paints: dict[CellKind | None, Paint]
-) -> list[Row]:
-    """Return a row per bar line, or a single row without a bar.
-
-    The first row is labelled with the CIDR, and each later row with the first address in its line.
-    """
-    if not drawn:
-        return [Row(mark, str(cidr), [])]
-    step = cidr.num_addresses // len(drawn)
-    rows = [
-        Row(" ", str(cidr.network_address + number * step), [_bar_text(line, paints)])
-        for number, line in enumerate(drawn)
-    ]
-    return [rows[0]._replace(mark=mark, label=str(cidr)), *rows[1:]]
-
-
 def _bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Paint]) -> str:
     parts = ((paints[answer], len(list(same))) for answer, same in groupby(line))
     return "".join(paint.on(paint.symbol * length) for paint, length in parts)
@@ -159,3 +160,85 @@ def _cells_in(columns: int | None, label: int) -> int:
     while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2
     return count
+
+
+# --- one event away -------------------------------------------------------------------------------------------------
+
+
+def _events(report: OverlapReport) -> Page:
+    """Return what each event would break and what would restore it, or an empty page without --one-event."""
+    if report.events is None:
+        return []
+    rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for each in report.events:
+        if each.outlook is not Outlook.SAME:
+            mark = bad("✗") if each.outlook is Outlook.LASTING else dim("•")
+            words = f"{each.event.kind} {each.event.address or ''}".rstrip()
+            rows.setdefault((mark, clean(each.event.subject), (*_said(each),)), []).append(words)
+    news = sum(each.outlook in (Outlook.RESTORED, Outlook.LASTING) for each in report.events)
+    page: Page = [head(f"one event away: {news} of {len(report.events)} events would change the verdict")]
+    return [*page, *(Row(mark, f"{dev}: {', '.join(kinds)}", [*said]) for (mark, dev, said), kinds in rows.items())]
+
+
+def _said(each: EventVerdict) -> list[str]:
+    if each.outlook is Outlook.UNTOLD:
+        return [dim(f"can't be predicted: {clean(each.reason or '')}")]
+    lines, by = _result(each.verdict, each.findings, each.reason), clean(" and ".join(each.restored_by))
+    if not by:
+        return [*lines, dim("nothing restores it")]
+    if each.outlook is Outlook.RESTORED:
+        return [*lines, good(f"restored by {by}")]
+    return [*lines, dim(f"after {by}:"), *_result(each.lasting_verdict, each.lasting_findings)]
+
+
+def _result(verdict: Verdict, findings: Sequence[Finding], reason: str | None = None) -> list[str]:
+    if verdict is not Verdict.OVERLAP:
+        return [good("ok") if verdict is Verdict.OK else bad(clean(f"unknown: {reason}" if reason else "unknown"))]
+    return [bad(line) for line in shortened([clean(each.failure) for each in findings], "\n", _FAILURES).split("\n")]
+
+
+# --- as a monitoring plugin's line ----------------------------------------------------------------------------------
+
+_OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
+_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+
+# NRPE and NSCA truncate longer lines, which would cut off the performance data.
+_TEXT_CHARACTERS = 400
+
+
+def nagios(report: OverlapReport) -> tuple[int, str]:
+    """Return a check's monitoring plugin exit code, and its output line with performance data.
+
+    See the Monitoring Plugins Development Guidelines (https://www.monitoring-plugins.org/doc/guidelines.html).
+
+    Args:
+        report: the check's report.
+
+    Returns:
+        The exit code (0 OK, 1 failures in WARN mode, 2 failures in STRICT mode, 3 unknown), and a line with the status,
+        the failures and, after ``|``, the number of failing CIDRs.
+    """
+    if not report.cidrs:
+        return nagios_unknown("no CIDRs are expected: there is nothing to check")
+    if report.verdict is Verdict.UNKNOWN:
+        return nagios_unknown(summary(report) if report.families else f"nothing could be judged: {report.reason}")
+    is_strict = report.mode is OverlapMode.STRICT
+    cidrs, failing = set(report.cidrs), {finding.cidr for finding in report.findings}
+    status, said = _OK, f"{len(cidrs)} expected CIDRs leave by {','.join(report.default_devs)}"
+    if failing:
+        status = _CRITICAL if is_strict else _WARNING
+        said = f"{len(failing)} of {len(cidrs)} expected CIDRs fail: {report.findings[0].message}"
+    # A threshold of 0 alerts on any other value. Only the current mode's threshold is set.
+    thresholds = ";0" if is_strict else "0;"
+    return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{len(cidrs)}"
+
+
+def nagios_unknown(reason: str) -> tuple[int, str]:
+    """Return the exit code and output line for a check without a verdict."""
+    return _UNKNOWN, _text(_UNKNOWN, reason)
+
+
+def _text(status: int, said: str) -> str:
+    line = " ".join(clean(said).split()).replace("|", "/")
+    cut = line if len(line) <= _TEXT_CHARACTERS else f"{line[: _TEXT_CHARACTERS - 1]}…"
+    return f"HOSTROUTING {_WORDS[status]} - {cut}"

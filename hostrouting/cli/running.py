@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import phases
-from hostrouting.cli.output import KeepOn, columns, complain, draw_line, say
+from hostrouting.cli.output import columns, complain, draw_line, say
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 
@@ -41,16 +41,21 @@ def run_task(task: phases.Task[T], scope: phases.CancelScope | None = None) -> T
         return run_task(task, scope)
 
 
-def say_json(document: dict[str, Any], keep_on: KeepOn | None = None) -> None:
+def run_function(name: str, function: Callable[[phases.CancelScope], T]) -> T:
+    """Run a function that takes the scope as a task with this name."""
+    return run_task(phases.task(name)(function))
+
+
+def say_json(document: dict[str, Any], patience: float | None = None) -> None:
     """Print a result as JSON, with this host's name unless the document has one."""
-    say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip(), keep_on)
+    say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip(), patience)
 
 
 def say_as_asked(
     options: argparse.Namespace,
     document: Callable[[], dict[str, Any]],
     text: Callable[[], str],
-    keep_on: KeepOn | None = None,
+    patience: float | None = None,
 ) -> None:
     """Print a result as JSON or text depending on ``--output``; only the requested format is built.
 
@@ -58,12 +63,12 @@ def say_as_asked(
         options: the command's options.
         document: builds the JSON document.
         text: builds the text.
-        keep_on: as for ``say``.
+        patience: as for ``say``, but JSON is never truncated.
     """
     if options.output == "json":
-        say_json(({} if options.image is None else {"host": options.image.name}) | document(), keep_on)
+        say_json(({} if options.image is None else {"host": options.image.name}) | document())
     else:
-        say(text(), keep_on)
+        say(text(), patience)
 
 
 @contextmanager
@@ -122,7 +127,7 @@ class _Waits:
             draw_line(f"\r{line.ljust(self._columns)}")
             self._columns = len(line)
         elif text != self._last:
-            complain(text, keep_on=lambda: False)
+            complain(text, patience=0)
         self._last = text
 
     def finished(self, path: str, status: phases.Status, error: BaseException | None, seconds: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-import phases
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import TABLE
 from hostrouting.azure.probe.tasks import (
@@ -17,7 +16,7 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines
 from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, good
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_function, run_task, say_as_asked
 from hostrouting.model.changes import Changes
 from hostrouting.model.text import clean
 
@@ -48,7 +47,7 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     change, and with 0 otherwise.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
-    plan = run_task(phases.task("plan")(lambda scope: plan_probe(config, host, scope)))
+    plan = run_function("plan", lambda scope: plan_probe(config, host, scope))
     say_as_asked(options, plan.to_json, lambda: plan_text(plan))
     return EXIT_PLAN_CHANGES if plan.changed else 0
 

@@ -24,8 +24,8 @@ from wanted import MACHINE, SHADOWED, config
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli
 from hostrouting.boot.locks import locked
-from hostrouting.cli.layout import page_text
 from hostrouting.cli.pages import doctor_page
+from hostrouting.cli.report import page_text
 from hostrouting.doctor._gate import find_cycle
 from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
