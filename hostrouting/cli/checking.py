@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
-from hostrouting.cli.options import UsageError, asked_host, has_config, load, read_with_cidrs
+from hostrouting.cli.options import UsageError, asked_host, config_path, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.report import fix_lines, nagios, overlap_picture, overlap_text, page_text
 from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_function, say_as_asked, say_json
-from hostrouting.config.routing import Config, StaticRoutes
+from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.jsonable import to_json_text
@@ -23,9 +23,6 @@ from hostrouting.model.text import clean
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.wording import advice, summary
 from hostrouting.tasks import queries
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def check(options: argparse.Namespace, host: Host) -> int:
@@ -190,6 +187,7 @@ def fix(options: argparse.Namespace, host: Host) -> int:
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """
     from hostrouting.boot.nameservers import nameservers
+    from hostrouting.cli.fixing import merged, set_sections
     from hostrouting.tasks.preview import as_installed
 
     document, config = read_with_cidrs(options, host)
@@ -203,11 +201,16 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     contested = (f"mind: {clean(note.message)}" for note in result.notes if note.kind is NoteKind.CONTESTED)
     for line in (*fix_lines(result), *contested):
         complain(line)
-    proposal, changes = None, Changes()
+    proposal: Any = None
+    changes = Changes()
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
     if not is_unknown or result.findings:
-        path = host.layout.config if options.config is None else options.config
-        proposal, changes = _proposal(options, document, result, on, path, config)
+        if options.format == "config":
+            proposal = merged(document, result.fix.routes, options.cidr)
+        else:
+            proposal = _in_words(options.format, result.fix.routes, on, config)
+        if options.in_place and proposal != document:
+            changes = set_sections(config_path(options, host), {SECTION: proposal[SECTION]}, known=document)
     if options.output == "json":
         found = {"overlap": result.to_json(), "fix": result.fix.to_json()}
         say_json({"host": result.host} | changes.to_json() | found | {"format": options.format, "proposal": proposal})
@@ -220,27 +223,17 @@ def fix(options: argparse.Namespace, host: Host) -> int:
     return EXIT_FAILURE if result.fix.unfixable else 0
 
 
-def _proposal(
-    options: argparse.Namespace,
-    document: dict[str, Any] | None,
-    report: OverlapReport,
-    on: Host,
-    path: Path | str,
-    config: Config,
-) -> tuple[dict[str, Any] | str, Changes]:
-    """Return the proposal in the requested format, and the file changes made for --in-place."""
-    from hostrouting.cli.fixing import fixed
+def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: Config) -> str:
+    """Return routes in the words of another program."""
     from hostrouting.routes import formats
     from hostrouting.routes.plan import plan_now
 
-    if options.format == "config":
-        return fixed(path, document, report.fix.routes, options.cidr, is_in_place=options.in_place)
-    config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=report.fix.routes))
-    plan, missing = plan_now(config, *on.backends(config.static_routes.families))
+    config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
+    plan, missing = plan_now(config, *host.backends(config.static_routes.families))
     if missing is not None:
         raise RouteError(f"can't fill in the routes without {missing}")
-    write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[options.format]
-    return write(plan.wanted).rstrip(), Changes()
+    write = {"ip": formats.as_ip, "netplan": formats.as_netplan, "networkd": formats.as_networkd}[form]
+    return write(plan.wanted).rstrip()
 
 
 def judge(options: argparse.Namespace, host: Host) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, applied_text, changed_text, changes_lines, plan_text
-from hostrouting.cli.options import asked_host, load
+from hostrouting.cli.options import asked_host, config_path, load
 from hostrouting.cli.output import complain, say
 from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_function, run_task, say_as_asked
 from hostrouting.config.routing import Config
@@ -285,7 +285,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.watch.outputs import notify, write_entry
 
     load(options, host)  # report all its problems now; later only one line is reported
-    path = host.layout.config if options.config is None else options.config
+    path = config_path(options, host)
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
     # This reduces the wake-ups of an idle watcher from 40 to 4 per second.
     scope = phases.CancelScope(clock=phases.SystemClock(slice_seconds=0.25))

@@ -21,77 +21,56 @@ from hostrouting.model.jsonable import to_json_text
 _BLANKS = re.compile(r"\s*")
 
 
-def fixed(
-    path: str | os.PathLike[str],
-    document: dict[str, Any] | None,
-    entries: Sequence[StaticRoute],
-    cidrs: Sequence[IpNetwork] = (),
-    *,
-    is_in_place: bool,
-) -> tuple[dict[str, Any], Changes]:
+def merged(
+    document: dict[str, Any] | None, entries: Sequence[StaticRoute], cidrs: Sequence[IpNetwork]
+) -> dict[str, Any]:
     """Return a config with additional static routes and expected CIDRs.
 
     Args:
-        path: the config's path.
-        document: the config's content at the time of the check, or None without a config.
+        document: the config, or None without one.
         entries: the routes to add.
         cidrs: the CIDRs to add; those that the config already expects are skipped.
-        is_in_place: whether to write the file if there is anything to add.
-
-    Returns:
-        The new document, and the file changes.
-
-    Raises:
-        FileError: the file can't be written, or it has changed since the check.
     """
     before = document or {}
     section = before.get(SECTION) or {}
-    routes = section.get("staticRoutes") or {}
-    more = {"enabled": True, "routes": [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]}
     if entries or document is None:
-        section = section | {"staticRoutes": routes | more}
+        routes = section.get("staticRoutes") or {}
+        more = [*(routes.get("routes") or ()), *(entry.to_mapping() for entry in entries)]
+        section = section | {"staticRoutes": routes | {"enabled": True, "routes": more}}
     overlap = section.get("routeOverlap") or {}
     expected = overlap.get("expectedCidrs") or []
     known = [item["cidr"] if isinstance(item, dict) else item for item in expected]
-    new = [cidr for cidr in dict.fromkeys(map(str, cidrs)) if cidr not in known]
-    if new:
+    if new := [cidr for cidr in dict.fromkeys(map(str, cidrs)) if cidr not in known]:
         section = section | {"routeOverlap": overlap | {"expectedCidrs": [*expected, *new]}}
-    is_new = bool(entries or new)
-    after = before | {SECTION: section} if is_new or document is None else before
-    if not (is_new and is_in_place):
-        return after, Changes()
-
-    def edit(file: BinaryIO) -> str:
-        text, document = _read(file, Path(path))
-        if document != before:
-            raise FileError(f"{path} was changed in the meantime, so the proposal may not fix it", hint="run it again")
-        return _with_value(text, SECTION, section)
-
-    files.rewrite(Path(path), edit)
-    return after, Changes(files=(Change(path, "replaced"),))
+    return before | {SECTION: section} if section else before
 
 
-def set_sections(path: str | os.PathLike[str], sections: Mapping[str, Any]) -> Changes:
+def set_sections(
+    path: str | os.PathLike[str], sections: Mapping[str, Any], known: dict[str, Any] | None = None
+) -> Changes:
     """Write our keys into a JSON file, creating it with mode 0600 if it doesn't exist.
 
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
         sections: our keys and their values.
+        known: the file's content if the values depend on it.
 
     Returns:
         The changes, which are empty if the keys already have these values.
 
     Raises:
         ConfigError: the file isn't a JSON object, or contains one of our keys twice.
-        FileError: the file can't be read or written.
+        FileError: the file can't be read or written, or its content isn't the known one.
     """
     path = Path(path)
-    if files.read_text(path) is None:
+    if known is None and files.read_text(path) is None:
         files.write_if_changed(path, to_json_text(sections), mode=0o600)
         return Changes(files=(Change(path, "added"),))
 
     def edit(file: BinaryIO) -> str | None:
         text, document = _read(file, path)
+        if known not in (None, document):
+            raise FileError(f"{path} was changed in the meantime, so the proposal may not fix it", hint="run it again")
         if not isinstance(document, dict):
             raise ConfigError([(str(path), "is not a JSON object")])
         if doubled := [key for key in sections if key in getattr(document, "duplicates", ())]:

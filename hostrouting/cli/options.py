@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -15,6 +15,9 @@ from hostrouting.config.routing import SECTION, Config, ExpectedCidr
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.text import clean
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -48,6 +51,11 @@ def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Confi
     return read_section(options, host, SECTION, Config.from_mapping)
 
 
+def config_path(options: argparse.Namespace, host: Host) -> Path | str:
+    """Return the path of CONFIG."""
+    return host.layout.config if options.config is None else options.config
+
+
 def read_section(
     options: argparse.Namespace, host: Host, section: str | None, parse: Callable[[dict[str, Any]], T]
 ) -> tuple[dict[str, Any], T]:
@@ -55,7 +63,7 @@ def read_section(
 
     Report on stderr if the section is missing, unless ``section`` is None.
     """
-    path = host.layout.config if options.config is None else options.config
+    path = config_path(options, host)
     if path == "":
         raise UsageError("CONFIG is empty; is a shell variable unset?")
     try:
