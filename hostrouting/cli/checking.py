@@ -14,7 +14,7 @@ from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.options import UsageError, asked_host, config_path, has_config, load, read_with_cidrs
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.cli.report import fix_lines, nagios, overlap_picture, overlap_text, page_text
-from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, run_function, say_as_asked, say_json
+from hostrouting.cli.running import EXIT_CHECK_UNKNOWN, EXIT_FAILURE, Result, run_function, say_json
 from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError, RouteError
@@ -144,7 +144,7 @@ def _explain_verdict(host: Host) -> int:
     return 0
 
 
-def explain(options: argparse.Namespace, host: Host) -> int:
+def explain(options: argparse.Namespace, host: Host) -> Result:
     """Explain where traffic to ADDRESS goes, and why.
 
     The command traces each route lookup that a socket performs for the address. It shows the policy rules in order and
@@ -162,12 +162,11 @@ def explain(options: argparse.Namespace, host: Host) -> int:
     config = load(options, host) if has_config(options, host) else None
     on = asked_host(options, host)
     found = run_function("explain", lambda scope: queries.explain(options.address, config, host=on, scope=scope))
-    say_as_asked(
-        options,
+    return Result(
         lambda: {"host": on.name} | found.to_json(),
         lambda: page_text(explanation_page(found), columns(sys.stdout)),
+        {True: 0, False: EXIT_FAILURE, None: EXIT_CHECK_UNKNOWN}[found.is_as_expected],
     )
-    return {True: 0, False: EXIT_FAILURE, None: EXIT_CHECK_UNKNOWN}[found.is_as_expected]
 
 
 def fix(options: argparse.Namespace, host: Host) -> int:
@@ -236,7 +235,7 @@ def _in_words(form: str, entries: tuple[StaticRoute, ...], host: Host, config: C
     return write(plan.wanted).rstrip()
 
 
-def judge(options: argparse.Namespace, host: Host) -> int:
+def judge(options: argparse.Namespace, host: Host) -> Result | int:
     """Check many hosts from their snapshots, and group them by failure.
 
     Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name, the file name is
@@ -261,16 +260,16 @@ def judge(options: argparse.Namespace, host: Host) -> int:
     report = run_function(
         "judge", lambda scope: judge_all(options.snapshots, config, scope=scope, one_event=options.one_event)
     )
+    code = EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
+    if report.counts[Verdict.OVERLAP]:
+        code = EXIT_FAILURE
     if options.output == "html":
         say(fleet.fleet_page(report))
-    else:
-        say_as_asked(options, report.to_json, lambda: fleet.fleet_text(report, columns(sys.stdout)))
-    if report.counts[Verdict.OVERLAP]:
-        return EXIT_FAILURE
-    return EXIT_CHECK_UNKNOWN if report.counts[Verdict.UNKNOWN] else 0
+        return code
+    return Result(report.to_json, lambda: fleet.fleet_text(report, columns(sys.stdout)), code)
 
 
-def doctor(options: argparse.Namespace, host: Host) -> int:
+def doctor(options: argparse.Namespace, host: Host) -> Result | int:
     """Report whether this host's gate works, and what may break it.
 
     The doctor first reports the check's current verdict. Then it examines the loaded systemd units, every installed
@@ -304,5 +303,5 @@ def doctor(options: argparse.Namespace, host: Host) -> int:
         document = preflight(report, ignored=options.ignore_preflight_errors, fails_on_warnings=is_strict)
         say(to_json_text(document).rstrip())
         return 0 if document["status"] == "ok" else EXIT_FAILURE
-    say_as_asked(options, report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)))
-    return EXIT_FAILURE if report.is_broken or (options.strict and report.findings) else 0
+    code = EXIT_FAILURE if report.is_broken or (options.strict and report.findings) else 0
+    return Result(report.to_json, lambda: page_text(doctor_page(report), columns(sys.stdout)), code)

@@ -14,7 +14,7 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, applied_text, changed_text, changes_lines, plan_text
 from hostrouting.cli.options import asked_host, config_path, load
 from hostrouting.cli.output import complain, say
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, cancelled_by_signals, run_function, run_task, say_as_asked
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, Result, cancelled_by_signals, run_function, run_task, say_result
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.jsonable import to_json_text
@@ -54,7 +54,7 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
             raise
 
 
-def apply(options: argparse.Namespace, host: Host) -> int:
+def apply(options: argparse.Namespace, host: Host) -> Result | int:
     """Install CONFIG's routes, check and gate, and run the check.
 
     The command first installs the static routes, either all or none, and then runs the check. For later boots, it
@@ -84,25 +84,21 @@ def apply(options: argparse.Namespace, host: Host) -> int:
 
         routes = run_task(InstallRoutes(config, host=host))
         text = partial(changed_text, routes.plan, routes.changes)
-        say_as_asked(options, lambda: routes.to_json() | {"overlap": None}, text)
-        return 0
+        return Result(lambda: routes.to_json() | {"overlap": None}, text)
     from hostrouting.tasks.configure import Configure
 
     ending = ""
     if options.image is not None:
         holds, idle = f"{on.layout.root} holds from its first boot", "CONFIG asks for nothing: no node is held back"
         ending = holds if config.is_gated else idle
-    return _say_applied(options, run_task(Configure(config, host=on)), ending)
+    return _applied(run_task(Configure(config, host=on)), ending)
 
 
-def _say_applied(options: argparse.Namespace, report: ConfigureReport, ending: str) -> int:
-    for warning in report.warnings:
-        complain(f"hostrouting: {warning}")
-    say_as_asked(options, report.to_json, lambda: applied_text(report, ending))
-    return 0
+def _applied(report: ConfigureReport, ending: str) -> Result:
+    return Result(report.to_json, lambda: applied_text(report, ending), warnings=report.warnings)
 
 
-def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
+def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
     """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
     from hostrouting.boot.trial import put_back, standing
     from hostrouting.tasks.trial import TryRoutes
@@ -116,7 +112,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> int:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
             until = report.until
             text = applied_text(report, f"until {until}, unless they are kept with: hostrouting confirm")
-            say_as_asked(options, report.to_json, lambda: text, _TRIAL_SECONDS)
+            say_result(options, Result(report.to_json, lambda: text), _TRIAL_SECONDS)
             if not is_asking:
                 if options.output != "json":
                     scope.check()
@@ -152,7 +148,7 @@ def _await_enter(host: Host, seconds: int, until: str, scope: phases.CancelScope
     return False
 
 
-def confirm(options: argparse.Namespace, host: Host) -> int:
+def confirm(_options: argparse.Namespace, host: Host) -> Result:
     """Keep the routes installed by apply --try.
 
     The command applies the tried config permanently, with files, units and a check, and ends the trial. It exits with 1
@@ -160,10 +156,10 @@ def confirm(options: argparse.Namespace, host: Host) -> int:
     """
     from hostrouting.tasks.trial import ConfirmTrial
 
-    return _say_applied(options, run_task(ConfirmTrial(host=host)), "confirmed: the next boot has them too")
+    return _applied(run_task(ConfirmTrial(host=host)), "confirmed: the next boot has them too")
 
 
-def plan(options: argparse.Namespace, host: Host) -> int:
+def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
     The plan marks each route: + added, ~ replaced, - removed, = unchanged. It shows file changes as diffs, then unit
@@ -177,10 +173,8 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     config = load(options, options.image or host)
     on = asked_host(options, host)
     found = run_function("plan", lambda scope: preview.plan(config, host=on, scope=scope))
-    for warning in found.warnings:
-        complain(f"hostrouting: {warning}")
-    say_as_asked(options, found.to_json, lambda: plan_text(found, config))
-    return EXIT_PLAN_CHANGES if found else 0
+    code = EXIT_PLAN_CHANGES if found else 0
+    return Result(found.to_json, lambda: plan_text(found, config), code, found.warnings)
 
 
 def render(options: argparse.Namespace, host: Host) -> int:
@@ -301,7 +295,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     return 0
 
 
-def set_config(options: argparse.Namespace, host: Host) -> int:
+def set_config(options: argparse.Namespace, host: Host) -> Result:
     """Copy our keys from CONFIG into FILE, which is shared with other components.
 
     The keys are hostRouting and hostNetworking. Each key is replaced as a whole; a key that is missing in CONFIG is
@@ -314,11 +308,10 @@ def set_config(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.cli.fixing import set_sections
 
     changes = set_sections(options.file, sections.our_sections(options, host))
-    say_as_asked(options, changes.to_json, lambda: "\n".join(changes_lines(changes)) or NOTHING)
-    return 0
+    return Result(changes.to_json, lambda: "\n".join(changes_lines(changes)) or NOTHING)
 
 
-def remove(options: argparse.Namespace, host: Host) -> int:
+def remove(options: argparse.Namespace, host: Host) -> Result:
     """Remove everything that hostrouting has installed.
 
     The command removes our routes (protocol 217 in table main), files and markers, and lists each of them. With --root
@@ -334,5 +327,4 @@ def remove(options: argparse.Namespace, host: Host) -> int:
     text = changed_text(report.plan, report.changes)
     for oneshot, required_by in requiring.items():
         text += f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, which they require, is gone"
-    say_as_asked(options, lambda: report.to_json() | {"stillRequired": requiring}, lambda: text)
-    return 0
+    return Result(lambda: report.to_json() | {"stillRequired": requiring}, lambda: text)

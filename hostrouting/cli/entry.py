@@ -18,7 +18,7 @@ from hostrouting.cli.changes import changes_lines
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import OutputError, bad, complain, dim, say
 from hostrouting.cli.report import nagios_unknown
-from hostrouting.cli.running import EXIT_FAILURE, say_json
+from hostrouting.cli.running import EXIT_FAILURE, Result, say_json, say_result
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.jsonable import to_json_text
@@ -56,7 +56,11 @@ def _run(words: Sequence[str], host: Host | None) -> int:
         options = parse(words)
         failed = options.failed
         with _logged_to_stderr() if options.verbose else nullcontext():
-            return int(options.run(options, host or Host()))
+            result = options.run(options, host or Host())
+            if not isinstance(result, Result):
+                return int(result)
+            say_result(options, result)
+            return result.code
     except (UsageError, HostRoutingError, phases.Cancelled) as error:
         return _tell(error, failed, words)
     except OSError as error:

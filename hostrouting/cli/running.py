@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import phases
 from hostrouting.cli.output import columns, complain, draw_line, say
@@ -51,24 +51,36 @@ def say_json(document: dict[str, Any], patience: float | None = None) -> None:
     say(to_json_text({"schema": 1, "host": os.uname().nodename} | document).rstrip(), patience)
 
 
-def say_as_asked(
-    options: argparse.Namespace,
-    document: Callable[[], dict[str, Any]],
-    text: Callable[[], str],
-    patience: float | None = None,
-) -> None:
-    """Print a result as JSON or text depending on ``--output``; only the requested format is built.
+class Result(NamedTuple):
+    """What a command has to say. Only the format that is asked for is built.
+
+    Args:
+        document: builds the JSON document.
+        text: builds the text.
+        code: the exit code.
+        warnings: one sentence each.
+    """
+
+    document: Callable[[], dict[str, Any]]
+    text: Callable[[], str]
+    code: int = 0
+    warnings: Sequence[str] = ()
+
+
+def say_result(options: argparse.Namespace, result: Result, patience: float | None = None) -> None:
+    """Print a result as JSON or text, depending on ``--output``, and its warnings to stderr.
 
     Args:
         options: the command's options.
-        document: builds the JSON document.
-        text: builds the text.
+        result: the command's result.
         patience: as for ``say``, but JSON is never truncated.
     """
+    for warning in result.warnings:
+        complain(f"hostrouting: {warning}")
     if options.output == "json":
-        say_json(({} if options.image is None else {"host": options.image.name}) | document())
+        say_json(({} if options.image is None else {"host": options.image.name}) | result.document())
     else:
-        say(text(), patience)
+        say(result.text(), patience)
 
 
 @contextmanager

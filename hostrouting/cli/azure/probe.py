@@ -16,12 +16,12 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines
 from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, good
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_function, run_task, say_as_asked
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, Result, run_function, run_task
 from hostrouting.model.changes import Changes
 from hostrouting.model.text import clean
 
 
-def apply(options: argparse.Namespace, host: Host) -> int:
+def apply(options: argparse.Namespace, host: Host) -> Result:
     """Rewrite the health probes, now and at every boot.
 
     The command loads the rules in one nftables transaction. It also adds a route to the rewritten address, so that the
@@ -36,11 +36,10 @@ def apply(options: argparse.Namespace, host: Host) -> int:
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     host = options.image or host
     result = run_task(ConfigureLoadBalancerProbe(config, host=host))
-    say_as_asked(options, result.to_json, lambda: report_text(result))
-    return 0
+    return Result(result.to_json, lambda: report_text(result))
 
 
-def plan(options: argparse.Namespace, host: Host) -> int:
+def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
     The command shows changes to the rules, the route, files (as diffs) and units. It exits with 2 if anything would
@@ -48,19 +47,17 @@ def plan(options: argparse.Namespace, host: Host) -> int:
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_function("plan", lambda scope: plan_probe(config, host, scope))
-    say_as_asked(options, plan.to_json, lambda: plan_text(plan))
-    return EXIT_PLAN_CHANGES if plan.changed else 0
+    return Result(plan.to_json, lambda: plan_text(plan), EXIT_PLAN_CHANGES if plan.changed else 0)
 
 
-def remove(options: argparse.Namespace, host: Host) -> int:
+def remove(_options: argparse.Namespace, host: Host) -> Result:
     """Remove everything that lb-probe apply installed.
 
     The command removes the rules, the route, the files and the units. It needs no config. hostrouting remove includes
     this and removes everything else too.
     """
     result = run_task(RemoveLoadBalancerProbe(host=host))
-    say_as_asked(options, result.to_json, lambda: report_text(result))
-    return 0
+    return Result(result.to_json, lambda: report_text(result))
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.host import Host
 from hostrouting.cli.options import read_section
 from hostrouting.cli.output import bad, dim, good
-from hostrouting.cli.running import EXIT_PLAN_CHANGES, run_task, say_as_asked
+from hostrouting.cli.running import EXIT_PLAN_CHANGES, Result, run_task
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.text import clean
 
@@ -28,18 +28,17 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
     return config
 
 
-def plan(options: argparse.Namespace, host: Host) -> int:
+def plan(options: argparse.Namespace, host: Host) -> Result:
     """List what would be removed and why, without changing anything.
 
     The command lists each rule and neighbour that it would remove, and each similar object that it would keep, with the
     reason. It takes no lock. It exits with 2 if anything would be removed, and with 0 otherwise.
     """
     plan = plan_stale(_load(options, host), host)
-    say_as_asked(options, plan.to_json, lambda: report_text(plan, "would go"))
-    return EXIT_PLAN_CHANGES if plan.removed else 0
+    return Result(plan.to_json, lambda: report_text(plan, "would go"), EXIT_PLAN_CHANGES if plan.removed else 0)
 
 
-def remove(options: argparse.Namespace, host: Host) -> int:
+def remove(options: argparse.Namespace, host: Host) -> Result:
     """Remove azure-vnet's leftovers, and nothing else.
 
     The command holds azure-vnet's own lock. It removes the stale neighbours first and then all stale rules in one
@@ -50,8 +49,7 @@ def remove(options: argparse.Namespace, host: Host) -> int:
       hostrouting azure-vnet clean config.json
     """
     result = run_task(RemoveStaleAzureVnet(_load(options, host), host=host))
-    say_as_asked(options, result.to_json, lambda: report_text(result))
-    return 0
+    return Result(result.to_json, lambda: report_text(result))
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------
