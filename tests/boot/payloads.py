@@ -64,6 +64,12 @@ class Payload:
     unit: str
     log: str
 
+    def boot(self) -> Payload:
+        """Power the machine on, wait for the payload's first start, and return the payload."""
+        self.machine.boot()
+        self.wait_until_it_ran()
+        return self
+
     def starts(self) -> list[float]:
         """Return the payload's start times in the current or last boot, as Unix timestamps."""
         return [float(line.split()[0]) for line in self.machine.peek(self.log).splitlines()]

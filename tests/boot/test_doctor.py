@@ -95,9 +95,7 @@ LIVE = [
 
 @pytest.mark.each_release
 def test_faults_of_a_running_system_are_found(node: Machine, by_turns: Any) -> None:
-    payload = healthy(node)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload = healthy(node).boot()
     pid = payload.main_pid()
     for plant, fix, kinds in by_turns(LIVE):
         node.run("sh", "-euc", "\n".join(plant))
@@ -118,8 +116,7 @@ def test_planted_faults_are_found_and_their_hints_end_them(node: Machine) -> Non
     node.run_offline("ln", "-sfn", "/dev/null", f"{UNITS}/static-routes.service")
     node.write(ROUTES, node.read(ROUTES).replace("GATE_SECONDS=5", "GATE_SECONDS=4"), mode=0o755)
     node.write(f"{OURS}/zzz-override.conf", "[Service]\nExecCondition=\nExecStartPre=\n")
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     code, findings = doctor(node)
     assert code == 1
     assert findings[0]["check"] == "verdict"

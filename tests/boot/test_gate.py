@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from infiniband import infiniband
 from nightly import by_day
+from wanted import section
 
 from boot.payloads import Payload, add_kubelet, add_nested_machine
 from boot.rig import ROOT, Machine
@@ -27,20 +28,9 @@ RESTARTING = "[Service]\nRestart=on-failure\n"
 ENDED = ("active/running", "failed/failed")
 
 
-def write_config(
-    node: Machine,
-    *routes: dict[str, Any],
-    cidrs: tuple[str, ...] = ("172.16.1.0/24",),
-    mode: str = "STRICT",
-    wait: int = 1,
-    **more: Any,
-) -> None:
-    section = {
-        "staticRoutes": {"enabled": True, "routes": list(routes)},
-        "routeOverlap": {"expectedCidrs": list(cidrs), "mode": mode},
-        "waitSeconds": wait,
-    } | more
-    node.write(CONFIG, json.dumps({"hostRouting": section}))
+def write_config(node: Machine, *routes: dict[str, Any], path: str = CONFIG, **more: Any) -> None:
+    """Write a config; see ``wanted.section``."""
+    node.write(path, json.dumps({"hostRouting": section(*routes, **{"waitSeconds": 1} | more)}))
 
 
 def install_into_image(node: Machine) -> None:
@@ -115,15 +105,13 @@ def test_strict_holds_a_shadowed_payload_until_the_fix(node: Machine) -> None:
 
 
 def test_warn_lets_a_shadowed_payload_run(node: Machine) -> None:
-    payload = installed(node, mode="WARN")
-    node.boot()
-    payload.wait_until_it_ran()
+    installed(node, mode="WARN").boot()
     assert "OVERLAP: expected CIDR 172.16.1.0/24" in marker(node)["detected"]
 
 
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_refused_route_holds_the_node_in_either_mode(node: Machine, mode: str) -> None:
-    payload = installed(node, UNREACHABLE, cidrs=("10.96.0.0/12",), mode=mode, wait=0)
+    payload = installed(node, UNREACHABLE, cidrs=("10.96.0.0/12",), mode=mode, waitSeconds=0)
     boot_held(node, payload)
     assert "gateway 10.99.0.1" in node.journal(payload.unit)
 
@@ -140,9 +128,7 @@ FAULTS = {
 
 @pytest.mark.each_release
 def test_a_held_start_goes_on_by_itself_after_any_fix(node: Machine, by_turns: Any) -> None:
-    payload = installed(node, FIXED)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload = installed(node, FIXED).boot()
     faults = dict(by_turns([*FAULTS.items()]))
     for fault, (spoil, fix) in faults.items():
         count = len(payload.starts())
@@ -201,9 +187,7 @@ def test_broken_oneshots_hold_only_shadowed_nodes(node: Machine) -> None:
 
 
 def test_a_broken_script_blocks_in_strict(node: Machine) -> None:
-    payload = installed(node, FIXED)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload = installed(node, FIXED).boot()
     for count, script in enumerate((ROUTES, CHECK), 1):
         whole = node.read(script)
         lines = whole.splitlines(keepends=True)
@@ -241,8 +225,7 @@ def test_the_consumers_sandbox_is_not_the_gates(node: Machine) -> None:
     payload = installed(node, FIXED, add=add_kubelet)
     node.run_offline("chmod", "0777", payload.log)
     node.write(f"{UNITS}/kubelet.service.d/sandbox.conf", SANDBOX)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     assert marker(node) == {"ok": ""}
 
 
@@ -290,8 +273,7 @@ def test_a_consumer_installed_later_is_held_too(node: Machine) -> None:
 def test_the_file_gate_off_admits_loudly(node: Machine) -> None:
     payload = installed(node)
     node.write("/etc/hostrouting/gate.off", "")
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     assert "gate.off" in node.journal(payload.unit)
     assert "gate-off: the file /etc/hostrouting/gate.off is there" in marker(node)["detected"]
     # A later check keeps the gate-off line in the marker.
@@ -312,9 +294,7 @@ def files(node: Machine) -> str:
 
 
 def test_no_update_ever_stops_or_restarts_a_running_machine(node: Machine) -> None:
-    payload = installed(node, FIXED)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload = installed(node, FIXED).boot()
     pid = payload.main_pid()
     for routes, config in (
         ((FIXED, {"destination": "172.16.2.0/24"}), {}),
@@ -375,11 +355,13 @@ def test_another_programs_vanishing_line_does_not_skip_the_gate(node: Machine) -
 def test_an_old_waiting_oneshot_does_not_write_last(machine: Machine) -> None:
     machine.add_nic("eth0", "10.1.0.4/24")
     machine.add_nic("ib0", "172.16.0.10/16")
-    installed(machine, FIXED, wait=40, cidrs=("10.96.0.0/12",))
+    installed(machine, FIXED, waitSeconds=40, cidrs=("10.96.0.0/12",))
     machine.systemctl("disable", "systemd-nspawn@kube1.service")
     machine.boot(wait=False)
     machine.wait_for("static-routes.service", "activating")
-    write_config(machine, {"destination": "172.16.2.0/24", "gateway": "10.1.0.1", "dev": "eth0"}, cidrs=(), wait=1)
+    write_config(
+        machine, {"destination": "172.16.2.0/24", "gateway": "10.1.0.1", "dev": "eth0"}, cidrs=(), waitSeconds=1
+    )
     machine.python("apply")
     machine.ip("route", "add", "default", "via", "10.1.0.1", "dev", "eth0")
     machine.wait_for("static-routes.service", "active", "failed")
@@ -411,8 +393,7 @@ def test_a_first_run_never_bounces_the_machine(node: Machine) -> None:
         node.write(script, "#!/bin/sh\nexit 0\n", mode=0o755)
         node.write(f"{UNITS}/{unit}", REFERENCE.format(script=script))
         node.systemctl("enable", unit)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     pid = payload.main_pid()
     write_config(node, FIXED)
     node.python("apply")
@@ -534,9 +515,7 @@ def exposure(node: Machine, unit: str) -> float:
 
 @pytest.mark.each_release
 def test_confined_units_install_and_judge(node: Machine) -> None:
-    payload = installed(node, FIXED, watch={"enabled": True})
-    node.boot()
-    payload.wait_until_it_ran()
+    installed(node, FIXED, watch={"enabled": True}).boot()
     assert [node.state(unit) for unit in ONESHOTS] == ["active/exited"] * 2
     assert "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting" in node.run("ip", "route").stdout
     assert marker(node) == {"ok": ""}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
@@ -66,32 +65,19 @@ def test_an_update_never_opens_or_closes_the_gate(node: Machine, update: Any) ->
         node.systemctl("stop", payload.unit)
 
 
-def put(node: Machine, path: str, section: dict[str, Any]) -> None:
-    node.write(path, json.dumps({"hostRouting": section}))
-
-
 @pytest.fixture
 def running(node: Machine) -> Payload:
     """Return a running payload behind the gate, with a watcher."""
-    payload = installed(node, FIXED)
-    node.boot()
-    payload.wait_until_it_ran()
-    return payload
+    return installed(node, FIXED).boot()
 
 
 def test_two_runs_at_once_leave_one_config_or_none(node: Machine, running: Payload) -> None:
     """G5: ``apply`` may run concurrently with another ``apply`` or ``remove``, even with a watcher."""
     chance = random.Random(6)
     pid = running.main_pid()
-    for name, routes, cidr, mode in (
-        ("a", [FIXED], "172.16.1.0/24", "STRICT"),
-        ("b", [HARMLESS], "172.16.9.0/24", "WARN"),
-    ):
-        section = {
-            "staticRoutes": {"enabled": True, "routes": routes},
-            "routeOverlap": {"expectedCidrs": [cidr], "mode": mode},
-        }
-        put(node, f"/root/{name}.json", section | {"watch": {"enabled": True}, "waitSeconds": 1})
+    write_config(node, FIXED, path="/root/a.json", watch={"enabled": True})
+    elsewhere = ("172.16.9.0/24",)
+    write_config(node, HARMLESS, path="/root/b.json", cidrs=elsewhere, mode="WARN", watch={"enabled": True})
     for number in range(by_day(3, by_night=30)):
         other = "remove" if number % 3 == 2 else "apply /root/b.json"
         both = f"""python3 -m hostrouting apply /root/a.json & sleep {chance.uniform(0, 0.9):.3f}

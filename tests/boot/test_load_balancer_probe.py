@@ -86,8 +86,7 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     write_config(node, FIXED)
     install_into_image(node)
     change(node, "eth0")
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     wanted = listing(node)
     assert 'comment "answer out"' in wanted
     assert (seen(node), is_ordered(node, payload)) == (wanted, True)
@@ -131,8 +130,7 @@ def test_a_machine_waits_for_a_flush_while_the_probe_runs(node: Machine) -> None
 def test_no_change_restarts_a_running_machine(node: Machine) -> None:
     payload = add_nested_machine(node)
     add_flusher(node)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     before, pid = files(node), payload.main_pid()
     change(node, "eth0")
     wanted = listing(node)

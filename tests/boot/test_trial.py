@@ -28,19 +28,8 @@ def ours(node: Machine) -> list[str]:
 def running(node: Machine) -> Payload:
     """Return a running payload behind the gate, and a config to try that replaces one route."""
     payload = installed(node, FIXED)
-    write_tried(node)
-    node.boot()
-    payload.wait_until_it_ran()
-    return payload
-
-
-def write_tried(node: Machine) -> None:
-    section = {
-        "staticRoutes": {"enabled": True, "routes": [OTHER]},
-        "routeOverlap": {"expectedCidrs": ["172.16.9.0/24"], "mode": "STRICT"},
-        "waitSeconds": 1,
-    }
-    node.write(TRIED, json.dumps({"hostRouting": section}))
+    write_config(node, OTHER, path=TRIED, cidrs=("172.16.9.0/24",))
+    return payload.boot()
 
 
 def is_over(node: Machine) -> bool:

@@ -100,10 +100,9 @@ def test_only_the_watcher_restores_what_networkd_removes(machine: Machine, by_tu
     machine.add_nic("ib0", "172.16.0.10/16")
     write_network(machine)
     machine.systemctl("enable", "systemd-networkd.service")
-    payload = installed(machine, FIXED, wait=30, watch=WATCH)
+    payload = installed(machine, FIXED, waitSeconds=30, watch=WATCH)
     machine.write(TEXTFILE, "")
-    machine.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     pid = payload.main_pid()
     machine.wait_for(UNIT, "active/running")
     assert is_there(machine)
@@ -150,8 +149,7 @@ def watched(node: Machine) -> Payload:
     """Return the payload of a booted node behind a STRICT gate, with a watcher."""
     payload = installed(node, FIXED, cidrs=("172.16.1.0/24", "192.168.0.0/16"), watch=WATCH)
     node.write(TEXTFILE, "")
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     node.wait_for(UNIT, "active/running")
     return payload
 
@@ -187,8 +185,7 @@ def test_a_late_infiniband_address_stops_no_machine(node: Machine, watched: Payl
 def test_a_moved_python_breaks_neither_boot_nor_machine(node: Machine) -> None:
     payload = installed(node, FIXED, watch=WATCH)
     node.remove(FOUND)
-    node.boot()
-    payload.wait_until_it_ran()
+    payload.boot()
     assert "No module named hostrouting" in node.journal(UNIT)
     assert node.state(UNIT) != "active/running"
     assert markers(node) == ["ok"]

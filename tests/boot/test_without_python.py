@@ -76,9 +76,7 @@ def running(node: Machine) -> Payload:
     """Return the payload of a running machine on which nothing is installed."""
     payload = add_nested_machine(node)
     without_python(node)
-    node.boot()
-    payload.wait_until_it_ran()
-    return payload
+    return payload.boot()
 
 
 def test_on_a_running_node_it_stops_nothing(node: Machine, running: Payload) -> None:
