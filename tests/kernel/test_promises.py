@@ -19,7 +19,7 @@ import wanted
 from backends import Altered, FailingBackend, RecordingBackend
 from nightly import by_day
 from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route, on_linux
-from recording_tasks import OnProgress
+from recording_tasks import OnProgress, handling
 from rendering import render_check_route_overlap_script
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for
 
@@ -437,12 +437,8 @@ def test_sigterm_in_the_middle_rolls_everything_back(node: Kernel, layout: Layou
             os.kill(os.getpid(), signal.SIGTERM)
         return node.add(routes)
 
-    old = signal.signal(signal.SIGTERM, lambda *_: scope.cancel("SIGTERM"))
-    try:
-        with pytest.raises(phases.Cancelled, match="SIGTERM"):
-            phases.run(ConfigureStaticRoutes(many(300), host=host_of(Altered(node, add=add), layout)), scope=scope)
-    finally:
-        signal.signal(signal.SIGTERM, old)
+    with handling(signal.SIGTERM, lambda: scope.cancel("SIGTERM")), pytest.raises(phases.Cancelled, match="SIGTERM"):
+        phases.run(ConfigureStaticRoutes(many(300), host=host_of(Altered(node, add=add), layout)), scope=scope)
     assert (table(node), snapshot(layout.root)) == (before, files)
 
 
