@@ -63,7 +63,7 @@ def test_every_report_on_a_random_host_is_right(
         assert not audit.mistakes, "\n".join((*audit.mistakes, *host.steps, *host.cycle, str(host.hostrouting)))
 
     compare()
-    assert not IS_NIGHTLY or {*features} <= drawn
+    assert not IS_NIGHTLY or [each for each in features if drawn.isdisjoint(each.split("|"))] == []
     assert not IS_NIGHTLY or fixes or kind is EventAudit
 
 

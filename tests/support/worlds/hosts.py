@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
 import attrs
 from hypothesis import strategies as st
 from leaving import Neighbour
-from node import nics
+from node import as_batch, nics
 
 from hostrouting import Config, ExpectedCidr
 from hostrouting.backend import Route, RouteBackend
@@ -21,72 +21,34 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import NewAddress
 from worlds import STANDARD_RULES, Question, World, boundaries, cut
 
-# The features of hosts that their commands and configs show, by pattern. These may be of either family.
-_COMMON = {
-    "several metrics": r"^ip (-6 )?route .* metric (?!4294967295)\d",
-    "blackhole, unreachable, prohibit": r"^ip (-6 )?route \w+ (blackhole|unreachable|prohibit)",
-    "throw": r"^ip (-6 )?route \w+ throw",
-    "several hops": r"^ip (-6 )?route .* nexthop ",
-    "onlink gateways": r"^ip (-6 )?route .* onlink",
-    "a source of a route's own": r"^ip (-6 )?route .* src (?!0\.0\.0\.0)",
-    "nexthop objects": r"^ip (-6 )?route .* nhid ",
-    "peers": r"^ip address add .* peer ",
-    "addresses without a connected route": r"^ip address add .* noprefixroute",
-    "rules: from": r"^ip (-6 )?rule add .*\bfrom (?!all|0\.0\.0\.0/0)",
-    "rules: to": r"^ip (-6 )?rule add .*\bto [\df]",
-    "rules: not": r"^ip (-6 )?rule add not ",
-    "rules: goto": r"^ip (-6 )?rule add .* goto ",
-    "rules: suppress_prefixlength": r"^ip (-6 )?rule add .* suppress_prefixlength",
-    "rules that discard": r"^ip (-6 )?rule add .*(blackhole|unreachable|prohibit)",
-    "the rules of the kernel moved or deleted": r"^ip (-6 )?rule del ",
-    "an interface that is down": r"^ip link set (?!peer-)\S+ down",
-    "an interface without a carrier": r"^ip link set peer-\S+ down",
-    "devs of an expected CIDR": r"'devs'",
+
+def _words(kind: str, words: str) -> tuple[str, ...]:
+    return tuple(f"{kind} {word}" for word in words.split())
+
+
+_COMMON = (
+    *_words("route", "metric blackhole unreachable prohibit throw local nexthop onlink src nhid"),
+    *_words("address", "peer noprefixroute"),
+    *_words("rule", "from to not goto suppress_prefixlength ipproto del blackhole unreachable prohibit"),
+    *("link down", "config devs"),
+)
+FEATURES: Mapping[Family, Collection[str]] = {
+    Family.IPV4: (
+        *_COMMON,
+        *("route tos", "sysctl nexthop_compat_mode=0", "rule fwmark", "rule uidrange|rule tos", "rule iif|rule oif"),
+    ),
+    Family.IPV6: (
+        *_COMMON,
+        *_words("ra", "high low 0 prefix route"),
+        *_words("sysctl", "forwarding=1 ignore_routes_with_linkdown=1 use_oif_addrs_only=1 use_tempaddr=2"),
+        *_words("address", "preferred_lft fec0::7/64"),
+        *_words("route", "ra from high low expires anycast append"),
+        *_words("rule", "iif fwmark uidrange dport sport tos oif tun_id"),
+        *("sysctl ra_defrtr_metric=100", "neigh failed", "link cali1", "# churn"),
+        *_words("config", "uplinks allowedDevs"),
+    ),
 }
-FEATURES: Mapping[Family, Mapping[str, str]] = {
-    Family.IPV4: _COMMON
-    | {
-        "a type of service": r"^ip route add .* tos ",
-        "rules: mark, user, tos": r"^ip rule add .*(fwmark|uidrange|tos) ",
-        "rules: iif, oif": r"^ip rule add .*(iif|oif) ",
-        "rules: protocol, ports": r"^ip rule add .*(ipproto|dport) ",
-        "local routes of table main": r"^ip route add local .* table main",
-        "table default": r"^ip route add .* table default",
-        "nexthop objects whose hops are hidden": r"nexthop_compat_mode=0",
-    },
-    Family.IPV6: _COMMON
-    | {
-        "default routes by router advertisements": r"^ra \S+ \S+ [1-9]",
-        "several routers": r"^ra [\s\S]*^ra ",
-        "routers of unequal preference": r"^ra \S+ \S+ [1-9]\d* (high|low)",
-        "routers that withdraw": r"^ra \S+ \S+ 0 ",
-        "addresses by router advertisements": r"^ra .* prefix ",
-        "route information": r"^ra .* route ",
-        "a metric for advertised default routes": r"ra_defrtr_metric=",
-        "forwarding": r"all\.forwarding=1",
-        "routers that don't answer": r" nud failed$",
-        "the same, without forwarding": r"\A(?![\s\S]*all\.forwarding=1)[\s\S]* nud failed$",
-        "deprecated addresses": r"^ip address add .* preferred_lft 0",
-        "site-local and 6to4 addresses": r"^ip address add (fec0|2002):",
-        "source-specific routes": r"^ip -6 route .* from ",
-        "routes of unequal preference": r"^ip -6 route .* pref (high|low)",
-        "expired routes": r" expires 0$",
-        "rules: iif": r"^ip -6 rule add .*iif ",
-        "rules: mark": r"^ip -6 rule add .*fwmark ",
-        "rules: ipproto": r"^ip -6 rule add .*ipproto ",
-        "rules: user, port, tos, oif, tun_id": r"^ip -6 rule add .*(uidrange|dport|sport|tos|oif|tun_id) ",
-        "an interface of a container": r"^ip link add cali1 ",
-        "an interface that was down": r"^ip link set (?:peer-)?(\S+) down[\s\S]*^ip link set (?:peer-)?\1 up",
-        "ignore_routes_with_linkdown": r"ignore_routes_with_linkdown=1",
-        "use_oif_addrs_only": r"use_oif_addrs_only=1",
-        "temporary addresses": r"use_tempaddr=2[\s\S]*^ra .* prefix ",
-        "local and anycast routes": r"^ip -6 route add (local|anycast) ",
-        "churn": r"^# churn",
-        "IPv4": r"^ip route add default",
-        "uplinks that the config names": r"'uplinks'",
-        "allowedDevs": r"'allowedDevs': \['",
-    },
-}
+"""What the hosts of a night have in their commands and configs. Where there is a ``|``, one of both is enough."""
 
 # Rules by source, and an interface without an address: its source address depends on the order in which interfaces were
 # registered, which dumps don't include.
@@ -113,7 +75,7 @@ class Host:
         failed: unreachable routers.
         cycle: commands that run continuously during the checks, to change the host.
         is_seen: whether the host can only be tested with sockets.
-        names: additional feature names that can't be derived from the commands.
+        names: more features, which the commands don't show.
     """
 
     steps: tuple[str, ...]
@@ -155,9 +117,11 @@ class Host:
         return found if is_ipv4 else sorted(chance.sample(found, min(most, len(found))))
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """Return the names in ``FEATURES`` that apply to the host."""
-        return (*(name for name, pattern in FEATURES[self.family].items() if self._has(pattern)), *self.names)
+    def features(self) -> set[str]:
+        """Return the words of each kind of command, such as ``rule not``, the lists of the config, and ``names``."""
+        lines = [line.split() for line in as_batch(self.text).splitlines()]
+        found = {f"{kind} {word.rpartition('.')[2]}" for kind, *words in lines for word in words}
+        return {*found, *(f"config {key}" for key in re.findall(r"'(\w+)': \['", self.text)), *self.names}
 
     @property
     def tries(self) -> int:
@@ -225,12 +189,9 @@ def commands(world: World) -> Iterator[str]:
     yield from (f"ip rule add {_rule(rule)}" for rule in world.rules)
     for rule in STANDARD_RULES:
         if rule.preference in world.without:
-            yield f"ip rule del pref {rule.preference} lookup {_TABLES[rule.table]}"
+            yield f"ip rule del {_rule(rule)}"
     yield from (f"ip link set {dev} down" for dev in sorted({*world.devs} & {*world.down}))
     yield from (f"ip link set peer-{dev} down" for dev in sorted({*world.devs} & {*world.unplugged}))
-
-
-_TABLES = {255: "local", 254: "main", 253: "default"}
 
 
 def _address(address: NewAddress) -> str:
@@ -250,26 +211,10 @@ def _route(route: Route) -> str:
 
 
 def _rule(rule: Rule) -> str:
-    suppress = rule.suppress_prefix_length if rule.action is RuleAction.TO_TABLE else None
-    selectors = (
-        ("from", rule.source),
-        ("to", rule.destination),
-        ("tos", rule.tos or None),
-        ("fwmark", None if rule.mark is None else f"{rule.mark:#x}/{rule.mark_mask:#x}"),
-        ("iif", rule.iif),
-        ("oif", rule.oif),
-        ("uidrange", None if rule.uid_range is None else "{}-{}".format(*rule.uid_range)),
-        ("ipproto", rule.ip_protocol or None),
-        ("dport", 443 if rule.has_ports else None),
-        ("pref", rule.preference),
-        ("lookup", _TABLES.get(rule.table, rule.table) if rule.action is RuleAction.TO_TABLE else None),
-        ("goto", rule.goto if rule.action is RuleAction.GOTO else None),
-        ("suppress_prefixlength", suppress),
-    )
-    words = [f"{word} {value}" for word, value in selectors if value is not None]
-    if rule.action not in (RuleAction.TO_TABLE, RuleAction.GOTO):
-        words.append(rule.action.name.lower())
-    return " ".join((*(["not"] if rule.is_inverted else []), *words))
+    if rule.action is not RuleAction.TO_TABLE:
+        rule = attrs.evolve(rule, suppress_prefix_length=None)
+    words = str(rule).replace("from all ", "", 1).replace("and ports", "dport 443")
+    return f"{words} pref {rule.preference}"
 
 
 # --- random hosts ------------------------------------------------------------------------------------------------
