@@ -10,6 +10,7 @@ from enum import Enum
 from functools import cached_property, partial
 
 import attrs
+from host_states import HostState
 
 from hostrouting import Host
 from hostrouting.boot.manifest import ROUTES
@@ -18,7 +19,7 @@ from search.pairs import Pair, task_for
 from search.starts import LOCKS, LoadedSystemd, Start, Watched, is_waited_for, run_oneshot, start
 from search.tracing import Stopped
 from search.updates import CRASHED, Ended, Update
-from search.world import LAYOUT, State, accept_routes, forget_boot, read_state, refuse_route, restore
+from search.world import LAYOUT, accept_routes, forget_boot, read_state, refuse_route, restore
 
 
 class Kind(str, Enum):
@@ -94,13 +95,13 @@ class Search:
     """
 
     pair: Pair
-    before: State
-    after: State
+    before: HostState
+    after: HostState
     steps: tuple[str, ...]
     outcome: str
 
     @classmethod
-    def prepare(cls, pair: Pair, nothing: State) -> Search:
+    def prepare(cls, pair: Pair, nothing: HostState) -> Search:
         """Install A and then B, and return a search with the observed steps.
 
         Args:

@@ -11,19 +11,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import attrs
-from file_trees import Entry, read_trees, restore_trees
+from file_trees import read_trees, restore_trees
+from host_states import BACKENDS, HostState, delete_routes, our_routes
 from node import SHADOWED, run_ip
 
 from hostrouting import Layout
 from hostrouting.boot import render
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.family import IpNetwork
-from hostrouting.model.routes import Route, Table
 from search.pairs import KUBELET, TEMPLATE
 
 LAYOUT = Layout()
@@ -36,7 +33,6 @@ _SOURCE = "hostrouting-search"
 _COPIED = ("alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "passwd")
 
 _REFUSING_TABLE = 100
-_BACKENDS = (NetlinkBackend(), NetlinkBackend6())
 
 AWKS = ("gawk", "mawk", "busybox")
 
@@ -45,21 +41,6 @@ _WAITS = {"HOLD_SECONDS": 0, "GATE_SECONDS": 5}
 
 class WorldError(Exception):
     """The namespaces can't be set up, or this process isn't in them."""
-
-
-@attrs.frozen
-class State:
-    """A snapshot of everything that an update can change."""
-
-    etc: Mapping[str, Entry]
-    run: Mapping[str, Entry]
-    routes: frozenset[Route]
-
-    def differences(self, other: State) -> list[str]:
-        """Return the routes and the files in /etc that differ between two states."""
-        names = [name for name in sorted({*self.etc, *other.etc}) if self.etc.get(name) != other.etc.get(name)]
-        routes = sorted(f"{route.destination} metric {route.metric}" for route in self.routes ^ other.routes)
-        return [*names, *routes]
 
 
 def make_world(outside: str) -> None:
@@ -150,31 +131,24 @@ def use_awk(name: str) -> None:
     link.symlink_to(program)
 
 
-def read_state() -> State:
-    """Return a snapshot of everything that an update can change."""
-    return State(_read(_ETC), _read(_RUN), frozenset(_our_routes()))
+def read_state() -> HostState:
+    return HostState.read([_ETC], _RUN, [_ETC / name for name in _COPIED])
 
 
-def restore(state: State) -> None:
+def restore(state: HostState) -> None:
     """Restore the files and routes from a snapshot."""
     require_world()
-    restore_trees(state.etc, _read(_ETC))
-    restore_trees(state.run, _read(_RUN))
     accept_routes()
-    there = frozenset(_our_routes())
-    _delete(there - state.routes)
-    for backend in _BACKENDS:
-        if failures := backend.add([route for route in state.routes - there if route.family is backend.family]):
-            raise WorldError(f"the routes can't be put back: {failures}")
+    state.restore(read_state())
 
 
 def forget_boot() -> None:
     """Simulate a reboot: remove the routes and /run, except for the fake systemd's loaded state."""
     require_world()
-    there = _read(_RUN)
+    there = read_trees(_RUN)
     kept = {name: entry for name, entry in there.items() if Path(name) == _RUN or Path(name).is_relative_to(SYSTEMD)}
     restore_trees(kept, there)
-    _delete(_our_routes())
+    delete_routes(our_routes())
 
 
 def refuse_route(destination: IpNetwork) -> None:
@@ -189,7 +163,7 @@ def refuse_route(destination: IpNetwork) -> None:
 
 def accept_routes() -> None:
     """Remove the rule added by ``refuse_route``, if any."""
-    for backend in _BACKENDS:
+    for backend in BACKENDS:
         if any(rule.table == _REFUSING_TABLE for rule in backend.rules()):
             family = f"-{backend.family.value}"
             ip(family, "rule", "delete", "pref", str(_REFUSING_TABLE))
@@ -199,17 +173,3 @@ def accept_routes() -> None:
 def ip(*words: str) -> None:
     """Run ip(8)."""
     subprocess.run(["ip", *words], check=True)
-
-
-def _our_routes() -> list[Route]:
-    return [route for backend in _BACKENDS for route in backend.routes(Table.MAIN) if route.is_ours]
-
-
-def _delete(routes: Collection[Route]) -> None:
-    for backend in _BACKENDS:
-        if failures := backend.delete([route for route in routes if route.family is backend.family]):
-            raise WorldError(f"the routes can't be removed: {failures}")
-
-
-def _read(root: Path) -> dict[str, Entry]:
-    return read_trees(root, leaving_out=[_ETC / name for name in _COPIED])

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from file_trees import Entry, read_trees, restore_trees
+from host_states import HostState
 
 from hostrouting.__main__ import run as run_command
 
@@ -42,7 +42,6 @@ LOST = "an answer from the kernel was lost"
 TRACE = Path("/run/trace")
 # Stand-in for a Python that can import hostrouting; it runs in a tenth of the time.
 ANY_PYTHON = "/bin/true"
-OURS = ("proto", "217")
 SAID_WITHIN, ENDED_WITHIN, POLL_SECONDS = 5.0, 0.3, 0.005
 # Errnos that calls on files and sockets can return.
 LOOK, CHANGE = ("EIO", "ENAMETOOLONG", "ENOMEM"), ("EIO", "ENOSPC", "EROFS")
@@ -98,41 +97,18 @@ class Run:
 # --- the host ------------------------------------------------------------------------------------------------------
 
 
-def routes() -> list[str]:
-    """Return our routes of both families."""
-    each = (["ip", f"-{family}", "-N", "route", "show", *OURS] for family in (4, 6))
-    listed = [subprocess.run(words, check=True, capture_output=True, text=True).stdout for words in each]
-    return "".join(listed).splitlines()
+def read_state() -> HostState:
+    return HostState.read(PLACES, RUN)
 
 
-@attrs.frozen
-class State:
-    """The installed files, the files left in /run, and our routes."""
+def restore(state: HostState) -> None:
+    state.restore(read_state())
+    assert (restored := read_state()) == state, restored.differences(state)
 
-    files: dict[str, Entry] = attrs.field(factory=lambda: read_trees(*PLACES))
-    run: dict[str, Entry] = attrs.field(factory=lambda: read_trees(RUN), eq=False)
-    routes: list[str] = attrs.field(factory=routes)
 
-    @property
-    def litter(self) -> list[str]:
-        """Return temporary files that a run should have removed."""
-        return [name for name in (*self.files, *self.run) if ".hostrouting-" in name]
-
-    def differences(self, other: State) -> list[str]:
-        """Return the differences from another state."""
-        names = self.files.keys() | other.files.keys()
-        return [*self.routes, *(name for name in sorted(names) if self.files.get(name) != other.files.get(name))]
-
-    def restore(self) -> None:
-        """Restore this state on the host."""
-        restore_trees(self.files | self.run, read_trees(*PLACES, RUN))
-        if routes() != self.routes:
-            for family in ("-4", "-6"):
-                subprocess.run(["ip", family, "route", "flush", *OURS], check=True, capture_output=True)
-            for route in self.routes:
-                subprocess.run(["ip", "route", "add", *route.split(), *OURS], check=True)
-        restored = State()
-        assert restored == self, restored.differences(self)
+def litter(state: HostState) -> list[str]:
+    """Return temporary files that a run should have removed."""
+    return [name for name in (*state.files, *state.run) if ".hostrouting-" in name]
 
 
 # --- a command -----------------------------------------------------------------------------------------------------
@@ -305,22 +281,22 @@ def main(config: str, command: str, count: int, part: int, parts: int) -> None:
         "watch": Story(("watch", config), (("apply", config),), is_endless=True),
         "start": Story(("apply", config), is_started=True),
     }[command]
-    nothing = State()
+    nothing = read_state()
     for words in story.before:
         run_well(Story(words))
     forget_looks()
-    before = State()
+    before = read_state()
     if not story.is_started:
         import_what_runs(story)
-        before.restore()
+        restore(before)
     run_well(story, ())
     begin = config if config in story.words else "/etc/hostrouting/installed.json" if command == "remove" else str(RUN)
     met = [*refusals(TRACE.read_text(), begin, is_sampled=story.is_started)]
-    after, healed = State(), list[Any]()
+    after, healed = read_state(), list[Any]()
     sys.stdout.write(f"{len(met)}\n")
     of_part = [refusal for refusal in met if refusal.number % parts == part]
     for refusal in met[len(met) // (2 * count) :: len(met) // count] if count else of_part:
-        before.restore()
+        restore(before)
         begun = time.monotonic()
         run = story.run(("-e", f"inject={refusal.call}:error={refusal.error}:when={refusal.number}"))
         report = attrs.asdict(refusal) | attrs.asdict(run)
@@ -337,14 +313,14 @@ def run_well(story: Story, strace: tuple[str, ...] | None = None) -> None:
 
 
 def wrong(
-    story: Story, refusal: Refusal, run: Run, line: str, states: tuple[State, ...], healed: list[Any]
+    story: Story, refusal: Refusal, run: Run, line: str, states: tuple[HostState, ...], healed: list[Any]
 ) -> Iterator[str]:
     """Yield the guarantees that a refusal broke, and check once per leftover state that the next run repairs it."""
-    state, after = State(), states[-1]
+    state, after = read_state(), states[-1]
     if story.is_taken_back and state not in states:
         yield f"left between: {state.differences(states[1])}"
-    if state.litter:
-        yield f"left {state.litter}"
+    if litter(state):
+        yield f"left {litter(state)}"
     if run.code == (74 if line.startswith("write(1<") else 0):
         if state != after:
             yield "ended well, and it isn't done"
@@ -357,7 +333,7 @@ def wrong(
         healed.append(found)
         forget_looks()
         again = story.run()
-        if again.code != 0 or (state := State()) != after or state.litter:
+        if again.code != 0 or (state := read_state()) != after or litter(state):
             yield f"isn't healed: {again.code} {again.said}"
 
 
