@@ -95,18 +95,6 @@ def parse_address(value: object) -> IPv4Address:
         raise ValueError(f"{shown(text)} is not an IPv4 address; expected four numbers like 10.1.0.1") from None
 
 
-def parse_unicast_address(value: str | IPv4Address) -> IPv4Address:
-    """Parse a unicast host address, rejecting 0/8, 127/8, 224/4 and 240/4.
-
-    Raises:
-        ValueError: the value is invalid; the message says why.
-    """
-    address = parse_address(value)
-    if int(address) >> 24 in _RESERVED_OCTETS:
-        raise ValueError(f"'{address}' lies in {reserved_block(IPv4Network(address))}")
-    return address
-
-
 def parse_any_unicast_address(value: str | IpAddress) -> IpAddress:
     """Parse a unicast host address of either family, rejecting special-purpose blocks.
 

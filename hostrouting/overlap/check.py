@@ -32,7 +32,6 @@ from hostrouting.overlap.findings import (
     UnknownReason,
     Verdict,
 )
-from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses, notes_on
 from phases import CancelScope
 
 _REASONS: dict[type[RouteError], UnknownReason] = {
@@ -74,7 +73,6 @@ def check_families(
     *,
     deadlines: Deadlines | None = None,
     nameservers: Sequence[IpAddress] = (),
-    given: NodeAddresses = NONE_GIVEN,
 ) -> OverlapReport:
     """Check every expected CIDR against the kernel's routing decisions for its family, without modifying the host.
 
@@ -85,7 +83,6 @@ def check_families(
         scope: see ``check_overlap``.
         deadlines: see ``check_overlap``.
         nameservers: see ``check_overlap``.
-        given: see ``check_overlap``; only checked for IPv4.
 
     Returns:
         The report, named after this host. If IPv6 CIDRs are expected, it has the worse verdict of the two families.
@@ -96,10 +93,7 @@ def check_families(
             backend, ipv4 = backends(family), backends(Family.IPV4)
         except RouteError as error:
             return unjudged(config.route_overlap.of(family), UnknownReason.CHECK_FAILED, str(error))
-        of_document = given if family is Family.IPV4 else NONE_GIVEN
-        return check_overlap(
-            config, backend, scope, ipv4=ipv4, deadlines=deadlines, nameservers=nameservers, given=of_document
-        )
+        return check_overlap(config, backend, scope, ipv4=ipv4, deadlines=deadlines, nameservers=nameservers)
 
     families = config.route_overlap.families
     if Family.IPV6 not in families:
@@ -137,7 +131,6 @@ def check_overlap(
     ipv4: RouteBackend | None = None,
     deadlines: Deadlines | None = None,
     nameservers: Sequence[IpAddress] = (),
-    given: NodeAddresses = NONE_GIVEN,
     needs_fix: bool = True,
 ) -> OverlapReport:
     """Check every expected CIDR of the backend's family against the kernel's routing decisions.
@@ -153,8 +146,6 @@ def check_overlap(
         deadlines: deadlines for a default route on an uplink and for InfiniBand addresses, or None to check
             immediately.
         nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
-        given: addresses that the document configures for other components. The report has a note for each inconsistent
-            one.
         needs_fix: whether to compute a fix for the findings.
 
     Returns:
@@ -177,7 +168,6 @@ def check_overlap(
         return unjudged(overlap, _REASONS.get(type(error), UnknownReason.CHECK_FAILED), str(error))
     classifications = classify_probes(overlap, state)
     findings, notes = findings_and_notes(overlap, state, classifications)
-    notes = (*notes, *notes_on(given, overlap, state))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = attrs.evolve(_without_findings(overlap, verdict), default_devs=state.uplinks, notes=notes)
     if not (findings and needs_fix):

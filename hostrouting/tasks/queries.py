@@ -18,7 +18,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport
-from hostrouting.overlap.node_ip import NONE_GIVEN, NodeAddresses
+from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
@@ -60,8 +60,10 @@ def check(
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     config, host = to_config(config), to_host(host)
-    given, scope = NodeAddresses.of(document), scope or CancelScope()
-    report = check_kernel(config, host, None, scope, given=given)
+    scope = scope or CancelScope()
+    report = check_kernel(config, host, None, scope)
+    if document is not None:
+        report = attrs.evolve(report, notes=(*report.notes, *notes_on(document, report, host.routes)))
     if not one_event:
         return report
     from hostrouting.overlap.one_event import anticipate
@@ -76,7 +78,6 @@ def check_kernel(
     backends: Callable[[Family], RouteBackend] | None,
     scope: CancelScope,
     nameservers: Sequence[IpAddress] = (),
-    given: NodeAddresses = NONE_GIVEN,
 ) -> OverlapReport:
     """Check a host using a different kernel, for example one that already has the config's routes.
 
@@ -86,13 +87,12 @@ def check_kernel(
         backends: a function that returns the kernel to query for a family, or None to query the host's own.
         scope: cancels the check.
         nameservers: the host's DNS servers. The fix lists those whose traffic it moves to another interface.
-        given: addresses that the config's document contains for other components.
     """
     # Snapshots and kernels with planned routes never change, so there is no point in waiting.
     is_live = host.snapshot is None and backends is None
     deadlines = Deadlines.of(config, scope) if is_live else None
     asked = backends or host.routes_of
-    report = check_families(config, asked, scope, deadlines=deadlines, nameservers=nameservers, given=given)
+    report = check_families(config, asked, scope, deadlines=deadlines, nameservers=nameservers)
     report = attrs.evolve(report, host=host.name)
     return with_namespace_note(report, host) if is_live else report
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from hostrouting import (
     Layout,
     OverlapMode,
     OverlapReport,
+    RouteOverlap,
     Snapshot,
     StaticRoute,
     check,
@@ -46,7 +47,7 @@ from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
-from hostrouting.overlap.node_ip import NodeAddresses
+from hostrouting.overlap.node_ip import notes_on
 from hostrouting.report import FleetReport, GroupFailure, UnknownReason
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import RecordingObserver
@@ -84,8 +85,10 @@ def report_of_all() -> OverlapReport:
 
 def checked(*cidrs: str) -> OverlapReport:
     overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"]}
-    config, given = Config(route_overlap=overlap, wait_seconds=0), NodeAddresses(IPv4Address("10.2.0.4"))
-    return check_overlap(config, host_with_everything(), phases.CancelScope(), given=given)
+    config, kernel = Config(route_overlap=overlap, wait_seconds=0), host_with_everything()
+    found = check_overlap(config, kernel, phases.CancelScope())
+    notes = notes_on({"node": {"kubelet": {"nodeIP": "10.2.0.4"}}}, found, kernel)
+    return attrs.evolve(found, notes=(*found.notes, *notes))
 
 
 def problems(document: object) -> list[str]:
@@ -248,10 +251,11 @@ values = st.recursive(
 
 
 @given(values)
-def test_an_unknown_shape_is_no_error(value: object) -> None:
-    for found in NodeAddresses.of(value):
-        assert found is None or found == IPv4Address("10.1.0.4")
-    assert NodeAddresses.of({"node": {"kubelet": {"nodeIP": value}}}).dns_service_ip is None
+def test_an_unknown_shape_is_ignored(value: object) -> None:
+    kernel = shadowed_kernel()
+    found = check_overlap(Config(route_overlap=RouteOverlap(["10.1.0.0/16"])), kernel, phases.CancelScope())
+    assert [*notes_on(value, found, kernel)] == []
+    assert [*notes_on({"node": {"kubelet": {"nodeIP": value}}}, found, kernel)] == []
 
 
 def test_the_other_keys_are_used_for_nothing_else(host: Host) -> None:
