@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from ipaddress import collapse_addresses
-from typing import Any
-
-from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.routes import destination_words
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
@@ -32,21 +26,9 @@ PASTE = "fix: add to hostRouting.staticRoutes.routes:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """Return up to three lines: the entries to paste, the IPv6 routes, and the addresses that no route can fix."""
-    left = [network for item in report.fix.unfixable for network in item.ranges]
-    ranges = [destination_words(network) for family in Family for network in _collapsed(left, family)]
-    says = f"no route fixes {shortened(ranges, ' ', _SHOWN_RANGES)}; hostrouting fix says why"
-    return [*_pasted(report), *([says] if ranges else [])]
-
-
-def _collapsed(networks: Iterable[IpNetwork], family: Family) -> Iterator[IpNetwork]:
-    of_family: list[Any] = [network for network in networks if Family.of(network) is family]
-    return collapse_addresses(of_family)
-
-
-def _pasted(report: OverlapReport) -> list[str]:
+    """Return the entries to paste in one line, and a line for each group of addresses that no route can fix."""
     entries, rest = pasted_entries(report)
-    return [f"{PASTE} {', '.join(entries)}{rest}"] if entries else []
+    return [*([f"{PASTE} {', '.join(entries)}{rest}"] if entries else []), *reasons(report)]
 
 
 def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
@@ -73,6 +55,5 @@ def decided_by(rule: Rule) -> str:
 
 
 def error_text(report: OverlapReport) -> str:
-    """Return an error message with the failures or reason, the fix, its consequences, and the unfixable addresses."""
-    mind = [f"mind: {line}" for line in report.fix.consequences]
-    return "\n".join([summary(report), *_pasted(report), *mind, *reasons(report)])
+    """Return an error message with the failures or reason, the fix, the unfixable addresses, and its consequences."""
+    return "\n".join([summary(report), *advice(report), *(f"mind: {line}" for line in report.fix.consequences)])
