@@ -18,8 +18,6 @@ from hostrouting.model.routes import NextHop, Route, Route6, RouteFailure, Table
 from hostrouting.routes.plan import Replacement, RoutePlan
 from phases import CancelScope, Undo
 
-_BulkCall = Callable[[Sequence[Route]], tuple[RouteFailure, ...]]
-
 T = TypeVar("T")
 
 # Bulk calls can't be interrupted. This size is small enough for quick cancellation and large enough to be efficient.
@@ -183,7 +181,11 @@ def _add(
     routes: Sequence[Route], backend: RouteBackend, scope: CancelScope, undo: Undo
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
     added: list[Route] = []
-    undo.push(lambda: _write(backend.delete, added[::-1], "take back", fine=errnos.ESRCH))
+
+    def take_back() -> None:
+        _refuse("take back", [each for each in backend.delete(added[::-1]) if each.errno != errnos.ESRCH])
+
+    undo.push(take_back)
     for bulk in _bulks(routes, scope):
         added += bulk
         yield "add", backend.add(bulk)
@@ -211,10 +213,6 @@ def _bulks(items: Sequence[T], scope: CancelScope, size: int = BULK_ROUTES) -> I
     for start in range(0, len(items), size):
         scope.check()
         yield items[start : start + size]
-
-
-def _write(call: _BulkCall, routes: Sequence[Route], verb: str, *, fine: int | None = None) -> None:
-    _refuse(verb, [failure for failure in call(routes) if failure.errno != fine])
 
 
 def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Sequence[Route]:
