@@ -23,7 +23,7 @@ from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._classify import Classification, classify_each, sends
 from hostrouting.overlap._probes import Probe, is_modelled, modelled_lookups
-from hostrouting.overlap._state import State, both, read_once
+from hostrouting.overlap._state import both, read_once
 from phases import CancelScope
 
 
@@ -110,11 +110,6 @@ class Explanation:
         return {"schema": 1, **found, "expected": [str(expected) for expected in self.expected]}
 
 
-# The input for an explanation: the state, all entries, whether local and main share one trie, and for each lookup the
-# classification and the sources that the kernel selects.
-_Found = tuple[State, tuple[Route, ...], "bool | None", list[Classification], list[tuple[IpAddress, ...]]]
-
-
 def explain(
     address: IpAddress, config: Config, backend: RouteBackend, scope: CancelScope, *, ipv4: RouteBackend | None = None
 ) -> Explanation:
@@ -141,34 +136,30 @@ def explain(
     narrowed = attrs.evolve(overlap, expected_cidrs=asked or (network,), foreseen=())
     anything = attrs.evolve(narrowed, expected_cidrs=(ExpectedCidr(network, ("*",)),))
 
-    def read() -> _Found:
+    def read() -> Explanation:
         state = read_once(attrs.evolve(config, route_overlap=narrowed), backend, ipv4, needs_uplinks=False)
         assert state is not None
-        classifications = classify_each(narrowed if state.uplinks else anything, state, int(address))
-        chosen = [_chosen_sources(classification.probe, backend) for classification in classifications]
+        fib = attrs.evolve(state, routes=backend.routes()).fib
         merged = are_merged(state.addresses, backend) if family is Family.IPV4 else False
-        return state, backend.routes(), merged, classifications, chosen
+        if merged is not None:
+            fib = attrs.evolve(fib, is_merged=merged)
+        classifications = classify_each(narrowed if state.uplinks else anything, state, int(address))
+        probes = [classification.probe for classification in classifications]
+        lookups = [_explained(each, fib, backend, sends=sends(each.probe, probes)) for each in classifications]
+        return Explanation(address, around, state.uplinks, tuple(lookups))
 
-    found, why_torn = at_one_moment(both(backend, ipv4), narrowed.judged, scope, read)
-    state, routes, merged, classifications, chosen = found
-    fib = attrs.evolve(state, routes=routes).fib
-    if merged is not None:
-        fib = attrs.evolve(fib, is_merged=merged)
-    look_up = modelled_lookups(fib)
+    explanation, why_torn = at_one_moment(both(backend, ipv4), narrowed.judged, scope, read)
+    return attrs.evolve(explanation, is_torn=why_torn is not None)
 
-    def explained(classification: Classification, sources: tuple[IpAddress, ...]) -> ExplainedLookup:
-        lookup, source, is_tcp = classification.probe
-        steps = [*_steps(fib, Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))]
-        is_alike = is_modelled(classification.probe, look_up)
-        if is_alike and lookup.route is not None and lookup.route.destination.prefixlen == 0:
-            # If the kernel alternates between default routes, the model only has the first one.
-            steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
-        asked = [each.probe for each in classifications]
-        return ExplainedLookup(classification, tuple(steps), sources, is_alike, sends(classification.probe, asked))
 
-    return Explanation(
-        address, around, state.uplinks, tuple(map(explained, classifications, chosen)), why_torn is not None
-    )
+def _explained(classification: Classification, fib: Fib, backend: RouteBackend, *, sends: bool) -> ExplainedLookup:
+    lookup, source, is_tcp = probe = classification.probe
+    steps = [*_steps(fib, Flow(lookup.address, source or NO_SOURCE, TCP if is_tcp else UDP))]
+    is_alike = is_modelled(probe, modelled_lookups(fib))
+    if is_alike and lookup.route is not None and lookup.route.destination.prefixlen == 0:
+        # If the kernel alternates between default routes, the model only has the first one.
+        steps[-1] = attrs.evolve(steps[-1], route=lookup.route)
+    return ExplainedLookup(classification, tuple(steps), _chosen_sources(probe, backend), is_alike, sends)
 
 
 def _chosen_sources(probe: Probe, backend: RouteBackend) -> tuple[IpAddress, ...]:
