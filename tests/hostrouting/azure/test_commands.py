@@ -16,7 +16,7 @@ from stale import arp_reply, dnat
 from hostrouting import Host, Layout, UnitError, cli
 from hostrouting.azure import Interface, NodeState
 from hostrouting.azure.config import HostNetworking, Ipv6Detection, LoadBalancerProbe, StaleAzureVnet
-from hostrouting.azure.probe.ruleset import TABLE, host_route, render_ruleset
+from hostrouting.azure.probe.ruleset import TABLE, has_rules, host_route, render_ruleset
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -67,9 +67,10 @@ def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNo
         assert line in out.splitlines()
     assert f"added     {host_route('eth0')}" in out
     planned = json.loads(run("lb-probe plan CONFIG --output json")[1])
-    assert (probe.tables, host.layout.manifest.exists()) == ({}, False)
+    assert (probe, host.layout.manifest.exists()) == (FakeProbeNode(), False)
     code, out, _ = run("lb-probe apply CONFIG")
     assert (code, f"nftables table ip6 {TABLE}: loaded" in out, f"enabled   {UNIT}" in out) == (0, True, True)
+    assert (has_rules(probe.tables[TABLE], "eth0"), probe.pinned) == (True, host_route("eth0"))
     assert run("lb-probe plan CONFIG")[0] == 0
     assert run("lb-probe apply CONFIG")[1] == "probes arrive through: eth0\nnothing to change\n"
     run("remove")

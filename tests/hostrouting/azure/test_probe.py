@@ -101,30 +101,6 @@ def test_no_other_text_reaches_a_rendered_file(device: str) -> None:
         host_route(device)
 
 
-def test_apply_follows_the_plan_and_a_second_run_does_nothing(host: Host, node: FakeProbeNode) -> None:
-    plan = plan_probe(asked(), host, CancelScope(), node=node)
-    assert (plan.device, plan.rules, [change.what for change in plan.changes.routes]) == (
-        "eth0",
-        "loaded",
-        [host_route("eth0")],
-    )
-    assert (files(host), node) == (set(), FakeProbeNode())
-    done = configure(host, node, asked())
-    assert {(change.what, change.action) for change in plan.changes.files} == {*map(told, done.changes.files)}
-    assert (done.changes.units, done.changes.routes) == (plan.changes.units, plan.changes.routes)
-    assert files(host) == FILES
-    assert (node.tables[TABLE], node.pinned) == (
-        render_ruleset("eth0").partition(f"delete table ip6 {TABLE}\n")[2],
-        host_route("eth0"),
-    )
-    assert not plan_probe(asked(), host, CancelScope(), node=node).changed
-    assert not configure(host, node, asked()).changed
-
-
-def told(change: Any) -> tuple[object, str]:
-    return change.what, change.action
-
-
 def test_the_unit_loads_rules_and_route_and_retries(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked(devices=["azure0"]))
     unit = host.layout.of(UNIT).read_text()

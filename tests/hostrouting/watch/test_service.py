@@ -65,8 +65,8 @@ def test_a_second_run_only_starts_a_stopped_watcher(host: Host, layout: Layout, 
     assert units.restarts == [UNIT, UNIT]
 
 
-def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """Because the watcher reads the config under the lock, it can't revert an update that has just been installed."""
+def test_its_config_changes_under_the_lock_before_the_routes(kernel: FakeKernel, host: Host, layout: Layout) -> None:
+    """Because the watcher reads the config under the lock, it neither reverts an update nor restores removed routes."""
     seen: list[tuple[bool, Config]] = []
 
     class Looking(FailingBackend):
@@ -75,33 +75,25 @@ def test_its_config_changes_under_the_lock(kernel: FakeKernel, host: Host, layou
             return super()._write(name, routes)
 
     apply(host, WATCHED)
-    changed = attrs.evolve(WATCHED, static_routes=MORE)
-    apply(Host(routes=Looking(kernel, {}), units=host.units, layout=layout), changed)
-    assert seen == [(True, changed)]
+    updates = [attrs.evolve(WATCHED, static_routes=routes) for routes in (MORE, {})]
+    for changed in updates:
+        apply(Host(routes=Looking(kernel, {}), units=host.units, layout=layout), changed)
+    assert seen == [(True, changed) for changed in updates]
 
 
-def test_it_does_not_restore_routes_removed_from_the_config(kernel: FakeKernel, host: Host, layout: Layout) -> None:
-    """A run removes routes from the config and then from the table, while holding the lock that the watcher needs."""
+def test_without_the_lock_neither_config_nor_routes_change(kernel: FakeKernel, host: Host, layout: Layout) -> None:
     apply(host, WATCHED)
-    assert layout.marker_ok.exists()
-    emptied = attrs.evolve(WATCHED, static_routes={})
     before, scope = outside_run(layout.root), phases.CancelScope(clock=FakeClock())
     with locked(layout.lock, phases.CancelScope()), pytest.raises(FileError, match="another run has held it"):
-        phases.run(Configure(emptied, host=host), scope=scope)
+        phases.run(Configure(attrs.evolve(WATCHED, static_routes={}), host=host), scope=scope)
     assert outside_run(layout.root) == before
-    assert [route for route in kernel.routes() if route.is_ours]
-    wanted_as_they_go: list[object] = []
+    assert kernel.our_routes()
 
-    class Looking(FailingBackend):
-        def delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-            wanted_as_they_go.append(kept(layout).static_routes.routes)
-            return super().delete(routes)
 
-    apply(Host(routes=Looking(kernel, {}), units=host.units, layout=layout), emptied)
-    assert wanted_as_they_go == [()]
-    assert kept(layout) == emptied
-    assert not [route for route in kernel.routes() if route.is_ours]
-    unjudged = attrs.evolve(emptied, route_overlap={})
+def test_without_expected_cidrs_no_marker_stays(host: Host, layout: Layout) -> None:
+    apply(host, WATCHED)
+    assert layout.marker_ok.exists()
+    unjudged = attrs.evolve(WATCHED, route_overlap={})
     phases.run(CheckRouteOverlap(unjudged, host=host))
     assert kept(layout).route_overlap == unjudged.route_overlap
     assert not layout.marker_ok.exists()
