@@ -221,27 +221,12 @@ def test_tasks_see_the_context_variables_of_the_caller() -> None:
 
 
 def test_without_new_threads_the_running_ones_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threading.Thread.start
+    start, tasks = threading.Thread.start, [Blocking(f"t{number}") for number in range(4)]
     started: list[threading.Thread] = []
-    ended: list[str] = []
-
-    def work(name: str) -> Task[None]:
-        @task(name)
-        def wait(scope: CancelScope) -> None:
-            begun.release()
-            try:
-                scope.wait(1000)
-            finally:
-                ended.append(name)
-
-        return wait
-
-    begun = threading.Semaphore(0)
 
     def limited(thread: threading.Thread) -> None:
         if len(started) == 2:
-            begun.acquire()
-            begun.acquire()
+            assert all(task.started.wait(30) for task in tasks[:2])
             raise RuntimeError("can't start new thread")
         started.append(thread)
         start(thread)
@@ -249,10 +234,10 @@ def test_without_new_threads_the_running_ones_are_awaited(monkeypatch: pytest.Mo
     monkeypatch.setattr(threading.Thread, "start", limited)
     scope = CancelScope()
     with pytest.raises(ExceptionGroup) as caught:
-        run(Parallel(*(work(f"t{number}") for number in range(4))), scope=scope)
+        run(Parallel(*tasks), scope=scope)
     (error,) = caught.value.exceptions
     assert str(error) == "can't start new thread"
-    assert sorted(ended) == ["t0", "t1"]
+    assert not any(thread.is_alive() for thread in started)
     assert not scope.is_cancelled
 
 

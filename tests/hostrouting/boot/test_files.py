@@ -14,28 +14,11 @@ from typing import BinaryIO
 import pytest
 
 import phases
-from hostrouting.boot.files import link, read_text, remove, rewrite, write_if_changed
+from hostrouting.boot.files import read_text, remove, rewrite, write_if_changed
 from hostrouting.boot.locks import locked
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_files_and_folders_have_their_modes_under_any_umask(tmp_path: Path, umask: int) -> None:
-    path, lock = tmp_path / "a" / "b" / "file", tmp_path / "run" / "lock"
-    before = os.umask(umask)
-    try:
-        assert write_if_changed(path, "text\n", mode=0o755)
-        link(tmp_path / "c" / "link", "to")
-        with locked(lock, CancelScope()):
-            pass
-    finally:
-        os.umask(before)
-    assert path.read_text() == "text\n"
-    assert [p.name for p in path.parent.iterdir()] == ["file"]
-    made = {path: 0o755, lock: 0o600} | {tmp_path / name: 0o755 for name in ("a", "a/b", "c", "run")}
-    assert {each: stat.S_IMODE(each.stat().st_mode) for each in made} == made
 
 
 def test_a_link_in_a_files_place_is_replaced(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import io
 import itertools
-import os
-import pty
 import re
 import struct
 import termios
@@ -21,6 +19,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from terminals import opened
 
 from hostrouting import ExpectedCidr, OverlapMode
 from hostrouting.cli.bars import Bar, CellKind, cells, legend
@@ -174,14 +173,9 @@ def test_each_cell_is_a_prefix_and_fits_the_terminal(width: int | None, count: i
 
 def test_only_a_terminal_has_columns() -> None:
     assert columns(None) is columns(io.StringIO()) is None
-    controller, terminal = pty.openpty()
-    try:
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 132, 0, 0))
-        with os.fdopen(os.dup(terminal), "w") as stream:
-            assert columns(stream) == 132
-    finally:
-        os.close(controller)
-        os.close(terminal)
+    with opened() as terminal, open(terminal.path, "w") as stream:
+        fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("4H", 24, 132, 0, 0))
+        assert columns(stream) == 132
 
 
 def test_a_thousand_healthy_cidrs_are_few_lines() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from file_trees import write_file
+from terminals import opened
 from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
 
 from hostrouting import Config, Host, Layout, RouteError, __version__, cli
@@ -327,15 +327,11 @@ def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: 
     lose_default_route(kernel)
     monkeypatch.setattr(kernel, "wait_for_change", lambda _: os.kill(os.getpid(), signal.SIGTERM))
     monkeypatch.setenv("TERM", "xterm")
-    controller, terminal = pty.openpty()
-    with os.fdopen(terminal, "w") as stream, os.fdopen(controller, "rb", buffering=0) as screen:
+    with opened() as terminal, open(terminal.path, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         assert cli.main(["check", "--cidr", "10.0.0.0/8"], host=host) == 2
         monkeypatch.undo()
-        raw = b""
-        while b"half-done" not in raw:
-            raw += screen.read(4096)
-    shown = raw.decode()
+        shown = terminal.read_until(b"half-done").decode()
     _, words, rest = shown.rpartition("waiting up to 30 s for the default route (0%)")
     cleared, _, end = rest.partition("\x1b[31mhostrouting:\x1b[0m stopped: SIGTERM")
     assert cleared == f"\r{' ' * len(words)}\r"
@@ -636,17 +632,14 @@ def test_zsh_completes_typed_words(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / ".zshrc").write_text(ZSHRC)
     (tmp_path / "node.json").touch()
     env = os.environ | {"TERM": "dumb", "ZDOTDIR": str(tmp_path)}
-    controller, terminal = pty.openpty()
-    with os.fdopen(controller, "r+b", buffering=0) as stream, os.fdopen(terminal, "r+b", buffering=0) as end:
+    with opened() as terminal, open(terminal.path, "r+b", buffering=0) as end:
         zsh = subprocess.Popen(
             ["zsh", "-d", "-i"], stdin=end, stdout=end, stderr=end, cwd=tmp_path, env=env, start_new_session=True
         )
-        heard = b""
         for words, typed in (
             (b"ready>", b"hostrouting chec\t--snap\tno\t--outp\tnag\t\n"),
             (b"typed: check --snapshot node.json --output nagios", b"exit\n"),
         ):
-            while words not in heard:
-                heard += stream.read(4096)
-            stream.write(typed)
+            terminal.read_until(words)
+            os.write(terminal.controller, typed)
         zsh.wait()
