@@ -31,15 +31,8 @@ _Networks = tuple[IpNetwork, ...]
 # Limits for human-readable lines; the lists in the report are always complete.
 _SHOWN_NETWORKS, _SHOWN_DEVS = 16, 8
 
-# The singular and the plural.
-_LOCAL = {
-    NoteKind.LOCAL: ("is an address of this host", "are addresses of this host"),
-    NoteKind.BROADCAST: ("is a broadcast address", "are broadcast addresses"),
-}
-_OTHERS = {
-    NoteKind.CONTAINER: ("a container interface", "container interfaces"),
-    NoteKind.ALLOWED: ("an allowed interface", "allowed interfaces"),
-}
+# The keys of the config that let an interface carry expected traffic.
+_KEYS = {NoteKind.CONTAINER: "containerDevs", NoteKind.ALLOWED: "allowedDevs"}
 
 
 def findings_and_notes(
@@ -107,32 +100,27 @@ def _note(expected: ExpectedCidr, group: _Group, state: State, ranges: _Networks
     by = shortened(devs, ",", _SHOWN_DEVS)
     part = _part(cidr, shown)
     own = _own_on_uplinks(expected, state)
-    if kind in _LOCAL:
-        is_one = sum(network.num_addresses for network in ranges) == 1
-        which = "this address" if is_one else "one of them"
-        message = f"{part} {_LOCAL[kind][not is_one]}{f' on {by}' if by else ''}"
+    if classification.is_local:
+        message = f"{part}: {kind.lower()}{f' on {by}' if by else ''}"
         if asks_local_first(state.rules):
             message += "; no route can change that"
         if classification.is_lost:
-            message += f", so nothing in the cluster that has {which} can be reached"
+            message += ", so nothing in the cluster that has such an address can be reached"
         elif kind is NoteKind.LOCAL and any(address.network != cidr for address in own):
             message += (
-                f", which is fine if the CIDR is the nodes'; a pod or Service that has {which} can't be reached:"
+                ", which is fine if the CIDR is the nodes'; a pod or Service that has such an address can't be reached:"
                 " move their CIDR"
             )
     elif kind is NoteKind.CNI_DISCARD:
         message = f"{part} is discarded by {classification.route}, a CNI's own block"
     else:
-        message = f"{part} routes via {by}, {_OTHERS[kind][len(devs) != 1]}"
+        message = f"{part} routes via {by} ({_KEYS[kind]})"
         # A host route leads to a local pod and doesn't shadow other addresses.
         hides_others = (each.route and each.route.destination.prefixlen < state.family.bits for _, each in group)
         if kind is NoteKind.CONTAINER and own and any(hides_others):
-            import json
-
-            alone = json.dumps({"cidr": str(cidr), "devs": state.uplinks})
             message += (
                 f"; this host's own {own[0].local} on {own[0].dev} is in the same CIDR: if that is the nodes', nodes in"
-                f" this part can't be reached; {alone} in expectedCidrs makes that a failure"
+                " this part can't be reached; name the CIDR's devs in expectedCidrs to make that a failure"
             )
     return Note(kind, message, cidr, devs, ranges)
 

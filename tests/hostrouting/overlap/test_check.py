@@ -127,7 +127,7 @@ def test_a_local_address_in_the_pods_range_conflicts(length: int, is_named: bool
 
 def test_an_address_that_another_interface_has_hides_one_in_the_cluster() -> None:
     note = next(each for each in answered("addr add 172.20.0.4/32 dev ib0").notes if each.kind is NoteKind.LOCAL)
-    assert "so nothing in the cluster that has this address can be reached" in note.message
+    assert "so nothing in the cluster that has such an address can be reached" in note.message
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_container_bridge_in_the_nodes_range_conflicts(own: str, taken: str, i
     notes = answered(f"link add cbr0\naddr add {address}/32 dev {dev}\nroute add {taken} dev cbr0").notes
     (found,) = (each for each in notes if each.kind is NoteKind.CONTAINER)
     assert found.devs == ("cbr0",)
-    assert (f'{{"cidr": "{CIDR}", "devs": ["eth0"]}} in expectedCidrs' in found.message) == is_named
+    assert ("name the CIDR's devs in expectedCidrs" in found.message) == is_named
 
 
 def test_an_infiniband_interface_without_an_address_is_pending() -> None:
