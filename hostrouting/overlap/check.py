@@ -18,7 +18,6 @@ from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.routes import Table
 from hostrouting.overlap._classify import classify_probes
 from hostrouting.overlap._grouping import findings_and_notes
-from hostrouting.overlap._probes import selects_source
 from hostrouting.overlap._state import State, read_host
 from hostrouting.overlap._uplinks import ContestedDefaultError, NoUplinkError, is_contested, named_uplinks, pending_devs
 from hostrouting.overlap._uplinks import uplink_patterns as uplink_patterns
@@ -182,13 +181,7 @@ def check_overlap(
     fixes = Fixes(state, state.default, classifications, nameservers)
     fix, tables = fixes.of_all()
     findings = tuple(fixes.with_fixes(findings, fix))
-    # Packets that are currently discarded only get a source after the fix, and may then match additional rules.
-    selects_more = selects_source(state.rules, state.routes, state.family) or any(
-        rule.ip_protocol for rule in state.rules
-    )
-    if selects_more or any(len(probes) > 1 for probes in state.probes.values()):
-        left = left_of_connections(overlap, state, tables)
-        fix = attrs.evolve(fix, unfixable=(*fix.unfixable, *left))
+    fix = attrs.evolve(fix, unfixable=(*fix.unfixable, *left_of_connections(overlap, state, tables)))
     return attrs.evolve(report, findings=findings, fix=fix)
 
 
@@ -215,14 +208,15 @@ def uplink_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
 
 
 def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
-    """Return the InfiniBand interfaces without an address that a check should wait for.
+    """Return the InfiniBand interfaces without an IPv4 address that a check should wait for.
 
     Args:
         config: the config with the wait timeouts. By default, interfaces that are down are skipped.
         backend: the kernel to query.
     """
-    overlap = config.route_overlap.of(backend.family)
-    if not overlap.expected_cidrs or not overlap.address_seconds or is_contested(config, backend.default_routes()):
+    overlap = config.route_overlap.of(Family.IPV4)
+    is_asked = backend.family is Family.IPV4 and overlap.expected_cidrs and overlap.address_seconds
+    if not is_asked or is_contested(config, backend.default_routes()):
         return ()
     links = [link for link in backend.links() if link.is_up or overlap.settle_seconds is not None]
     return pending_devs(links, backend.addresses(), uplink_devs(config, backend))
@@ -243,9 +237,6 @@ def _wait_for_addresses(
         devs = awaited_devs(config, backend)
         return f"an address on {', '.join(devs)}" if devs else None
 
-    if backend.family is Family.IPV6:
-        look_until(backend, scope, deadlines.network, find_default)
-        return
     # If the config names uplinks, the check runs even without a default route.
     if look_until(backend, scope, deadlines.network, find_default) is None or (
         config.uplinks is not None and uplink_devs(config, backend)
