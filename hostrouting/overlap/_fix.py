@@ -113,7 +113,6 @@ class Fixes:
         sizes: Counter[int] = Counter()
         for interval in self._intervals:
             sizes[interval.probed] += interval.last - interval.first + 1
-        self._fixes_source: dict[IpAddress, bool] = {}
         self._constraints = {
             probed: self._constraint(classification, sizes[probed])
             for probed, classification in self._classifications.items()
@@ -124,8 +123,8 @@ class Fixes:
         entries = {numbers(entry.destination): entry for entry in fix.routes}
         places = PrefixIndex(entries, self._bits)
         for finding in findings:
-            ranges = finding.ranges if finding.source is None or self._fixes_source.get(finding.source) else ()
-            fixing = {place for network in ranges for place in self._fixing(places, network)}
+            around = ((place, prefix) for prefix in map(numbers, finding.ranges) for place in places.meeting(prefix))
+            fixing = {place for place, prefix in around if self._fixed_in(prefix, place)}
             yield attrs.evolve(finding, fix=tuple(entries[place] for place in sorted(fixing)))
 
     def of_all(self) -> tuple[Fix, Fib]:
@@ -154,7 +153,7 @@ class Fixes:
         ]
         tables = self._tables_with(entries, map(self._family.address, fixed))
         if isinstance(tables, Fib):
-            return Fix(entries, tuple(unfixable), tuple(self._consequences(PrefixIndex(places, self._bits)))), tables
+            return Fix(entries, tuple(unfixable), tuple(self._consequences(places, tables))), tables
         return Fix((), (*unfixable, Unfixable(networks_of(targets, self._family), (), Obstacle(tables)))), self._fib
 
     # --- one answer --------------------------------------------------------------------------------------------
@@ -168,18 +167,15 @@ class Fixes:
             return Constraint(most=beaten if isinstance(beaten, int) else self._bits)
         route = classification.route
         entry = route if route is not None and route.table == Table.MAIN else None
-        of_connections = self._above_of_connections(int(address))
         if not classification.is_failure:
             # If a rule before main matches, the verification will reject the entry.
-            return Constraint(of_connections, holder=entry)
+            return Constraint(self._above_of_connections(int(address)), holder=entry)
         if reason := self._not_ours_to_fix(classification):
             return Constraint(obstacle=Obstacle(reason))
         holder = entry or self._fib.longest_match(Table.MAIN, Flow(address))
         if owner := owner_of(dev for dev in classification.devs if dev not in self._state.uplinks):
             return Constraint(obstacle=Obstacle(owner), holder=holder)
         above = self._above(classification)
-        if isinstance(above, int) and of_connections is not None:
-            above = max(above, of_connections)
         if isinstance(above, int) and (needed := size >> (self._bits - 1 - above)) > _ROUTES_MAX:
             reason = f"that takes {needed} routes longer than /{above}: change the rule that passes over shorter ones"
             above = Obstacle(reason)
@@ -187,15 +183,9 @@ class Fixes:
 
     def _above_of_connections(self, probed: int) -> int | None:
         """Return the prefix length that a route must exceed to fix lookups after the first one, or None if none can."""
-        aboves: list[int] = []
-        for classification in self._connections[probed]:
-            is_ours = not self._not_ours_to_fix(classification) and not owner_of(classification.devs)
-            above = self._above(classification) if is_ours else None
-            if (source := classification.probe.source) is not None:
-                self._fixes_source[source] = isinstance(above, int) and self._fixes_source.get(source, True)
-            if isinstance(above, int):
-                aboves.append(above)
-        return max(aboves, default=None)
+        failures = (each for each in self._connections[probed] if not self._not_ours_to_fix(each))
+        aboves = (self._above(each) for each in failures if not owner_of(each.devs))
+        return max((above for above in aboves if isinstance(above, int)), default=None)
 
     def _not_ours_to_fix(self, classification: Classification) -> str:
         address = classification.probe.lookup.address
@@ -344,21 +334,16 @@ class Fixes:
                 fixed.append(max(first, interval.first))
         return fixed
 
-    def _fixing(self, entries: PrefixIndex, network: IpNetwork) -> list[Prefix]:
-        """Return the entries that fix any failure in a network."""
-        prefix = numbers(network)
-        return sorted(entry for entry in entries.meeting(prefix) if self._fixed_in(prefix, entry))
-
-    def _consequences(self, entries: PrefixIndex) -> Iterator[str]:
+    def _consequences(self, entries: Iterable[Prefix], tables: Fib) -> Iterator[str]:
         """Yield a line for each type of unrelated traffic that the fix moves to another interface."""
-        state = self._state
-        by = ",".join(self._default.devs)
+        state, places, by = self._state, PrefixIndex(entries, self._bits), ",".join(self._default.devs)
         neighbours: dict[IpNetwork, list[str]] = {}
         for address in state.addresses:
             if address.dev not in state.uplinks and address.prefix_length < self._bits:
                 neighbours.setdefault(address.network, []).append(address.dev)
         for subnet, devs in neighbours.items():
-            if parts := [str(self._family.network(entry)) for entry in self._fixing(entries, subnet)]:
+            nested = (place for place in places.meeting(numbers(subnet)) if place[1] > subnet.prefixlen)
+            if parts := [str(self._family.network(place)) for place in nested]:
                 yield (
                     f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} by {by} "
                     f"({shortened(parts, ' ', 8)}); if an interface must still answer them itself, give it a table: "
@@ -366,6 +351,6 @@ class Fixes:
                     f"{self._family.ip} rule add from ITS-ADDRESS lookup 100"
                 )
         for server in self._nameservers:
-            now = self._fib.lookup(server).route
-            if now is not None and self._fixing(entries, self._family.network((int(server), self._bits))):
+            now, then = self._fib.lookup(server).route, tables.lookup(server).route
+            if now is not None and then is not None and now.devs != then.devs:
                 yield f"the node then reaches the DNS server {server} of resolv.conf by {by}, not {','.join(now.devs)}"
