@@ -36,14 +36,14 @@ _TRIED_ENTRIES = 16
 
 
 def take_snapshot(
-    backend: RouteBackend, backend6: RouteBackend | None = None, *, nameservers: Sequence[IpAddress] = ()
+    backend: RouteBackend, backend6: RouteBackend | None = None, *, inside: Sequence[Prefix] = ((0, 0),)
 ) -> Snapshot:
     """Take a consistent snapshot of a host, or set ``is_torn`` if the host never stops changing.
 
     Args:
         backend: the kernel to query.
         backend6: the kernel to query for IPv6, or None to omit IPv6.
-        nameservers: the host's DNS servers.
+        inside: the IPv4 prefixes in which no entry may change.
 
     Returns:
         The snapshot. It includes IPv6 only if the host has IPv6 routes outside the special-purpose blocks.
@@ -62,13 +62,12 @@ def take_snapshot(
             routes=routes,
             is_merged=are_merged(addresses, backend),
             sources=_asked_sources(addresses, rules, routes, backend),
-            nameservers=tuple(nameservers),
             host=kernel.nodename,
             time=rfc_3339(time.time()),
             kernel=f"{kernel.sysname} {kernel.release}",
         )
 
-    snapshot, why_torn = at_one_moment(backend, ((0, 0),), CancelScope(), read)
+    snapshot, why_torn = at_one_moment(backend, inside, CancelScope(), read)
     ipv6, why_torn6 = (None, None) if backend6 is None else _read_ipv6(backend6)
     return attrs.evolve(snapshot, ipv6=ipv6, is_torn=bool(why_torn or why_torn6))
 

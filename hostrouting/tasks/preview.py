@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import attrs
@@ -12,10 +11,9 @@ from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.host import Host
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
-from hostrouting.config.routing import Config, OverlapMode, RouteOverlap
-from hostrouting.kernel.port import RouteBackend, at_one_moment
-from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.kernel.snapshot_backend import SnapshotBackend, SnapshotBackend6, ipv6_state
+from hostrouting.config.routing import Config, OverlapMode
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.snapshot_backend import backends_of, take_snapshot
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
@@ -120,28 +118,6 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     return attrs.evolve(planned, boot=boot.changes, warnings=(*warnings_of(config, wanted, host), *boot.unseen))
 
 
-def _as_planned(overlap: RouteOverlap, plan: RoutePlan, backend: RouteBackend, scope: CancelScope) -> RouteBackend:
-    """Return a read-only backend for the kernel's state after a plan has been applied."""
-    if not plan.changes:
-        return backend
-
-    is_ipv4 = backend.family is Family.IPV4
-
-    def after(routes: Iterable[Route]) -> tuple[Route, ...]:
-        gone = {*plan.remove, *(item.old for item in plan.replace)}
-        return (*plan.add, *(item.new for item in plan.replace), *(route for route in routes if route not in gone))
-
-    def read() -> Snapshot:
-        if is_ipv4:
-            return Snapshot(backend.links(), backend.addresses(), backend.rules(), after(backend.routes()))
-        state = ipv6_state(backend)
-        return Snapshot(backend.links(), (), (), (), ipv6=attrs.evolve(state, routes=after(state.routes)))
-
-    snapshot, why_torn = at_one_moment(backend, overlap.of(backend.family).judged, scope, read)
-    of_family = SnapshotBackend if is_ipv4 else SnapshotBackend6
-    return of_family(attrs.evolve(snapshot, is_torn=why_torn is not None))
-
-
 def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None, scope: CancelScope) -> NextStart:
     """Predict whether the gate would let the consumer start after the plan has been applied."""
     consumer = config.consumer
@@ -151,7 +127,7 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
         return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
     if not config.route_overlap.expected_cidrs:
         return NextStart(consumer, True, "every route is installed; no CIDR is expected, so nothing is checked")
-    result = check_families(config, _planned(config, host, plan, scope), scope)
+    result = check_families(config, _planned(config, host, plan), scope)
     if result.verdict is Verdict.UNKNOWN:
         reason = f"the check can't judge: {result.reason}"
     elif result.findings:
@@ -162,8 +138,21 @@ def _next_start(config: Config, host: Host, plan: RoutePlan, missing: str | None
     return NextStart(consumer, not is_held, reason if is_held else f"the mode is WARN, although {reason}")
 
 
-def _planned(config: Config, host: Host, plan: RoutePlan, scope: CancelScope) -> Callable[[Family], RouteBackend]:
-    return cache(lambda each: _as_planned(config.route_overlap, plan.of(each), host.routes_of(each), scope))
+def _planned(config: Config, host: Host, plan: RoutePlan) -> Callable[[Family], RouteBackend]:
+    """Return a function from a family to a backend for the kernel's state after a plan has been applied."""
+    if not plan.changes:
+        return host.routes_of
+    new, gone = (*plan.add, *(item.new for item in plan.replace)), {*plan.remove, *(item.old for item in plan.replace)}
+
+    def after(routes: Iterable[Route], family: Family) -> tuple[Route, ...]:
+        added = (route for route in new if route.family is family)
+        return (*added, *(route for route in routes if route not in gone))
+
+    overlap = config.route_overlap
+    backend6 = host.routes6 if Family.IPV6 in overlap.families else None
+    now = host.snapshot or take_snapshot(host.routes, backend6, inside=overlap.of(Family.IPV4).judged)
+    ipv6 = now.ipv6 and attrs.evolve(now.ipv6, routes=after(now.ipv6.routes, Family.IPV6))
+    return backends_of(attrs.evolve(now, routes=after(now.routes, Family.IPV4), ipv6=ipv6))
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
@@ -175,4 +164,4 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     plan, missing = plan_now(config, *host.backends(config.static_routes.families))
     if missing is not None:
         raise RouteError(f"can't propose routes beside those of the config without {missing}")
-    return _planned(config, host, plan, CancelScope())
+    return _planned(config, host, plan)

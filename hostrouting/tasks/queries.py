@@ -160,9 +160,10 @@ def snapshot(*, host: Host | None = None) -> Snapshot:
     from hostrouting.kernel.managers import managers_of
     from hostrouting.kernel.snapshot_backend import take_snapshot
 
-    recorded = take_snapshot(host.routes, host.routes6, nameservers=nameservers(host.layout))
+    recorded = take_snapshot(host.routes, host.routes6)
     return attrs.evolve(
         recorded,
+        nameservers=nameservers(host.layout),
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links),
         managers=managers_of(host.layout.root, recorded.links),
     )
