@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
-from asking import ETH0, Case, Told, all_say, leaving
+from asking import ETH0, Case, all_say, leaving
 from node import nics, run_ip
 from scripts import Sandbox, awk_or_skip, awks_for
 from wanted import config
@@ -30,11 +30,6 @@ from hostrouting.routes.plan import plan_now
 pytestmark = pytest.mark.kernel
 
 
-def overlap(devs: str, probe: str = "10.5.0.0", source: str = "") -> Told:
-    return (("OVERLAP", devs, probe, source),)
-
-
-SHUT = (("BLACKHOLE", "", "10.5.0.0", ""),)
 # Table 100 leads to ib0.
 AWAY = "route add default via 10.2.0.1 dev ib0 table 100"
 
@@ -98,13 +93,13 @@ MAIN_OR_LOCAL = "route add local 10.5.0.0/16 dev lo table local\nroute add 10.5.
 
 CASES = {
     # Rules.
-    "a rule for the source of connections": Case(f"{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4")),
+    "a rule for the source of connections": Case(f"{AWAY}\n{FROM_ETH0}", "ib0 from 10.1.0.4"),
     "a rule for another source": Case(f"{AWAY}\nrule add from 10.2.0.4 lookup 100"),
     "a rule for another source, and datagrams fail": Case(
-        f"{AWAY}\nroute add 10.5.0.0/16 dev ib0\nrule add from 10.2.0.4 lookup 100", overlap("ib0")
+        f"{AWAY}\nroute add 10.5.0.0/16 dev ib0\nrule add from 10.2.0.4 lookup 100", "ib0"
     ),
     "a rule for the source and a part of the CIDR": Case(
-        f"{AWAY}\nrule add from 10.1.0.4 to 10.5.9.0/24 lookup 100", overlap("ib0", "10.5.9.0", "10.1.0.4")
+        f"{AWAY}\nrule add from 10.1.0.4 to 10.5.9.0/24 lookup 100", "ib0 at 10.5.9.0 from 10.1.0.4"
     ),
     "a rule for the source and a protocol of no socket": Case(
         f"{AWAY}\nrule add from 10.1.0.4 ipproto icmp lookup 100"
@@ -112,66 +107,58 @@ CASES = {
     "a rule for the source of a longer route": Case(
         f"{AWAY}\naddr add 10.1.0.9/24 dev eth0\nroute add 10.5.9.0/24 via 10.1.0.1 src 10.1.0.9\n"
         "rule add from 10.1.0.9 lookup 100",
-        overlap("ib0", "10.5.9.0", "10.1.0.9"),
+        "ib0 at 10.5.9.0 from 10.1.0.9",
     ),
-    "a rule that datagrams meet and connections don't": Case(
-        f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", overlap("ib0")
-    ),
+    "a rule that datagrams meet and connections don't": Case(f"{AWAY}\nrule add not from 10.1.0.4 lookup 100", "ib0"),
     "a failure of TCP's first lookup is reported once": Case(
         "rule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole\nrule add pref 6 from 10.1.0.4 to 10.5.0.0/16 blackhole",
-        SHUT,
+        "BLACKHOLE",
     ),
     "a rule to a prefix with host bits": Case(
         f"{AWAY}\naddr add 10.5.1.255/32 dev eth0\nrule add to 10.5.1.255/24 lookup 100",
-        overlap("ib0", "10.5.1.0"),
+        "ib0 at 10.5.1.0",
         notes="LOCAL",
     ),
     "an interface with a hostile name": Case(
         "link add secondary type veth peer name q3\nlink set secondary up\naddr add 10.3.0.4/24 dev secondary\n"
         "route replace default dev secondary\nroute add unreachable default table 100\nrule add from 10.3.0.4 lookup 100",
-        (("BLACKHOLE", "", "10.5.0.0", "10.3.0.4"),),
+        "BLACKHOLE from 10.3.0.4",
     ),
     "a discard by a rule with realms is a CNI's": Case(
         "route add blackhole 10.5.4.0/24 table 100 proto bird\nrule add pref 5 lookup 100 realms 5/6"
     ),
     "TCP and datagrams are discarded differently": Case(
-        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", SHUT
+        "rule add pref 10 to 10.5.0.0/16 prohibit\nrule add pref 5 ipproto tcp to 10.5.0.0/16 blackhole", "BLACKHOLE"
     ),
     "three rules that aren't the default ones": Case(
         "route add 10.5.1.0/24 via 10.1.0.1\nroute add 10.5.0.0/16 dev ib0 table 100\n"
         "rule add pref 20 lookup 100 protocol kernel\nrule del pref 32767",
-        overlap("ib0"),
+        "ib0",
     ),
-    "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", overlap("ib0")),
-    "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", overlap("ib0")),
-    "a rule for UDP from a source": Case(
-        f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", overlap("ib0", source="10.1.0.4")
-    ),
+    "one for TCP": Case(f"{AWAY}\nrule add ipproto tcp lookup 100", "ib0"),
+    "one for UDP": Case(f"{AWAY}\nrule add ipproto udp lookup 100", "ib0"),
+    "a rule for UDP from a source": Case(f"{AWAY}\nrule add from 10.1.0.4 ipproto udp lookup 100", "ib0 from 10.1.0.4"),
     "a rule for TCP, which only chooses the source": Case(
         f"{AWAY}\nrule add pref 10 from 10.2.0.4 lookup main\nrule add pref 11 ipproto tcp lookup 100"
     ),
     "a rule for tunnels, and no other rule leads to the default route": Case(
-        f"rule add pref 100 tun_id 5 lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
+        f"rule add pref 100 tun_id 5 lookup main\n{ONLY_HALF}", "NO-ROUTE at 10.5.128.0"
     ),
-    "a rule for all but tunnels that redirects": Case(
-        f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", overlap("ib0")
-    ),
+    "a rule for all but tunnels that redirects": Case(f"{AWAY}\nrule add not pref 100 tun_id 5 lookup 100", "ib0"),
     "a rule for tunnels that redirects, as main does": Case(
         "route add 10.5.0.0/24 dev ib0\nroute add default dev peer-ib0 table 100\nrule add pref 100 tun_id 5 lookup 100",
-        overlap("ib0"),
+        "ib0",
     ),
     "a connection that is discarded": Case(
-        "rule add from 10.1.0.4 to 10.5.0.0/24 blackhole", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),)
+        "rule add from 10.1.0.4 to 10.5.0.0/24 blackhole", "BLACKHOLE from 10.1.0.4"
     ),
     "a connection that an unreachable rule discards": Case(
-        "rule add from 10.1.0.4 unreachable", (("NO-ROUTE", "", "10.5.0.0", "10.1.0.4"),)
+        "rule add from 10.1.0.4 unreachable", "NO-ROUTE from 10.1.0.4"
     ),
-    "a connection that is prohibited": Case(
-        "rule add from 10.1.0.4 prohibit", (("BLACKHOLE", "", "10.5.0.0", "10.1.0.4"),)
-    ),
+    "a connection that is prohibited": Case("rule add from 10.1.0.4 prohibit", "BLACKHOLE from 10.1.0.4"),
     "rules that discard": Case(
         "rule add pref 10 to 10.5.0.0/25 unreachable\nrule add pref 11 to 10.5.0.128/25 blackhole",
-        (("NO-ROUTE", "", "10.5.0.0", ""), ("BLACKHOLE", "", "10.5.0.128", "")),
+        "NO-ROUTE; BLACKHOLE at 10.5.0.128",
     ),
     "results of prefixes up to a length are suppressed": Case(
         "route add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 via 10.1.0.1 table 100\n"
@@ -180,27 +167,25 @@ CASES = {
     "a renamed loopback": Case(
         f"{AWAY}\n{RENAMED_LOOPBACK}\nrule add pref 50 iif lo lookup 101\nroute add default dev peer-ib0 table 101\n"
         "rule add pref 100 iif loop lookup 100",
-        overlap("ib0"),
+        "ib0",
     ),
     "a renamed loopback, and no other rule leads to the default route": Case(
-        f"{RENAMED_LOOPBACK}\nrule add pref 100 iif lo lookup main\n{ONLY_HALF}", (("NO-ROUTE", "", "10.5.128.0", ""),)
+        f"{RENAMED_LOOPBACK}\nrule add pref 100 iif lo lookup main\n{ONLY_HALF}", "NO-ROUTE at 10.5.128.0"
     ),
     "results over an interface group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=5)}"),
     "results over an interface group are suppressed, and the next rule redirects": Case(
         "link set ib0 group 5\nroute add 10.5.0.0/24 dev ib0\nroute add 10.5.0.0/16 dev peer-ib0 table 100\n"
         f"{BEHIND.format(group=5)}",
-        overlap("peer-ib0"),
+        "peer-ib0",
         cidr="10.5.0.0/24",
     ),
-    "results over another group are suppressed": Case(
-        f"{GROUP}\n{BEHIND.format(group=0)}", overlap("ib0"), cidr="10.5.0.0/24"
-    ),
+    "results over another group are suppressed": Case(f"{GROUP}\n{BEHIND.format(group=0)}", "ib0", cidr="10.5.0.0/24"),
     # Rules that match ports.
-    "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", overlap("ib0")),
+    "a rule for all ports": Case(f"{AWAY}\nrule add dport 1-65534 lookup 100", "ib0"),
     "rules for all ports, and for some": Case(
         f"{AWAY}\nrule add dport 1-65534 lookup 100\nrule add dport 1-8 lookup main\n"
         "rule add ipproto udp dport 443 lookup main\nrule add ipproto tcp sport 1-9 lookup main",
-        overlap("ib0"),
+        "ib0",
     ),
     "a rule for all source ports": Case(
         f"{AWAY}\nroute add unreachable 10.5.0.0/16\nroute add 10.5.0.0/16 dev eth0 table 100\n"
@@ -210,24 +195,20 @@ CASES = {
     "a rule for all source ports that changes nothing": Case(
         "route add default via 10.1.0.1 dev eth0 table 100\nroute add 10.5.0.0/16 dev ib0\n"
         "rule add to 10.6.0.0/16 sport 1-65534 dport 1-65534 lookup 100",
-        overlap("ib0"),
+        "ib0",
     ),
     "a rule for all but the ports that all have": Case(f"{AWAY}\nrule add not dport 1-65534 lookup 100"),
-    "a rule for all ports of TCP": Case(f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", overlap("ib0")),
+    "a rule for all ports of TCP": Case(f"{AWAY}\nrule add ipproto tcp dport 1-65534 lookup 100", "ib0"),
     "a rule for some ports": Case(f"{AWAY}\nrule add dport 1000-65534 lookup 100"),
     # Tables local, main and default.
     "a wide local entry of table local": Case(
-        "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1",
-        overlap("lo"),
-        by_ip="check-failed",
+        "route add local 10.5.0.0/17 dev lo table local\nroute add 10.5.1.0/24 via 10.1.0.1", "lo", by_ip="check-failed"
     ),
     "a wide local entry, and a longer route of main": Case(MAIN_OR_LOCAL, by_ip="check-failed", cidr="10.5.0.0/17"),
     "a wide local entry and a longer route, of two tables": Case(
-        f"{MAIN_OR_LOCAL}\nrule add pref 5 lookup 77", overlap("lo"), cidr="10.5.0.0/17"
+        f"{MAIN_OR_LOCAL}\nrule add pref 5 lookup 77", "lo", cidr="10.5.0.0/17"
     ),
-    "a wide broadcast entry of table local": Case(
-        "route add broadcast 10.5.0.0/17 dev ib0 table local", overlap("ib0")
-    ),
+    "a wide broadcast entry of table local": Case("route add broadcast 10.5.0.0/17 dev ib0 table local", "ib0"),
     "a local and a broadcast address of table local": Case(
         "route add local 10.5.0.9 dev lo table local\nroute add broadcast 10.5.0.7 dev ib0 table local",
         notes="BROADCAST LOCAL",
@@ -235,64 +216,61 @@ CASES = {
     "local and broadcast addresses": Case("addr add 10.5.5.1/24 dev eth0", notes="BROADCAST LOCAL"),
     "table local throws for a network": Case(
         "rule del pref 0\nroute add throw 10.5.1.0/24 table local\nroute add local 10.5.1.0/24 dev lo table main",
-        overlap("lo", "10.5.1.0"),
+        "lo at 10.5.1.0",
     ),
     "table local discards local addresses": Case(
         "rule add pref 50 lookup 7\nrule del pref 0\nroute add unreachable 10.5.1.0/24 table local\n"
         "route add local 10.5.1.0/24 dev lo table main",
-        overlap("lo", "10.5.1.0"),
+        "lo at 10.5.1.0",
     ),
-    "a local route of main": Case("route add local 10.5.5.0/24 dev lo table main", overlap("lo", "10.5.5.0")),
+    "a local route of main": Case("route add local 10.5.5.0/24 dev lo table main", "lo at 10.5.5.0"),
     "a local route of main, with rules": Case(
-        "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main", overlap("lo", "10.5.5.0")
+        "rule add pref 9 lookup 7\nroute add local 10.5.5.0/24 dev eth0 table main", "lo at 10.5.5.0"
     ),
     "a rule was added and deleted": Case(
         f"rule add pref 5 lookup 77\nrule del pref 5\n{LOCAL_AROUND}",
-        overlap("lo", "10.5.1.0"),
+        "lo at 10.5.1.0",
         by_ip="check-failed",
         cidr="10.5.1.0/24",
     ),
-    "no rule ever came": Case(
-        LOCAL_AROUND, (*overlap("lo"), *overlap("ib0", "10.5.2.0")), by_ip="check-failed", cidr="10.5.0.0/22"
-    ),
+    "no rule ever came": Case(LOCAL_AROUND, "lo; ib0 at 10.5.2.0", by_ip="check-failed", cidr="10.5.0.0/22"),
     "a discard that differs between one trie and two": Case(
-        "route add unreachable 10.5.0.0/16 table local\nroute add blackhole 10.5.1.0/24", SHUT, by_ip="check-failed"
+        "route add unreachable 10.5.0.0/16 table local\nroute add blackhole 10.5.1.0/24",
+        "BLACKHOLE",
+        by_ip="check-failed",
     ),
     "routes of main discard before table default is used": Case(
         "route add blackhole 10.5.0.0/24\nroute add unreachable 10.5.1.0/24\nroute add throw 10.5.2.0/24\n"
         "route add 10.5.0.0/16 via 10.1.0.1 table default",
-        SHUT,
+        "BLACKHOLE",
     ),
     "a route of main discards, and table default has other routes": Case(
-        "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default", SHUT
+        "route add blackhole 10.5.0.0/24\nroute add 192.168.0.0/16 via 10.1.0.1 table default", "BLACKHOLE"
     ),
     # Routes of other types.
     "a broadcast and an anycast route of main": Case(
-        "route add broadcast 10.5.6.0/24 dev ib0 table main\nroute add anycast 10.5.7.0/24 dev ib0",
-        overlap("ib0", "10.5.6.0"),
+        "route add broadcast 10.5.6.0/24 dev ib0 table main\nroute add anycast 10.5.7.0/24 dev ib0", "ib0 at 10.5.6.0"
     ),
     "an anycast route": Case(
-        f"route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY}\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4")
+        f"route add anycast 10.5.0.0/16 dev eth0 table main\n{AWAY}\n{FROM_ETH0}", "ib0 from 10.1.0.4"
     ),
-    "a broadcast route of table main": Case("route add broadcast 10.5.0.0/16 dev eth0 table main", SHUT),
+    "a broadcast route of table main": Case("route add broadcast 10.5.0.0/16 dev eth0 table main", "BLACKHOLE"),
     "a broadcast route, which no connection uses": Case(
-        f"{AWAY}\nroute add broadcast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}",
-        (*SHUT, *overlap("ib0", source="10.1.0.4")),
+        f"{AWAY}\nroute add broadcast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}", "BLACKHOLE; ib0 from 10.1.0.4"
     ),
-    "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", SHUT),
+    "a multicast route": Case("route add multicast 10.5.0.0/16 dev eth0 table main", "BLACKHOLE"),
     "a multicast route, which no connection uses": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}", overlap("ib0", source="10.1.0.4")
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\n{FROM_ETH0}", "ib0 from 10.1.0.4"
     ),
     "a multicast route, which TCP doesn't use": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100", overlap("ib0")
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add ipproto tcp lookup 100", "ib0"
     ),
     "a multicast route, and a rule for other sources": Case(
-        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.2.0.4 lookup 100", SHUT
+        f"{AWAY}\nroute add multicast 10.5.0.0/16 dev eth0 table main\nrule add from 10.2.0.4 lookup 100", "BLACKHOLE"
     ),
     # Tunnels.
     "a default route for a tos": Case(
-        f"{nics('t0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0",
-        overlap("ib0", "10.5.3.0"),
+        f"{nics('t0')}\nroute add default tos 0x10 dev t0\nroute add 10.5.3.0/24 dev ib0", "ib0 at 10.5.3.0"
     ),
     "a default route for a tos, into a tunnel": Case(
         "route add default tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0"
@@ -301,17 +279,17 @@ CASES = {
         "route replace default encap ip id 1 dst 192.0.2.1 tos 4 via 10.1.0.1 dev eth0\n"
         "route add default via 10.2.0.1 dev ib0 metric 50"
     ),
-    "routes into tunnels": Case(TUNNELS, tuple(("OVERLAP", f"t{n}", f"10.5.{n}.0", "") for n in range(1, 6))),
+    "routes into tunnels": Case(TUNNELS, "; ".join(f"t{n} at 10.5.{n}.0" for n in range(1, 6))),
     "routes for a tos, into tunnels": Case(
         "route add 10.5.0.0/24 tos 0x10 encap ip id 1 dst 192.0.2.1 dev ib0\n"
         "route add 10.5.1.0/24 tos 0x10 encap ip6 id 1 dst 2001:db8::1 via 10.2.0.1 dev ib0"
     ),
     "hops into tunnels": Case(
         "route add 10.5.0.0/24 nexthop encap ip id 1 dst 192.0.2.1 dev eth0 nexthop encap ip id 2 dst 192.0.2.2 dev ib0",
-        overlap("eth0,ib0"),
+        "eth0,ib0",
     ),
     "packets encapsulated by a tunnel with addresses": Case(
-        "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", overlap("ib0")
+        "route add 10.5.0.0/16 encap ip6 id 1 dst 2001:db8::1 dev ib0", "ib0"
     ),
     "packets encapsulated in IPv6": Case(
         f"{WRAPPED}\nroute add 10.5.0.0/24 encap seg6 mode encap segs fc00::1 dev eth0", unknown="check-failed"
@@ -327,19 +305,19 @@ CASES = {
     # Several default routes.
     "two default routes of one metric": Case(BY_TURNS.format(table="main"), unknown="contested-default", default=""),
     "two default routes of one metric, and the CIDR names its interfaces": Case(
-        BY_TURNS.format(table="main"), overlap("ib0"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}, default=""
+        BY_TURNS.format(table="main"), "ib0", cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}, default=""
     ),
     "two default routes of one metric, and the CIDR may use both": Case(
         BY_TURNS.format(table="main"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "ib0"]}, default=""
     ),
     "two default routes of one metric, and another rule decides": Case(
-        f"{BY_TURNS.format(table=100)}\nrule add lookup 100", overlap("ib0")
+        f"{BY_TURNS.format(table=100)}\nrule add lookup 100", "ib0"
     ),
     "two default routes of one metric by one interface": Case("route append default via 10.1.0.7 dev eth0"),
     "two default routes of one metric, and only connections meet them": Case(
         f"{BY_TURNS.format(table='main')}\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 table 100\n"
         "rule add not from 10.0.0.0/8 lookup 100",
-        overlap("ib0", source="10.1.0.4"),
+        "ib0 from 10.1.0.4",
         cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]},
         default="",
     ),
@@ -347,13 +325,13 @@ CASES = {
     "a route's src was deleted": Case(
         "addr add 10.1.0.7/32 dev eth0\nroute add 10.5.0.0/16 via 10.1.0.1 dev eth0 src 10.1.0.7 table 100\n"
         "rule add to 10.5.0.0/16 lookup 100\naddr del 10.1.0.7/32 dev eth0",
-        (("NO-ROUTE", "", "10.5.0.0", "10.1.0.7"),),
+        "NO-ROUTE from 10.1.0.7",
     ),
     "a longer route's src was local through a route": Case(
-        WAS_LOCAL.format("10.5.7.0/24"), (("NO-ROUTE", "", "10.5.7.0", "10.7.7.7"),)
+        WAS_LOCAL.format("10.5.7.0/24"), "NO-ROUTE at 10.5.7.0 from 10.7.7.7"
     ),
     "the default route's src was local through a route": Case(
-        WAS_LOCAL.format("default"), (("NO-ROUTE", "", "10.5.0.0", "10.7.7.7"),), default=""
+        WAS_LOCAL.format("default"), "NO-ROUTE from 10.7.7.7", default=""
     ),
     "the default route's src is local through a route": Case(
         WAS_LOCAL.format("default").rpartition("\n")[0], default=""
@@ -361,19 +339,15 @@ CASES = {
     "a local source, and a rule that only TCP meets": Case(
         "route add 10.5.0.0/24 dev ib0 src 10.2.0.4\nroute add unreachable 10.5.0.0/16 table 100\n"
         "rule add not to 10.5.0.0/24 ipproto tcp lookup 100",
-        (*SHUT, *overlap("ib0")),
+        "BLACKHOLE; ib0",
         cidr="10.5.0.0/24",
     ),
     "the first registered interface hasn't the lowest index": Case(
-        f"{BY_TUN0}\n{BY_IB0}\n{FROM_ETH0}",
-        overlap("ib0", source="10.1.0.4"),
-        by_ip="check-failed",
-        node=UNORDERED,
-        default="",
+        f"{BY_TUN0}\n{BY_IB0}\n{FROM_ETH0}", "ib0 from 10.1.0.4", by_ip="check-failed", node=UNORDERED, default=""
     ),
     "an interface from another namespace": Case(
         f"{BY_TUN0}\n{BY_IB0}\nrule add from 10.9.0.1 lookup 100",
-        overlap("ib0", source="10.9.0.1"),
+        "ib0 from 10.9.0.1",
         by_ip="check-failed",
         node=nics("eth1", "ib0", "eth2", "tun0"),
         shell=MOVED,
@@ -382,13 +356,13 @@ CASES = {
     "a rule before table local for a local source": Case(
         f"addr add 10.5.0.9/32 dev ib0\nrule add pref 500 lookup local\nrule del pref 0\n{AWAY}\n"
         "rule add pref 100 from 10.5.0.9 lookup 100",
-        overlap("ib0", "10.5.0.9", "10.5.0.9"),
+        "ib0 at 10.5.0.9 from 10.5.0.9",
         notes="LOCAL",
     ),
     "route_localnet allows an address of scope host as the source": Case(
         "addr add 10.1.0.4/32 dev eth0 scope host\naddr add 10.1.7.5/24 dev eth0\n"
         f"route add default dev eth0 scope link\n{BY_IB0}\n{FROM_ETH0}",
-        overlap("ib0", source="10.1.0.4"),
+        "ib0 from 10.1.0.4",
         by_ip="check-failed",
         node=nics("eth0", "ib0"),
         default="",
@@ -397,50 +371,50 @@ CASES = {
     "an IPv6 gateway is mistaken for four bytes of IPv4": Case(
         "addr add 32.1.13.4/16 dev eth0\naddr add 2001:db8::4/64 dev eth0 nodad\n"
         f"route add 0.0.0.0/0 via inet6 2001:db8::1 dev eth0 onlink\n{BY_IB0}\nrule add from 32.1.13.4 lookup 100",
-        overlap("ib0", source="32.1.13.4"),
+        "ib0 from 32.1.13.4",
         default="",
     ),
     "routes of two scopes share a nexthop object": Case(
         "nexthop add id 1 dev eth0\nroute add default nhid 1 scope global\n"
         f"route add 10.6.0.0/16 nhid 1 scope link\n{BY_IB0}\n{FROM_ETH0}",
-        overlap("ib0", source="10.1.0.4"),
+        "ib0 from 10.1.0.4",
         by_ip="check-failed",
         node=TWO_ADDRESSES,
         default="",
     ),
     "a nexthop object has a source before a route uses it": Case(
         f"nexthop add id 1 dev eth0\nroute add default nhid 1\n{BY_IB0}\n{FROM_ETH0}",
-        overlap("ib0", source="10.1.0.4"),
+        "ib0 from 10.1.0.4",
         by_ip="check-failed",
         node=TWO_ADDRESSES,
         default="",
     ),
     "two hops by one interface have two sources": Case(
         f"addr add 10.1.7.4/24 dev eth0\n{BY_IB0}\nrule add from 10.1.7.4 lookup 100",
-        overlap("ib0", source="10.1.7.4"),
+        "ib0 from 10.1.7.4",
         node=ETH0,
         default="route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.7.1 dev eth0 onlink",
     ),
     "only connections meet an address of this host": Case(LOCAL_LAST, notes="LOCAL", cidr="10.5.5.1/32"),
     "only connections meet a broadcast address": Case(
-        LOCAL_LAST, (("BLACKHOLE", "", "10.5.5.255", "10.1.0.4"),), cidr="10.5.5.128/25"
+        LOCAL_LAST, "BLACKHOLE at 10.5.5.255 from 10.1.0.4", cidr="10.5.5.128/25"
     ),
     "connections to a broadcast address use another interface": Case(
         f"addr add 10.5.5.1/24 dev eth0 brd +\nrule add pref 10 lookup local\nrule add pref 5 from 10.5.5.1 lookup 100\n"
         f"{BY_IB0}\nrule del pref 0",
-        overlap("ib0", "10.5.5.128", "10.5.5.1"),
+        "ib0 at 10.5.5.128 from 10.5.5.1",
         notes="BROADCAST",
         cidr="10.5.5.128/25",
     ),
     # Interfaces.
     "an interface with commas in its name": Case(
         f"{nics('eth0,eth0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
-        overlap("eth0,eth0"),
+        "eth0,eth0",
         notes="BROADCAST LOCAL",
         cidr="10.5.0.0/24",
     ),
     "an interface that took a node's CIDR": Case(
-        CALICO, overlap("cali1", "10.5.7.0"), cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}
+        CALICO, "cali1 at 10.5.7.0", cidr={"cidr": "10.5.0.0/16", "devs": ["eth0"]}
     ),
     "one of several allowed interfaces": Case(CALICO, cidr={"cidr": "10.5.0.0/16", "devs": ["eth0", "cal*"]}),
 }
@@ -473,7 +447,7 @@ def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKe
         route add 10.5.1.0/24 nhid 8
         route add 10.5.0.0/16 dev peer-eth0
         """,
-        overlap("peer-eth0", "10.5.1.0"),
+        "peer-eth0 at 10.5.1.0",
         node=ETH0,
         sysctl=("conf/all/ignore_routes_with_linkdown",),
     )
@@ -486,8 +460,7 @@ def test_routes_by_nexthop_objects_are_gone_with_the_carrier(kernel: NamespaceKe
 def test_a_negative_suppress_length_suppresses_nothing(kernel: NamespaceKernel, tmp_path: Path) -> None:
     """The kernel treats the number as negative, and ip prints it that way."""
     case = Case(
-        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100",
-        overlap("ib0"),
+        "route add 10.5.0.0/24 dev ib0\nroute add default via 10.1.0.1 table 100\nrule add pref 200 lookup 100", "ib0"
     )
     case.build()
     kernel.add_rule(Rule(100, suppress_prefix_length=3_000_000_000))
@@ -506,13 +479,13 @@ MEMBERS = """
 @pytest.mark.parametrize(
     ("does", "ends", "told"),
     [
-        (LEGS, "link set peer-ib0 down", overlap("eth0,ib0")),  # ib0 drops packets for lack of a carrier
-        (LEGS, "link set ib0 down", ()),
-        (MEMBERS, "link set peer-ib0 down", ()),
+        (LEGS, "link set peer-ib0 down", "eth0,ib0"),  # ib0 drops packets for lack of a carrier
+        (LEGS, "link set ib0 down", ""),
+        (MEMBERS, "link set peer-ib0 down", ""),
     ],
 )
 def test_a_hop_shown_dead_late_keeps_its_share(
-    does: str, ends: str, told: Told, kernel: NamespaceKernel, tmp_path: Path
+    does: str, ends: str, told: str, kernel: NamespaceKernel, tmp_path: Path
 ) -> None:
     case = Case(does, told)
     case.build()
@@ -546,17 +519,14 @@ def add_rule(table: int, *attributes: tuple[int, bytes]) -> None:
         (
             Case(
                 "route add 10.5.0.0/16 dev ib0\nroute add default via 10.1.0.1 table 100",
-                overlap("ib0"),
+                "ib0",
                 by_ip="check-failed",
                 ip=OLD_IP,
             ),
             ((DSCP, b"\x05"),),
         ),
-        (Case(AWAY, overlap("ib0"), recorded="check-failed", by_ip="check-failed", ip=OLD_IP), BY_A_MASK),
-        (
-            Case("route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100", overlap("ib0"), ip=OLD_IP),
-            BY_A_MASK,
-        ),
+        (Case(AWAY, "ib0", recorded="check-failed", by_ip="check-failed", ip=OLD_IP), BY_A_MASK),
+        (Case("route add 10.5.0.0/16 dev ib0\nroute add 10.6.0.0/16 dev ib0 table 100", "ib0", ip=OLD_IP), BY_A_MASK),
     ],
     ids=["ip may not print it", "a snapshot does not tell whether it matches", "it may not matter"],
 )
@@ -580,9 +550,7 @@ NODE_WINS = f"{BY_ETH0} metric 100\n{BY_ETH1} metric 200"
 TIED = f"{BY_ETH0} metric 100\n{BY_ETH1.replace('add', 'append')} metric 100"
 MULTIPATH = "route add default proto dhcp nexthop via 10.1.0.1 dev eth0 nexthop via 10.9.0.1 dev eth1"
 PODS_FIXED = "172.16.0.0/17 172.16.128.0/17"
-NODES_BY_ETH0 = ("OVERLAP", "eth0", "10.1.0.0", "")
-SERVICES_BY_ETH1 = ("OVERLAP", "eth1", "10.96.0.0", "")
-PODS_BY_IB0 = ("OVERLAP", "ib0", "172.16.0.0", "")
+SERVICES_BY_ETH1, PODS_BY_IB0 = "eth1 at 10.96.0.0", "ib0 at 172.16.0.0"
 
 
 @attrs.frozen
@@ -620,42 +588,32 @@ class UplinkCase(Case):
 
 UPLINK_CASES = {
     "the storage's default wins": UplinkCase(
-        STORAGE_WINS, (NODES_BY_ETH0, PODS_BY_IB0), by="eth1", is_contested=True, fixed=PODS_FIXED, left=NODES
+        STORAGE_WINS, f"eth0 at 10.1.0.0; {PODS_BY_IB0}", by="eth1", is_contested=True, fixed=PODS_FIXED, left=NODES
     ),
     "the storage's default wins, and the uplink is named": UplinkCase(
-        STORAGE_WINS, (SERVICES_BY_ETH1, PODS_BY_IB0), uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
+        STORAGE_WINS, f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}", uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
     ),
-    "the node's default wins": UplinkCase(NODE_WINS, (PODS_BY_IB0,), by="eth0", is_contested=True, fixed=PODS_FIXED),
+    "the node's default wins": UplinkCase(NODE_WINS, PODS_BY_IB0, by="eth0", is_contested=True, fixed=PODS_FIXED),
     "the node's default wins, and the uplink is named": UplinkCase(
-        NODE_WINS, (PODS_BY_IB0,), uplinks="eth0", by="eth0", fixed=PODS_FIXED
+        NODE_WINS, PODS_BY_IB0, uplinks="eth0", by="eth0", fixed=PODS_FIXED
     ),
     "equal metrics": UplinkCase(TIED, inherits="eth0", unknown="contested-default"),
     "equal metrics, and the uplink is named": UplinkCase(
-        TIED, (SERVICES_BY_ETH1, PODS_BY_IB0), uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
+        TIED, f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}", uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
     ),
-    "multipath": UplinkCase(MULTIPATH, (PODS_BY_IB0,), by="eth0 eth1", fixed=PODS_FIXED),
+    "multipath": UplinkCase(MULTIPATH, PODS_BY_IB0, by="eth0 eth1", fixed=PODS_FIXED),
     "multipath, and one is the uplink": UplinkCase(
-        MULTIPATH,
-        (("OVERLAP", "eth0,eth1", "10.96.0.0", ""), PODS_BY_IB0),
-        uplinks="eth0",
-        by="eth0",
-        fixed=f"{SERVICES} {PODS_FIXED}",
+        MULTIPATH, f"eth0,eth1 at 10.96.0.0; {PODS_BY_IB0}", uplinks="eth0", by="eth0", fixed=f"{SERVICES} {PODS_FIXED}"
     ),
     "several uplinks": UplinkCase(
-        STORAGE_WINS,
-        (PODS_BY_IB0,),
-        uplinks="eth*",
-        by="eth0 eth1",
-        inherits="eth1",
-        is_contested=True,
-        fixed=PODS_FIXED,
+        STORAGE_WINS, PODS_BY_IB0, uplinks="eth*", by="eth0 eth1", inherits="eth1", is_contested=True, fixed=PODS_FIXED
     ),
     "only the storage network has a default": UplinkCase(
-        BY_ETH1, (SERVICES_BY_ETH1, PODS_BY_IB0), uplinks="eth0", by="eth0", inherits="", left=f"{SERVICES} {PODS}"
+        BY_ETH1, f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}", uplinks="eth0", by="eth0", inherits="", left=f"{SERVICES} {PODS}"
     ),
     "no default at all": UplinkCase(
         "route add 10.96.0.0/16 via 10.1.0.1",
-        (("NO-ROUTE", "", "10.97.0.0", ""), PODS_BY_IB0),
+        f"NO-ROUTE at 10.97.0.0; {PODS_BY_IB0}",
         uplinks="eth0",
         by="eth0",
         inherits="",
@@ -664,7 +622,7 @@ UPLINK_CASES = {
     "a late bond": UplinkCase(BY_ETH0, uplinks="bond* team0", unknown="no-uplink"),
     "the uplink is down": UplinkCase(
         f"{NODE_WINS}\nlink set eth0 down",
-        (("OVERLAP", "eth1", "10.1.0.0", ""), SERVICES_BY_ETH1, PODS_BY_IB0),
+        f"eth1 at 10.1.0.0; {SERVICES_BY_ETH1}; {PODS_BY_IB0}",
         uplinks="eth0",
         by="eth0",
         inherits="",

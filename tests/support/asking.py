@@ -99,13 +99,23 @@ ETH0 = nics(eth0=NICS["eth0"], ib0="")
 NODE = f"{ETH0}\naddr add 10.2.0.4/24 dev ib0"
 
 
+def failures(text: str) -> Told:
+    """Parse failures such as ``ib0 at 10.5.9.0 from 10.1.0.4; BLACKHOLE``, each by its interfaces or else its kind."""
+    found = []
+    for what, *more in map(str.split, filter(None, text.split("; "))):
+        kind, devs = (what, "") if what.isupper() else ("OVERLAP", what)
+        places = dict(zip(more[::2], more[1::2], strict=True))
+        found.append((kind, devs, places.get("at", "10.5.0.0"), places.get("from", "")))
+    return tuple(found)
+
+
 @attrs.frozen
 class Case:
     """A node and its expected report.
 
     Args:
         does: ip commands to run after ``node`` and ``default``.
-        told: kind, interfaces, first address and source of each expected failure.
+        told: each expected failure, with its first address, if that isn't 10.5.0.0, and its source; see ``failures``.
         unknown: the reason for an unknown verdict, or an empty string.
         recorded: the reason for an unknown verdict on our own snapshot, if it differs from the live one.
         by_ip: the reason for an unknown verdict on a snapshot taken with ip, if it differs from the live one.
@@ -119,7 +129,7 @@ class Case:
     """
 
     does: str
-    told: Told = ()
+    told: Told = attrs.field(default="", converter=failures)
     unknown: str = ""
     recorded: str = ""
     by_ip: str = ""
