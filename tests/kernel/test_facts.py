@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from node import PAIR
+from node import PAIR, on_linux
 from scenario import play, skip_without_other_users
 
+from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel
 
@@ -172,21 +173,15 @@ WRITES = {
     "replace replaces the first route with that key": """
         route replace 172.16.0.0/16 via 10.1.0.1 dev eth0 mtu 1400
         route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
-        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
         route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
         route replace 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5
-        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
-        has 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting metric 5
     """,
     "replace replaces even a connected route": """
         route replace 10.2.0.0/24 via 10.1.0.1 dev eth0
-        has 10.2.0.0/24 via 10.1.0.1 dev eth0 proto hostrouting
     """,
     "replace replaces a multipath route as a whole": """
         route add 172.16.0.0/16 nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.2.0.1 dev ib0
-        has 172.16.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 2 nexthop via 10.2.0.1 dev ib0 weight 1
         route replace 172.16.0.0/16 via 10.2.0.1 dev ib0
-        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
     """,
     "delete a missing route": """
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0 -> ESRCH
@@ -205,18 +200,15 @@ WRITES = {
         route del blackhole 172.16.0.0/16 metric 5 -> ESRCH
         route del 172.16.0.0/17 via 10.1.0.1 dev eth0 metric 5 -> ESRCH
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 5 scope link
-        lacks 172.16.0.0/16
     """,
     "delete a link route": """
         route add 172.16.0.0/16 dev eth0
         route del 172.16.0.0/16 dev eth0
-        lacks 172.16.0.0/16
     """,
     "delete a multipath route by its first hop": """
         route add 172.16.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
         route del 172.16.0.0/16 via 10.2.0.1 dev ib0 -> ESRCH
         route del 172.16.0.0/16 via 10.1.0.1 dev eth0
-        lacks 172.16.0.0/16
     """,
     "unreachable gateways": """
         route add 172.16.0.0/16 via 10.9.0.1 -> ENETUNREACH
@@ -261,7 +253,6 @@ WRITES = {
     """,
     "onlink accepts any gateway": """
         route add 172.16.0.0/16 via 192.0.2.1 dev eth0 onlink
-        has 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting onlink
         route add 172.17.0.0/16 via 192.0.2.1 onlink -> ENODEV
     """,
     "a link-local IPv6 gateway": """
@@ -288,13 +279,11 @@ WRITES = {
     "a lost carrier doesn't matter": """
         cable out ib0
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
-        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
     """,
     "gateways are checked only when a route is added": """
         route add 192.0.2.1/32 dev eth0
         route add 172.16.0.0/16 via 192.0.2.1 dev eth0
         route del 192.0.2.1/32 dev eth0
-        has 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting
         get 172.16.1.1 -> 172.16.0.0/16 via 192.0.2.1 dev eth0 proto hostrouting
     """,
 }
@@ -302,20 +291,11 @@ WRITES = {
 LIFE = {
     "the routes of an address": """
         addr add 10.5.0.4/24 dev eth0
-        has local 10.5.0.4 dev eth0 table local proto kernel scope host src 10.5.0.4
-        has 10.5.0.0/24 dev eth0 proto kernel scope link src 10.5.0.4
-        has broadcast 10.5.0.255 dev eth0 table local proto kernel scope link src 10.5.0.4
         addr add 10.6.0.4/31 dev eth0
-        has 10.6.0.4/31 dev eth0 proto kernel scope link src 10.6.0.4
-        lacks 10.6.0.5/32
         addr add 10.7.0.4/32 dev eth0
-        has local 10.7.0.4 dev eth0 table local proto kernel scope host src 10.7.0.4
         addr add 10.8.0.4/24 dev eth0 noprefixroute
-        lacks 10.8.0.0/24
         addr add 10.9.0.4/24 dev eth0 metric 77
-        has 10.9.0.0/24 dev eth0 proto kernel scope link src 10.9.0.4 metric 77
         addr add 10.10.0.4/32 dev eth0 peer 10.11.0.1
-        has 10.11.0.1 dev eth0 proto kernel scope link src 10.10.0.4
         addr add 10.5.0.4/24 dev eth0 -> EEXIST
         addr del 10.5.0.9/24 dev eth0 -> EADDRNOTAVAIL
     """,
@@ -328,29 +308,17 @@ LIFE = {
         route add 172.16.0.0/16 via 10.5.0.1 dev eth0
         route add 172.17.0.0/16 via 10.1.0.1 dev eth0 src 10.5.0.4
         addr del 10.5.0.4/24 dev eth0
-        lacks 10.5.0.0/24
-        lacks 10.5.0.4/32
-        lacks 10.5.0.255/32
-        lacks 172.17.0.0/16
-        has 172.16.0.0/16 via 10.5.0.1 dev eth0 proto hostrouting
     """,
     "the primary is deleted with its secondaries": """
         addr add 10.1.0.5/24 dev eth0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0
         addr del 10.1.0.4/24 dev eth0
-        lacks 10.1.0.0/24
-        lacks 10.1.0.5/32
-        lacks 172.16.0.0/16
     """,
     "the last address is deleted with all routes of the link": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.17.0.0/16 dev ib0 table 100
         route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
         addr del 10.2.0.4/24 dev ib0
-        lacks 10.2.0.0/24
-        lacks 172.16.0.0/16
-        lacks 172.17.0.0/16
-        has 172.18.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 1 nexthop via 10.2.0.1 dev ib0 weight 1 dead linkdown
     """,
     "a link goes down": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
@@ -358,43 +326,26 @@ LIFE = {
         route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
         route add 172.19.0.0/16 via 10.1.0.1 dev eth0 src 10.2.0.4
         link down ib0
-        lacks 10.2.0.0/24
-        lacks 172.16.0.0/16
-        lacks 172.17.0.0/16
-        has local 10.2.0.4 dev ib0 table local proto kernel scope host src 10.2.0.4
         get 10.2.0.4 -> local 10.2.0.4 dev ib0 proto kernel scope host src 10.2.0.4
-        has 172.18.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 1 nexthop via 10.2.0.1 dev ib0 weight 1 dead linkdown
-        has 172.19.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting src 10.2.0.4
         link down eth0
-        lacks 172.18.0.0/16
     """,
     "a link comes back up": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
         link down ib0
         link up ib0
-        has 10.2.0.0/24 dev ib0 proto kernel scope link src 10.2.0.4
-        has broadcast 10.2.0.255 dev ib0 table local proto kernel scope link src 10.2.0.4
-        lacks 172.16.0.0/16
-        has 172.18.0.0/16 proto hostrouting nexthop via 10.1.0.1 dev eth0 weight 1 nexthop via 10.2.0.1 dev ib0 weight 1
     """,
     "a lost carrier: the route still wins": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10
         cable out ib0
-        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
         get 172.16.1.1 -> 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
         cable in ib0
-        has 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting
     """,
     "a link is deleted": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
         link del ib0
-        lacks 10.2.0.0/24
-        lacks 10.2.0.4/32
-        lacks 172.16.0.0/16
-        lacks 172.18.0.0/16
         link del ib0 -> ENODEV
     """,
     "lo is down": """
@@ -409,9 +360,15 @@ def _rows(*tables: dict[str, str]) -> list[object]:
     return [pytest.param(scenario, id=name) for table in tables for name, scenario in table.items()]
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("scenario", _rows(LOOKUPS, DISCARDS, DESTINATIONS, WRITES, LIFE))
-def test_row(each_kernel: Kernel, scenario: str) -> None:
-    play(each_kernel, PAIR + scenario)
+def test_row(scenario: str) -> None:
+    """After each command, all routes and addresses are the same on both kernels."""
+    ours, linux = FakeKernel(), on_linux()
+    for commands in (PAIR, *scenario.splitlines()):
+        for kernel in (ours, linux):
+            play(kernel, commands)
+        assert (ours.routes(), ours.addresses()) == (linux.routes(), linux.addresses()), commands
 
 
 @pytest.mark.parametrize(("selector", "is_caught"), SELECTORS.items())
