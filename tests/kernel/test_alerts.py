@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from wanted import config
 
 import phases
-from hostrouting import Config, Host, Layout, cli
+from hostrouting import Host, Layout, cli
 from hostrouting.backend import NetlinkBackend
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.testing import FakeSystemd
@@ -165,13 +166,7 @@ def watched(
 ) -> str:
     """Return the metrics of ``hostrouting watch`` on a shadowed node as soon as one of them is 1."""
     (host.layout.root / "metrics").mkdir(exist_ok=True)
-    document = {
-        "staticRoutes": {"enabled": True, "routes": [route]},
-        "routeOverlap": {"expectedCidrs": [SHADOWED], "mode": mode},
-        "watch": {"textfile": "/metrics/hostrouting.prom"},
-        "waitSeconds": 0,
-    }
-    config = Config.from_mapping({"hostRouting": document})
+    keeping = config(route, cidrs=(SHADOWED,), mode=mode, watch={"textfile": "/metrics/hostrouting.prom"})
     textfile, scope = host.layout.root / "metrics/hostrouting.prom", phases.CancelScope(timeout=30)
 
     def hear(line: str) -> None:
@@ -180,7 +175,7 @@ def watched(
             if f"\n{until} 1\n" in textfile.read_text():
                 scope.cancel("it is so far")
 
-    task = WatchHostRouting(read=lambda: config, host=host, say=lambda _: None, tell=hear)
+    task = WatchHostRouting(read=lambda: keeping, host=host, say=lambda _: None, tell=hear)
     with pytest.raises(phases.Cancelled):
         phases.run(task, scope=scope)
     return textfile.read_text()

@@ -60,7 +60,6 @@ from hostrouting.routes.resolve import resolve
 _SETTINGS = settings(
     max_examples=by_day(2, by_night=5000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-_FEWER = settings(_SETTINGS, max_examples=_SETTINGS.max_examples // 2)
 
 
 def checked(kernel: Kernel, question: Question) -> tuple[Config, OverlapReport]:

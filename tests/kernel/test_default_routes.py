@@ -23,9 +23,10 @@ from node import (
     run_ip,
 )
 from scripts import Sandbox
+from wanted import config
 
 import phases
-from hostrouting import Config, ConfigureStaticRoutes, Host, Layout
+from hostrouting import ConfigureStaticRoutes, Host, Layout
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Route, Table
@@ -36,20 +37,14 @@ pytestmark = pytest.mark.kernel
 DESTINATION = IPv4Network("172.16.1.0/24")
 
 
-def config(**route: str) -> Config:
-    entry = {"destination": str(DESTINATION), **route}
-    return Config.from_mapping(
-        {"hostRouting": {"staticRoutes": {"enabled": True, "routes": [entry]}, "waitSeconds": 30}}
-    )
-
-
-def install(kernel: NamespaceKernel, tmp_path: Path, wanted: Config | None = None) -> Route:
+def install(kernel: NamespaceKernel, tmp_path: Path, **asked: str) -> Route:
     """Install a route with the task, check that a second run and the boot script change nothing, and return it."""
+    wanted = config({"destination": str(DESTINATION), **asked}, cidrs=(), waitSeconds=30)
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
-    phases.run(ConfigureStaticRoutes(wanted or config(), host=host))
+    phases.run(ConfigureStaticRoutes(wanted, host=host))
     (route,) = [route for route in kernel.routes(Table.MAIN) if route.protocol == 217]
-    assert phases.run(ConfigureStaticRoutes(wanted or config(), host=host)).plan.unchanged == (route,)
-    assert Sandbox(tmp_path).run(render_static_routes(wanted or config())).stdout == "nothing to change\n"
+    assert phases.run(ConfigureStaticRoutes(wanted, host=host)).plan.unchanged == (route,)
+    assert Sandbox(tmp_path).run(render_static_routes(wanted)).stdout == "nothing to change\n"
     return route
 
 
@@ -120,7 +115,7 @@ FORMS = {
 def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, tmp_path: Path) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(form.compat_mode)  # only in this namespace
     run_ip(form.does)
-    route = install(node, tmp_path, config(**form.asks))
+    route = install(node, tmp_path, **form.asks)
     assert route.hops == form.hops
     assert {name: getattr(route, name) for name in form.has} == form.has
     with listening(node, *route.devs) as servers:
@@ -188,7 +183,7 @@ def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_pat
 
     late = threading.Timer(0.3, come)
     late.start()
-    route = install(kernel, tmp_path, config(dev="eth7", gateway="10.7.0.1"))
+    route = install(kernel, tmp_path, dev="eth7", gateway="10.7.0.1")
     late.join()
     assert route.hops == (NextHop("eth7", IPv4Address("10.7.0.1")),)
     with listening(kernel, "eth7") as servers:

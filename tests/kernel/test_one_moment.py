@@ -19,9 +19,9 @@ from nightly import by_day
 from node import DEFAULT, run_ip
 from rendering import render_check_route_overlap_script
 from scripts import Sandbox, awk_or_skip, awks_for, other_ip, with_constants
+from wanted import config
 
 import phases
-from hostrouting import Config
 from hostrouting.backend import RouteBackend
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200)
 
 TRIES = by_day(3, by_night=2000)
 CIDR = "10.5.0.0/16"
-CONFIG = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": [CIDR]}, "waitSeconds": 0}})
+CONFIG = config(cidrs=[CIDR])
 NODE = f"{asking.NODE}\n{DEFAULT}\n"
 
 
@@ -248,8 +248,7 @@ def test_a_snapshot_without_a_needed_nexthop_object_is_unknown(kernel: Namespace
     report = checked(SnapshotBackend(lacking))
     assert (report.verdict, report.reason_kind) == ("unknown", "check-failed")
     assert "10.5.0.0/16" in str(report.reason)
-    elsewhere = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.6.0.0/16"]}}})
-    assert check_overlap(elsewhere, SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
+    assert check_overlap(config(cidrs=["10.6.0.0/16"]), SnapshotBackend(lacking), phases.CancelScope()).verdict == "ok"
     # The kernel removes a deleted nexthop from its group, so only the monitor notices the change.
     torn = recorded_by(BY_HAND.replace(objects, f"ip nexthop del id {missing}; {objects}"))
     assert checked(SnapshotBackend(torn)).verdict == "unknown"

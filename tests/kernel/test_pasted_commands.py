@@ -9,9 +9,10 @@ from pathlib import Path
 import attrs
 import pytest
 from node import GATEWAY, OWN, SECOND_GATEWAY, build_links, build_node, default_route
+from wanted import config
 
 import phases
-from hostrouting import CheckRouteOverlap, Config, ConfigureStaticRoutes, Host, Layout, RouteOverlap, RouteOverlapError
+from hostrouting import CheckRouteOverlap, ConfigureStaticRoutes, Host, Layout, RouteOverlapError
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.overlap.findings import Verdict
@@ -23,22 +24,12 @@ pytestmark = pytest.mark.kernel
 
 ONLINK_GATEWAY = IPv4Address("169.254.1.1")
 IPV6_GATEWAY = IPv6Address("fe80::1")
-CONFIG = Config.from_mapping(
-    {
-        "hostRouting": {
-            "staticRoutes": {
-                "enabled": True,
-                "routes": [
-                    {"destination": "172.16.0.0/17"},
-                    {"destination": "172.16.128.0/17", "metric": 4294967295},
-                    {"destination": "10.99.7.7/32", "gateway": "10.2.0.9", "dev": "eth1"},
-                    {"destination": "10.2.0.64/26", "gateway": "onlink", "dev": "eth1"},
-                ],
-            },
-            "routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "172.16.128.0/24"], "mode": "STRICT"},
-            "waitSeconds": 0,
-        }
-    }
+CONFIG = config(
+    "172.16.0.0/17",
+    {"destination": "172.16.128.0/17", "metric": 4294967295},
+    {"destination": "10.99.7.7/32", "gateway": "10.2.0.9", "dev": "eth1"},
+    {"destination": "10.2.0.64/26", "gateway": "onlink", "dev": "eth1"},
+    cidrs=("172.16.0.0/16", "172.16.128.0/24"),
 )
 
 
@@ -95,9 +86,8 @@ def test_a_route_of_another_table_is_outdone(kernel: NamespaceKernel, tmp_path: 
     """The table already has a route to the CIDR."""
     build_node(kernel)
     paste("ip rule add to 10.99.0.0/16 table 100; ip route add 10.99.0.0/16 dev eth1 table 100")
-    check = CheckRouteOverlap(
-        Config(route_overlap=RouteOverlap(["10.99.0.0/16"])), host=Host(kernel, FakeSystemd(), Layout(tmp_path))
-    )
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+    check = CheckRouteOverlap(config(cidrs=["10.99.0.0/16"], mode="WARN"), host=host)
     (left,) = phases.run(check).fix.unfixable
     command = left.reason.partition(": ")[2].partition(", or: ")[0]
     assert paste(command).stderr == ""
@@ -128,9 +118,9 @@ def test_the_sysctl_commands_are_safe_to_paste(kernel: NamespaceKernel, tmp_path
     build_node(kernel)
     kernel.add_link(name)
     kernel.add_address(name, "172.20.0.9/16")
-    config = Config(route_overlap={"expectedCidrs": ["172.20.0.0/24"]}, wait_seconds=0)
     host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
-    (told,) = phases.run(CheckRouteOverlap(config, host=host)).fix.consequences
+    asked = config(cidrs=["172.20.0.0/24"], mode="WARN")
+    (told,) = phases.run(CheckRouteOverlap(asked, host=host)).fix.consequences
     _, _, commands = told.partition("give it a table: ")
     done = subprocess.run(
         ["bash"], input=commands.replace("ITS-ADDRESS", "172.20.0.9"), cwd=tmp_path, capture_output=True, text=True,

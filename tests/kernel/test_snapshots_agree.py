@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from worlds import Question
 from worlds.cut import questions
 
 import phases
-from hostrouting import Config, Host, Layout
+from hostrouting import Config
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.snapshot import Snapshot
@@ -28,17 +27,12 @@ from hostrouting.kernel.snapshot_backend import SnapshotBackend, take_snapshot
 from hostrouting.model.links import Hardware
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
-from hostrouting.testing import FakeSystemd
 
 pytestmark = pytest.mark.kernel
 
 # The first script omits the details; the second also prints names instead of numbers.
 WITHOUT_DETAILS = re.sub(r" -d(?= -4| \$only| nexthop)", "", BY_HAND)
 IN_WORDS = WITHOUT_DETAILS.replace(" -N", "")
-
-
-def on(backend: RouteBackend, root: Path) -> Host:
-    return Host(routes=backend, units=FakeSystemd(), layout=Layout(root))
 
 
 UNTOLD: dict[str, Any] = {
@@ -124,6 +118,9 @@ ip rule add prio 109 ipproto 200 dport 5 prohibit
 @pytest.fixture
 def host(kernel: NamespaceKernel) -> NamespaceKernel:
     run_ip(HOST)
+    scope = phases.CancelScope(timeout=10)
+    while any(hop.is_linkdown for route in kernel.routes() for hop in route.hops):  # a bridge gets its carrier late
+        kernel.wait_for_change(scope)
     return kernel
 
 
@@ -138,7 +135,7 @@ def test_a_host_with_everything_has_the_same_snapshot_by_ip(host: NamespaceKerne
 
 def test_routes_have_the_hidden_hops_of_their_nexthop_objects(host: NamespaceKernel) -> None:
     shown = host.routes()
-    subprocess.run(["sysctl", "-qw", "net.ipv4.nexthop_compat_mode=0"], check=True)
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     assert host.routes() == shown
     for snapshot in (recorded(host), recorded_by(BY_HAND), recorded_by(IN_WORDS)):
         assert SnapshotBackend(snapshot).routes() == shown
@@ -157,8 +154,7 @@ def _await_loss_of_carrier(kernel: NamespaceKernel, dev: str) -> None:
 @pytest.mark.parametrize("ignores", [0, 1])
 def test_hops_without_carrier_count_as_on_the_host(host: NamespaceKernel, ignores: int) -> None:
     # A snapshot doesn't contain ignore_routes_with_linkdown, but the kernel flags the hops that it skips as dead.
-    setting = f"net.ipv4.conf.all.ignore_routes_with_linkdown={ignores}"
-    subprocess.run(["sysctl", "-qw", setting], check=True)
+    Path("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown").write_text(str(ignores))
     run_ip("route add 10.50.0.0/16 nexthop dev ib0 nexthop dev eth0", "route add 10.51.0.0/16 dev eth0 metric 9")
     run_ip("link set peer-eth0 down")
     _await_loss_of_carrier(host, "eth0")
