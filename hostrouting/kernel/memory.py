@@ -104,12 +104,9 @@ class FakeKernel(WholeTables):
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
     def sources(
-        self,
-        entries: Mapping[Route, Sequence[IpAddress]],
-        *,
-        is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses that each entry selects for packets without one."""
+        """Return the source addresses that each entry selects for packets without one, whether UDP or TCP."""
         with self._lock:
             chosen = Sources(self._net.addresses())
             return {entry: chosen.of(entry) for entry in entries}

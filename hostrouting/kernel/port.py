@@ -327,10 +327,7 @@ class Ipv4Lookups:
     """A base class that implements the methods of ``RouteBackend`` that only matter for IPv6."""
 
     def sources_of_unrouted(
-        self,
-        addresses: Sequence[IpAddress],  # noqa: ARG002 - IPv4 never retries a failed lookup
-        *,
-        is_tcp: bool = False,  # noqa: ARG002
+        self, addresses: Sequence[IpAddress], *, is_tcp: bool = False
     ) -> dict[IpAddress, IpAddress]:
         """Return an empty dict: the kernel never retries a failed IPv4 lookup."""
         return {}

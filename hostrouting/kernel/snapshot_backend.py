@@ -232,12 +232,9 @@ class SnapshotBackend(WholeTables):
                 raise _untold(what, flow.address, _CHECK)
 
     def sources(
-        self,
-        entries: Mapping[Route, Sequence[IpAddress]],
-        *,
-        is_tcp: bool = False,  # noqa: ARG002 - UDP and TCP get the same source from an entry
+        self, entries: Mapping[Route, Sequence[IpAddress]], *, is_tcp: bool = False
     ) -> dict[Route, tuple[IpAddress, ...]]:
-        """Return the source addresses that each entry selects for packets without one."""
+        """Return the source addresses that each entry selects for packets without one, whether UDP or TCP."""
         return {entry: self._sources(entry, addresses) for entry, addresses in entries.items()}
 
     def _sources(self, entry: Route, addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
