@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.parsing import is_inside, reserved_blocks
+from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
 
@@ -107,7 +107,8 @@ KINDS: dict[str | None, Paint] = {
 _SYMBOLS, _BACKS = "ABCDEFGHIJKLMPQRSTUVW", (208, 220, 211, 137, 223, 169, 229, 173)
 
 
-_NAMES = 4
+# The InfiniBand interfaces of an H200.
+_NAMES = 8
 
 
 def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dict[CellKind | None, Paint]:
@@ -134,22 +135,5 @@ def legend(drawn: Iterable[CellKind | None], default_devs: Sequence[str]) -> dic
 
 
 def dev_words(devs: Sequence[str]) -> str:
-    """Return a compact list of interfaces, such as ``ib0-ib7``."""
-    runs = _runs(devs)
-    shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs[:_NAMES]]
-    rest = sum(map(len, runs[_NAMES:]))
-    return f"{','.join(shown)}{f' and {rest} more' if rest else ''}"
-
-
-_NUMBERED = r"(?s)(.*\D)(0|[1-9][0-9]{0,8})"
-
-
-def _runs(devs: Iterable[str]) -> list[list[str]]:
-    """Group interfaces with consecutive trailing numbers."""
-    parts = [
-        (match[1], int(match[2]), dev) if (match := re.fullmatch(_NUMBERED, dev)) else (dev, -1, dev) for dev in devs
-    ]
-    runs: dict[tuple[str, int], list[str]] = {}
-    for position, (stem, number, dev) in enumerate(sorted(parts)):
-        runs.setdefault((stem, number - position), []).append(dev)
-    return list(runs.values())
+    """Return the first interfaces of a list, and how many more there are."""
+    return shortened(devs, ",", _NAMES)

@@ -16,7 +16,7 @@ def shown(value: object) -> str:
 def shortened(words: Sequence[str], separator: str, most: int) -> str:
     """Join up to ``most`` words with a separator, and append the number of omitted words."""
     rest = len(words) - most
-    glue = " " if separator == ", " else separator
+    glue = " " if separator.startswith(",") else separator
     return separator.join(words[:most]) + (f"{glue}and {rest:,} more" if rest > 0 else "")
 
 

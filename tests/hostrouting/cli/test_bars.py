@@ -215,18 +215,9 @@ def test_every_symbol_has_one_meaning() -> None:
     assert len({paint.symbol for paint in PAINTS.values()}) == len(PAINTS)
 
 
-@pytest.mark.parametrize(
-    ("devs", "meaning"),
-    [
-        ([f"ib{n}" for n in range(12)], "ib0-ib11 shadow"),
-        (["ib0", "ib1", "ib3"], "ib0,ib1,ib3 shadow"),
-        (["ib07", "ib8", "ib9", "ib10", "wg"], "ib8-ib10,ib07,wg shadow"),
-        (["7", *(f"veth{n}" for n in range(0, 40, 4))], "7,veth0,veth4,veth8 and 7 more shadow"),
-    ],
-)
-def test_the_interfaces_of_an_answer_are_named_or_counted(devs: list[str], meaning: str) -> None:
-    answer = CellKind(FindingKind.OVERLAP, tuple(devs))
-    assert legend([answer], ())[answer].meaning == meaning
+def test_the_interfaces_of_an_answer_are_named_or_counted() -> None:
+    answer = CellKind(FindingKind.OVERLAP, tuple(f"veth{n}" for n in range(10)))
+    assert legend([answer], ())[answer].meaning == f"{','.join(answer.devs[:8])} and 2 more shadow"
 
 
 def test_failures_come_before_notes_and_failing_rows_first() -> None:

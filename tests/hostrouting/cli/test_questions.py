@@ -204,7 +204,7 @@ def test_the_page_has_a_row_for_each_group(judge: Any, folder: Path) -> None:
 6 snapshots: 2 ok, 2 overlap, 2 unknown
 ✓ 2  ok
      aks-h200-00000 aks-h200-00006
-✗ 2  OVERLAP 172.16.0.0/16 by ib0-ib7
+✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7
      fix: add to hostRouting.staticRoutes.routes: {{"destination": "172.16.0.0/17"}}, {{"destination": "172.16.128.0/17"}}
      aks-h200-00001 aks-h200-00007
 ? 2  unknown: no-snapshot: {folder}/node-00005.json: is not JSON: {why_not_json(folder / "node-00005.json")}
