@@ -119,10 +119,7 @@ class _Limits:
         with _limited(_limit_of(item)[0]):
             return (yield)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
-        with _limited(_limit_of(item)[0]):
-            return (yield)
+    pytest_runtest_teardown = pytest_runtest_call
 
 
 def pytest_unconfigure() -> None:

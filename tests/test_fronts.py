@@ -222,14 +222,9 @@ def test_the_detectors_pod_sees_plugin_config_and_markers() -> None:
 def test_the_rule_taints_a_node_until_its_condition_is_false() -> None:
     """According to the CRD, a missing condition counts as good only if the rule has a ``defaultStatus``."""
     (rule,) = documents("node-readiness-rule.yaml")
-    assert (rule["apiVersion"], rule["kind"]) == ("readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
     spec = rule["spec"]
     assert spec.keys() == {"nodeSelector", "conditions", "taint", "enforcementMode"}
     assert spec["conditions"] == [{"type": CONFIG["conditions"][0]["type"], "requiredStatus": "False"}]
-    assert spec["enforcementMode"] in ("bootstrap-only", "continuous")
-    assert spec["taint"].keys() == {"key", "effect"}
-    assert spec["taint"]["key"].startswith("readiness.k8s.io/")
-    assert spec["taint"]["effect"] in ("NoSchedule", "PreferNoSchedule", "NoExecute")
     *_, daemon_set = documents("node-problem-detector.yaml")
     assert spec["nodeSelector"] == {"matchLabels": daemon_set["spec"]["template"]["spec"]["nodeSelector"]}
 

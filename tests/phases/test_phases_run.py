@@ -32,40 +32,22 @@ from phases.testing import FakeClock, RecordingObserver
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from phases import Task
 
-LOGGER = logging.getLogger("phases")
-
-
-class Records(logging.Handler):
-    """A log handler that stores its records."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.kept.append(record)
-
 
 @pytest.fixture
-def records() -> Iterator[list[logging.LogRecord]]:
-    handler = Records()
-    level = LOGGER.level
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.DEBUG)
-    yield handler.kept
-    LOGGER.setLevel(level)
-    LOGGER.removeHandler(handler)
+def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, logger="phases")
+    return caplog
 
 
 def data(record: logging.LogRecord) -> dict[str, Any]:
     return {key: vars(record)[key] for key in ("task", "path", "status", "duration", "error") if key in vars(record)}
 
 
-def test_each_task_logs_one_record_at_start_and_end(records: list[logging.LogRecord]) -> None:
+def test_each_task_logs_one_record_at_start_and_end(logged: pytest.LogCaptureFixture) -> None:
     @task("install-routes")
     def routes(scope: CancelScope) -> None:
         scope.wait(2)
@@ -76,10 +58,10 @@ def test_each_task_logs_one_record_at_start_and_end(records: list[logging.LogRec
         {"task": "install-routes", "path": "configure/install-routes"},
     )
     ended = {"status": "ok", "duration": 2, "error": None}
-    assert [(record.msg, data(record)) for record in records] == [
+    assert [(record.msg, data(record)) for record in logged.records] == [
         *(("started", outer), ("started", inner), ("completed", inner | ended), ("completed", outer | ended))
     ]
-    assert {(record.name, record.levelno) for record in records} == {("phases", logging.INFO)}
+    assert {(record.name, record.levelno) for record in logged.records} == {("phases", logging.INFO)}
 
 
 @pytest.mark.parametrize(
@@ -94,20 +76,20 @@ def test_each_task_logs_one_record_at_start_and_end(records: list[logging.LogRec
     ],
 )
 def test_a_record_has_the_end_of_its_task(
-    records: list[logging.LogRecord], error: BaseException, status: str, text: str, level: int
+    logged: pytest.LogCaptureFixture, error: BaseException, status: str, text: str, level: int
 ) -> None:
     with pytest.raises(type(error)):
         run(Raising("task", error))
-    record = records[-1]
+    record = logged.records[-1]
     assert (data(record)["status"], data(record)["error"]) == (status, text)
     assert record.levelno == level
     assert type(data(record)["status"]) is str
 
 
-def test_the_traceback_is_logged_once_by_the_failing_task(records: list[logging.LogRecord]) -> None:
+def test_the_traceback_is_logged_once_by_the_failing_task(logged: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match="no"):
         run(Serial(Serial(Raising("task", ValueError("no")))))
-    paths = [data(record)["path"] for record in records if record.exc_info]
+    paths = [data(record)["path"] for record in logged.records if record.exc_info]
     assert paths == ["serial/serial/task"]
 
 
@@ -131,7 +113,7 @@ def test_a_run_in_a_cancelled_scope_starts_no_task() -> None:
     ("late", "status"), [(Cancelled, "cancelled"), (TimedOut, "timed out")], ids=["cancel", "deadline"]
 )
 def test_a_late_end_is_reported_as_late(
-    records: list[logging.LogRecord], late: type[BaseException], status: str
+    logged: pytest.LogCaptureFixture, late: type[BaseException], status: str
 ) -> None:
     """If a task returns after its scope has ended, the caller, the log and the observer see a failure."""
     clock, observer = FakeClock(), RecordingObserver()
@@ -145,7 +127,7 @@ def test_a_late_end_is_reported_as_late(
         run(work, scope=scope, observer=observer)
     assert observer.events[-1] == ("finished", "late", Status(status))
     assert type(observer.errors["late"]) is late
-    assert data(records[-1])["status"] == status
+    assert data(logged.records[-1])["status"] == status
 
 
 def test_a_run_within_a_task_continues_its_path() -> None:

@@ -18,19 +18,7 @@ from planning import install_for_boot, wanted_probe
 from wanted import MACHINE, SHADOWED, config
 
 import phases
-from hostrouting import (
-    CheckRouteOverlap,
-    Config,
-    Configure,
-    ConfigureStaticRoutes,
-    Host,
-    HostRoutingError,
-    Layout,
-    RemoveHostRouting,
-    RouteError,
-    RouteOverlapError,
-    UnitError,
-)
+from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, Host, Layout, RemoveHostRouting
 from hostrouting.backend import NextHop, Protocol, Route
 from hostrouting.boot.bundle import ignition, rendered_files
 from hostrouting.boot.gate import DROP_INS
@@ -39,12 +27,12 @@ from hostrouting.boot.manifest import CHECK, ROUTES, InstalledPart, Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.doctor.examine import examine
-from hostrouting.model.errors import FileError
+from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
+from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
 WANTED = config(SHADOWED)
-NOTHING = config(cidrs=())
 
 
 def steps(layout: Layout) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,7 +26,6 @@ from hostrouting.testing import FakeKernel
 Run = Callable[..., tuple[int, str, str]]
 
 
-GATEWAY = IPv4Address("10.1.0.1")
 EXPECTED = "172.16.0.0/16"
 HALVES = [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
 NOTHING = "nothing fails: there is nothing to fix\n"

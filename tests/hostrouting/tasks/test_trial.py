@@ -17,22 +17,11 @@ from trying import TrialSystemd, ours
 from wanted import SHADOWED, config
 
 import phases
-from hostrouting import (
-    Config,
-    Configure,
-    ConfigureStaticRoutes,
-    FileError,
-    Host,
-    HostRoutingError,
-    Layout,
-    RemoveHostRouting,
-    RouteError,
-    RouteOverlapError,
-    UnitError,
-    Verdict,
-)
+from hostrouting import Config, Configure, ConfigureStaticRoutes, Host, Layout, RemoveHostRouting, Verdict
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.trial import standing
+from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
+from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.testing import FakeKernel

@@ -36,7 +36,6 @@ UNIT = "hostrouting-watch.service"
 
 WATCHED = config(SHADOWED, mode="WARN", watch={"enabled": True, "textfile": "/var/lib/x/hostrouting.prom"})
 MORE = {"enabled": True, "routes": [{"destination": SHADOWED}, {"destination": "172.16.2.0/24"}]}
-NOTHING = config(cidrs=(), watch={"enabled": True})
 
 
 @pytest.fixture
