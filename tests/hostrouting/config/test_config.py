@@ -94,17 +94,10 @@ def test_all_problems_are_reported_in_the_documents_order() -> None:
         routeOverlap={"expectedCidrs": ["10.0.0.0/08", "ff02::/16"], "mode": "LOUD"},
     )
     found = problems_of(document)
+    places = "[0].destination", "[1].gateway", "[1].dev", "[1].metric", "[2]", "[3].destination", "[4].metrc"
     assert [path.removeprefix("hostRouting.") for path, _ in found] == [
-        "staticRoutes.routes[0].destination",
-        "staticRoutes.routes[1].gateway",
-        "staticRoutes.routes[1].dev",
-        "staticRoutes.routes[1].metric",
-        "staticRoutes.routes[2]",
-        "staticRoutes.routes[3].destination",
-        "staticRoutes.routes[4].metrc",
-        "routeOverlap.expectedCidrs[0]",
-        "routeOverlap.expectedCidrs[1]",
-        "routeOverlap.mode",
+        *(f"staticRoutes.routes{place}" for place in places),
+        *(f"routeOverlap.{key}" for key in ("expectedCidrs[0]", "expectedCidrs[1]", "mode")),
     ]
     assert found[1] == (
         "hostRouting.staticRoutes.routes[1].gateway",

@@ -316,6 +316,12 @@ def test_longer_prefixes_for_a_tos_do_not_cover_a_route(kernel: FakeKernel) -> N
     verify_routes([PROVEN], kernel)
 
 
+def test_a_route_covered_by_our_longer_prefixes_is_fine(kernel: FakeKernel) -> None:
+    ours = [PROVEN, *map(route, HALVES_OF_IT)]
+    kernel.add([*ours, route("172.16.0.200/32", Protocol.STATIC)])
+    verify_routes(ours, kernel)
+
+
 @pytest.mark.parametrize("protocols", [(Protocol.STATIC, Protocol.STATIC), (Protocol.HOSTROUTING, Protocol.STATIC)])
 def test_a_route_covered_by_other_routes_never_wins(kernel: FakeKernel, protocols: tuple[int, int]) -> None:
     kernel.add([PROVEN, *map(route, HALVES_OF_IT, protocols)])
