@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import read_trees
 from node import shadowed_kernel
 from wanted import ROUTE, SHADOWED, config
 
@@ -72,10 +73,6 @@ def timeless(report: OverlapReport) -> Document:
     return {key: value for key, value in report.to_json().items() if key != "time"}
 
 
-def files_of(folder: Path) -> dict[str, bytes | None]:
-    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
 def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
     """The agent uses every operation in the library, from check and plan to remove."""
     (finding,) = check(CONFIG, host=host).findings
@@ -121,13 +118,13 @@ def test_functions_return_what_commands_print(
 
 def test_functions_change_nothing(host: Host, tmp_path: Path) -> None:
     """No marker, lock or route is added."""
-    before = files_of(tmp_path), host.routes.routes(), host.routes.rules()
+    before = read_trees(tmp_path), host.routes.routes(), host.routes.rules()
     check(CONFIG, host=host)
     plan(CONFIG, host=host)
     explain(ADDRESS, CONFIG, host=host)
     judge([snapshot(host=host)], CONFIG)
     examine(CONFIG, host=host, checks=CHECKS)
-    assert (files_of(tmp_path), host.routes.routes(), host.routes.rules()) == before
+    assert (read_trees(tmp_path), host.routes.routes(), host.routes.rules()) == before
 
 
 def test_a_check_waits_until_its_scope_ends(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 from azure_fakes import FakeProbeNode
+from file_trees import outside_run
 from wanted import MACHINE
 
 import phases
@@ -143,14 +144,10 @@ class Led(FakeProbeNode):
 )
 def test_a_failure_changes_nothing(host: Host, node: FakeProbeNode, message: str) -> None:
     configure(host, node, asked())
-    before, texts = (dict(node.tables), node.pinned), contents(host)
+    before, texts = (dict(node.tables), node.pinned), outside_run(host.layout.root)
     with pytest.raises(LoadBalancerProbeError, match=message):
         configure(host, node, asked(devices=["azure0"]))
-    assert ((node.tables, node.pinned), contents(host)) == (before, texts)
-
-
-def contents(host: Host) -> dict[str, str]:
-    return {name: host.layout.of(name).read_text() for name in files(host)}
+    assert ((node.tables, node.pinned), outside_run(host.layout.root)) == (before, texts)
 
 
 @pytest.mark.parametrize("has_vrf", [False, True])

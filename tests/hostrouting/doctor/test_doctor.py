@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Callable
 from ipaddress import IPv4Address
@@ -17,7 +16,7 @@ import attrs
 import pytest
 from acting import ActingSystemd, refusing
 from dual_stack import DEFAULT, RIVAL, host
-from file_trees import write_file, write_link
+from file_trees import read_trees, write_file, write_link
 from node import shadowed_kernel
 from wanted import MACHINE, SHADOWED, config
 
@@ -115,9 +114,7 @@ def kinds(report: DoctorReport) -> list[str]:
 
 
 def everything(node: Node) -> object:
-    paths = sorted(node.layout.root.rglob("*"))
-    files = {path: (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) for path in paths if path.is_file()}
-    return paths, files, node.kernel.routes(), node.units.enabled, node.units.reloads
+    return read_trees(node.layout.root), node.kernel.routes(), node.units.enabled, node.units.reloads
 
 
 @pytest.mark.parametrize("given", [None, config(SHADOWED)], ids=["installed", "config"])

@@ -14,7 +14,7 @@ import attrs
 import pytest
 from acting import ActingSystemd, at, refusing
 from backends import Altered
-from file_trees import outside_run, write_file, write_link
+from file_trees import Entry, read_trees, write_file, write_link
 from node import add_nics, default_route
 from planning import plan_boot
 from wanted import LINE, MACHINE, ROUTE, SHADOWED, config
@@ -191,9 +191,15 @@ def test_a_gateway_behind_a_longer_prefix_needs_no_wait(kernel: FakeKernel, host
 )
 def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: Host, layout: Layout) -> None:
     """An agent's reset removes one directory, and an operator may remove the other. Any run repairs the host."""
-    before = outside_run(layout.root)
+
+    def files() -> dict[str, Entry]:
+        """Return all files but the manifest, which may name folders that exist already."""
+        found = read_trees(layout.root, leaving_out=[layout.root / "run", layout.manifest])
+        return {name: entry for name, entry in found.items() if entry[0] != "folder"}
+
+    before = files()
     phases.run(Configure(WATCHED, host=host))
-    whole = {name: value for name, value in outside_run(layout.root).items() if not name.endswith("installed.json")}
+    whole = files()
     for folder in ["etc/aks-flex-node", "etc/hostrouting"] if gone == "both" else [gone]:
         shutil.rmtree(layout.root / folder)
     if gone == "etc/aks-flex-node":
@@ -201,9 +207,7 @@ def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: H
         assert str(layout.relative(layout.script("static-routes"))) in layout.gate_list.read_text()
     if then == "the same":
         phases.run(Configure(WATCHED, host=host))
-        assert {
-            name: value for name, value in outside_run(layout.root).items() if not name.endswith("installed.json")
-        } == whole
+        assert files() == whole
         assert not plan_boot(WATCHED, host)
         phases.run(RemoveHostRouting(host=host))
     elif then == "another consumer":
@@ -212,8 +216,7 @@ def test_a_run_repairs_a_half_removed_installation(gone: str, then: str, host: H
         phases.run(RemoveHostRouting(host=host))
     else:
         phases.run(Configure(Config(), host=host) if then == "nothing" else RemoveHostRouting(host=host))
-    left = {name: value for name, value in outside_run(layout.root).items() if value[0] != "folder"}
-    assert left == {name: value for name, value in before.items() if value[0] != "folder"}
+    assert (files(), layout.manifest.exists()) == (before, False)
     assert not [route for route in host.routes.routes() if route.is_ours]
     assert not host.units.is_active("hostrouting-watch.service")
 

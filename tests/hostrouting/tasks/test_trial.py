@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from acting import ActingSystemd, refusing
 from backends import FailingBackend
-from file_trees import write_file
+from file_trees import outside_run, write_file
 from trying import TrialSystemd, ours
 from wanted import SHADOWED, config
 
@@ -46,21 +46,17 @@ def host(kernel: FakeKernel, units: TrialSystemd, layout: Layout) -> Host:
     return host
 
 
-def etc(host: Host) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in (host.layout.root / "etc").rglob("*") if path.is_file()}
-
-
 def destinations(kernel: FakeKernel) -> list[str]:
     return sorted(str(route.destination) for route in ours(kernel))
 
 
 def test_a_timer_rolls_back_and_no_file_is_written(host: Host, kernel: FakeKernel, units: TrialSystemd) -> None:
-    before, files = ours(kernel), etc(host)
+    before, files = ours(kernel), outside_run(host.layout.root)
     report = phases.run(TryRoutes(NEW, 60, host=host))
     assert [str(route.destination) for route in report.routes.plan.add] == ["172.16.1.0/24"]
     assert report.overlap.verdict is Verdict.OK
     assert destinations(kernel) == ["172.16.1.0/24"]
-    assert etc(host) == files
+    assert outside_run(host.layout.root) == files
     assert units.timers == {TIMER: (60, ("/bin/bash", "-p", str(host.layout.trial_script)))}
     assert standing(host.layout.trial) == report.until
     saved = "172.16.9.0/24 via 10.1.0.1 dev eth0 proto 217\n==kernel"
@@ -118,9 +114,9 @@ def test_a_confirm_installs_the_tried_config(
     assert units.timers == {}
     assert not host.layout.confirmed.exists()
     assert destinations(kernel) == ["172.16.1.0/24"]
-    files = etc(host)
+    files = outside_run(host.layout.root)
     phases.run(Configure(NEW, host=host))
-    assert etc(host) == files
+    assert outside_run(host.layout.root) == files
     with pytest.raises(RouteError, match="nothing to confirm"):
         phases.run(ConfirmTrial(host=host))
 
@@ -128,7 +124,7 @@ def test_a_confirm_installs_the_tried_config(
 def test_a_failed_confirm_rolls_the_routes_back(
     host: Host, kernel: FakeKernel, units: TrialSystemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, files = ours(kernel), etc(host)
+    before, files = ours(kernel), outside_run(host.layout.root)
 
     def refuse(*_: Any) -> bool:
         raise UnitError("Unit is masked")
@@ -138,7 +134,7 @@ def test_a_failed_confirm_rolls_the_routes_back(
     with pytest.raises(UnitError, match="masked"):
         phases.run(ConfirmTrial(host=host))
     assert ours(kernel) == before
-    assert etc(host) == files
+    assert outside_run(host.layout.root) == files
     assert (standing(host.layout.trial), units.timers, host.layout.confirmed.exists()) == (None, {}, False)
 
 
