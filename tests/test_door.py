@@ -34,7 +34,6 @@ from hostrouting import (
     plan,
     snapshot,
 )
-from hostrouting.backend import Protocol
 from hostrouting.report import CHECKS
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -71,35 +70,6 @@ def shell(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cal
 
 def timeless(report: OverlapReport) -> Document:
     return {key: value for key, value in report.to_json().items() if key != "time"}
-
-
-def test_an_agent_does_what_the_shell_does(host: Host, tmp_path: Path) -> None:
-    """The agent uses every operation in the library, from check and plan to remove."""
-    (finding,) = check(CONFIG, host=host).findings
-    assert finding.devs == ("ib0",)
-    wanted = plan(CONFIG, host=host)
-    assert wanted
-    assert [str(route.destination) for route in wanted.routes.add] == ["172.16.1.0/24"]
-    assert wanted.next_start.is_admitted
-    assert not explain(ADDRESS, CONFIG, host=host).is_as_expected
-    snapshot(host=host).save(tmp_path / "sick.json")
-
-    report = phases.run(Configure(CONFIG, host=host))
-    assert report.changes.routes == wanted.changes.routes
-    assert {change.what for change in wanted.changes.files} == {change.what for change in report.changes.files}
-    assert report.overlap.verdict is Verdict.OK
-    assert check(CONFIG, host=host).verdict is Verdict.OK
-    assert not plan(CONFIG, host=host)
-    assert explain(ADDRESS, CONFIG, host=host).is_as_expected
-    found = {each.name: findings for each, findings in examine(host=host).found.items()}
-    assert found["verdict"] == found["files"] == found["installed"] == found["routes"] == ()
-    snapshot(host=host).save(tmp_path / "fixed.json")
-    fleet = judge([tmp_path / "sick.json", tmp_path / "fixed.json", snapshot(host=host)], CONFIG)
-    assert fleet.counts == {Verdict.OK: 2, Verdict.OVERLAP: 1, Verdict.UNKNOWN: 0}
-
-    removed = phases.run(RemoveHostRouting(host=host))
-    assert removed.changes.routes
-    assert not any(route.protocol is Protocol.HOSTROUTING for route in host.routes.routes())
 
 
 @pytest.mark.parametrize("is_installed", [False, True])

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -31,8 +31,6 @@ from phases.testing import FakeClock, RecordingObserver
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
-
-from collections.abc import Callable
 
 
 @attrs.frozen(eq=False)

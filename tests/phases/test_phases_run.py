@@ -5,6 +5,7 @@ import logging
 import pickle
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,6 +20,7 @@ from phases import (
     Parallel,
     Serial,
     Status,
+    Task,
     TimedOut,
     all_or_nothing,
     path_of,
@@ -31,10 +33,6 @@ from phases.testing import FakeClock, RecordingObserver
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
-
-from collections.abc import Awaitable, Callable
-
-from phases import Task
 
 
 @pytest.fixture

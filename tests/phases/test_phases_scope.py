@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -19,8 +20,6 @@ from phases.testing import FakeClock
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
-
-from collections.abc import Callable, Iterator
 
 
 class AnnouncingClock(SystemClock):
