@@ -539,19 +539,11 @@ def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) 
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "broken"
     (finding,) = document["findings"]
-    assert finding == {
-        "check": "break-glass",
-        "kind": "gate-off",
-        "severity": "broken",
-        "subject": "/etc/hostrouting/gate.off",
-        "message": "as long as it is there every start is admitted unchecked",
-        "hint": "rm /etc/hostrouting/gate.off",
-    }
-    assert {
-        "name": "gate",
-        "ok": True,
-        "fine": "every instance runs the gate before it starts, and obeys it",
-    } in document["checks"]
+    assert finding.pop("message")
+    told = {"check": "break-glass", "kind": "gate-off", "severity": "broken", "subject": "/etc/hostrouting/gate.off"}
+    assert finding == told | {"hint": "rm /etc/hostrouting/gate.off"}
+    (gate,) = (each for each in document["checks"] if each["name"] == "gate")
+    assert (gate.keys(), gate["ok"]) == ({"name", "ok", "fine"}, True)
 
 
 @pytest.mark.parametrize(
