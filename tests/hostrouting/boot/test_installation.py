@@ -27,6 +27,7 @@ from hostrouting.boot.manifest import CHECK, ROUTES, InstalledPart, Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import plan_next_boot
 from hostrouting.doctor.examine import examine
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -106,9 +107,10 @@ def test_oneshots_start_once_the_network_is_up(host: Host, units: FakeSystemd) -
     apply(host)
     assert units.starts == []
     units.active.add("network-online.target")
-    apply(host)
-    apply(host)
-    assert units.starts == ["static-routes.service", "check-route-overlap.service"]
+    told = [phases.run(Configure(WANTED, host=host)).changes for _ in range(2)]
+    started = [Change(f"{name}.service", "started") for name in (ROUTES, CHECK)]
+    assert told == [Changes(units=tuple(started)), Changes()]
+    assert units.starts == [change.what for change in started]
 
 
 def test_the_oneshot_of_a_failing_strict_check_runs_too(host: Host, layout: Layout, units: FakeSystemd) -> None:

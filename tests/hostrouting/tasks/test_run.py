@@ -451,13 +451,6 @@ def test_a_reload_alone_is_reported(host: Host) -> None:
     assert told == [Changes(units=(Change(MACHINE, "reloaded"),)), Changes()]
 
 
-def test_a_started_oneshot_is_reported(host: Host, units: ActingSystemd) -> None:
-    phases.run(ConfigureStaticRoutes(WATCHED, host=host))
-    units.active.add("network-online.target")
-    report = phases.run(ConfigureStaticRoutes(WATCHED, host=host))
-    assert report.changes == Changes(units=(Change("static-routes.service", "started"),))
-
-
 def test_an_unexpected_oserror_becomes_one_of_our_errors(host: Host, units: ActingSystemd) -> None:
     def fail() -> None:
         raise OSError(24, "Too many open files", "/etc/machine-id")
