@@ -476,19 +476,6 @@ def test_only_terminals_that_want_colours_get_them(
     assert written.getvalue() == ("\x1b[31m✗\x1b[0m\n" if is_coloured else "✗\n")
 
 
-def test_a_pipe_gets_the_words_without_drawings(config: Path, recorded: Path) -> None:
-    """rich is imported only for SVG output, even if the output is a pipe."""
-    program = (
-        "import sys; from hostrouting import cli\n"
-        "for output in ('text', 'json', 'svg'):\n"
-        "    cli.main([*sys.argv[1:], '--output', output])\n"
-        "    print('drawn' if 'rich' in sys.modules else 'in words', file=sys.stderr)"
-    )
-    words = ["check", str(config), "--snapshot", str(recorded)]
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines() == ["in words", "in words", "drawn"]
-
-
 def test_an_old_encoding_is_not_fatal(host: Host, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="latin-1"))
