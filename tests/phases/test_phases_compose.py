@@ -242,13 +242,6 @@ def test_without_new_threads_the_running_ones_are_awaited(monkeypatch: pytest.Mo
 # Timeout
 
 
-def test_a_task_past_its_deadline_raises_timed_out() -> None:
-    clock = FakeClock()
-    with pytest.raises(TimedOut, match="30 s"):
-        run(Timeout(30, Blocking("b")), scope=CancelScope(clock=clock))
-    assert clock.monotonic() == 30
-
-
 def advancing(seconds: float, clock: FakeClock) -> Task[None]:
     return cancelling("work", lambda: clock.advance(seconds))
 
