@@ -371,8 +371,9 @@ def test_an_interrupt_between_steps_skips_none() -> None:
         for name in ("first", "second", "last"):
             undo.push(partial(taken.append, name))
         with Interrupted(moment, Undo.roll_back, Undo._take_last, act=interrupt, begun=taken) as interrupted:
-            undo.roll_back()
+            problems = undo.roll_back()
         is_reached = interrupted.lines >= moment
+        assert problems == ["Interrupt()"] * is_reached
         assert list(dict.fromkeys(taken)) == ["last", "second", "first"]
     assert moment > 6
 
