@@ -323,6 +323,19 @@ def test_notes_are_printed_without_the_tasks_path(run: Any, config: Path, kernel
     assert [line for line in err.splitlines() if "in task" in line] == ["hostrouting: in task 7 of the queue"]
 
 
+def test_a_stray_oserror_names_the_command_and_the_file(run: Any, config: Path, monkeypatch: Any) -> None:
+    def fail(*_: object, **_more: object) -> None:
+        error = OSError(24, "Too many open files", "/etc/machine-id")
+        vars(error)["__notes__"] = ["a note"]
+        raise error
+
+    monkeypatch.setattr("hostrouting.tasks.queries.check", fail)
+    code, out, err = run("check", config)
+    assert (code, out) == (2, "")
+    what = f"can't carry out hostrouting check {config} (/etc/machine-id): Too many open files"
+    assert err.splitlines() == [f"hostrouting: {what}", "hostrouting: a note"]
+
+
 def test_a_terminal_shows_the_wait(kernel: FakeKernel, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     lose_default_route(kernel)
     monkeypatch.setattr(kernel, "wait_for_change", lambda _: os.kill(os.getpid(), signal.SIGTERM))
@@ -529,6 +542,14 @@ def test_a_missing_consumer_causes_a_warning(run: Any, write: Any, command: str,
     code, _, err = run(command, path)
     assert code == expected
     assert err == "hostrouting: there is no unit kubelt.service: until there is, nothing is held back\n"
+
+
+def test_a_failed_run_warns_too(run: Any, write: Any) -> None:
+    path = write({"hostRouting": section(SHADOWED, cidrs=["172.16.2.0/24"], consumer="kubelt.service")})
+    warning = "there is no unit kubelt.service: until there is, nothing is held back"
+    code, _, err = run("apply", path)
+    assert (code, err.splitlines()[0]) == (1, f"hostrouting: {warning}")
+    assert json.loads(run("apply", path, "--output", "json")[1])["warnings"] == [warning]
 
 
 def test_a_consumer_missing_from_an_image_causes_a_warning(run: Any, config: Path, tmp_path: Path) -> None:
