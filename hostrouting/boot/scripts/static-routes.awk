@@ -1,4 +1,4 @@
-$0 == "==kernel" && family == 6 && uplink_pattern == "" {
+family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   read_ipv4()
   expect_its_devices()
 }
@@ -244,15 +244,15 @@ function change(step, words, words_back) {
   undone[step, lines[step]] = "route " words_back
 }
 
-function add(some,    h, back) {
-  back = command(looked_at, some)
+function add(some,    h, words, back) {
+  words = back = command(looked_at, some)
   if (family == 6) {
     hops_of(some)
     back = looked_at identity()
     for (h = 1; h <= hops; h++)
       back = back " nexthop" exact(h)
   }
-  change(is_near(some) ? 1 : looked_at in has_gateway ? 5 : 2, "add " command(looked_at, some), "del " back)
+  change(is_near(some) ? 1 : looked_at in has_gateway ? 5 : 2, "add " words, "del " back)
 }
 
 @HOPS_AWK@
@@ -314,10 +314,10 @@ function why_not(from, until, asked, options,    i, count, list, is_gone) {
     list[count + i] = question[i]
   run(list, count + asked, options)
   reached = has_run ? until : from - 1
-  for (i = 1; i <= count + asked; i++)
+  for (i = 1; i <= count + asked && status != 0; i++)
     if (i in failed) {
       if (i > count)
-        return asked_for[i - count] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
+        return wanted_to[asked_for[i - count]] " doesn\047t win: packets to it go nowhere (" failed[i] ")"
       if (options == "")
         reached = from + i - 2
       else if (failed[i] == "No such process") {
@@ -369,19 +369,22 @@ function plan_proof(i,    address) {
   address = own_address_of(looked_at, in_main, in_local)
   if (address != "") {
     question[++questions] = "route get fibmatch " address " uid 0" (family == 4 ? "" : " ipproto 17")
-    asked_for[questions] = looked_at
-    right_answer[questions] = outcome(looked_at, carried_by[i])
+    asked_for[questions] = i
   }
   else if (own_address_of(looked_at, in_ours, in_local) != "" || own_address_of(looked_at, in_local, in_local) == "")
     fail("refused", "longer prefixes cover all of it; look at: ip -" family " route show root " looked_at)
 }
 
 # Returns which route doesn't win, and what does, or "". Our old routes may win while they are there.
-function find_loser(has_old,    i) {
+function find_loser(has_old,    i, right, prefix) {
   for (i = 1; i <= questions && i <= answers; i++) {
+    prefix = wanted_to[asked_for[i]]
+    right = carried_by[asked_for[i]]
+    if (answer[i] == prefix right " ") # usually
+      continue
     parse(answer[i])
-    if (outcome(to, class) != right_answer[i] && !(has_old && proto_of[class] == 217))
-      return asked_for[i] " doesn\047t win: packets to it go by " answer[i]
+    if (outcome(to, class) != outcome(prefix, right) && !(has_old && proto_of[class] == 217))
+      return prefix " doesn\047t win: packets to it go by " answer[i]
   }
   return answers == questions ? "" : "ip gave " answers " answers to " questions + 0 " questions"
 }
