@@ -33,14 +33,15 @@ _MISSING = object()
 
 # A field's name, a converter that raises an error on invalid values, and the field's default.
 _Rule = tuple[str, Callable[[Any], Any], object]
-# The rules by class and key. They are cached, because there may be thousands of routes.
-_KNOWN: dict[type, dict[str, _Rule]] = {}
+# For each class, its rules by key, and its required fields. They are cached, because there may be thousands of routes.
+_KNOWN: dict[type, tuple[dict[str, _Rule], dict[str, object]]] = {}
 
 
-def _rules(cls: type) -> dict[str, _Rule]:
+def _rules(cls: type) -> tuple[dict[str, _Rule], dict[str, object]]:
     if cls not in _KNOWN:
         fields = attrs.fields(cls)
-        _KNOWN[cls] = {json_key(field.name): (field.name, rule_of(field), field.default) for field in fields}
+        rules = {json_key(field.name): (field.name, rule_of(field), field.default) for field in fields}
+        _KNOWN[cls] = rules, {field.name: _MISSING for field in fields if field.default is attrs.NOTHING}
     return _KNOWN[cls]
 
 
@@ -79,7 +80,7 @@ class Section:
         Invalid fields keep their original values.
         """
         problems: list[Problem] = []
-        for key, (name, convert, default) in _rules(type(self)).items():
+        for key, (name, convert, default) in _rules(type(self))[0].items():
             value = getattr(self, name)
             if value is default:
                 continue
@@ -177,9 +178,9 @@ def read(cls: type[Read], value: object) -> Read:
         return value
     if not isinstance(value, (dict, Mapping)):  # most values are dicts, and a dict is quick to test for
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
-    rules = _rules(cls)
+    rules, required = _rules(cls)
     problems = [(_key(key), "this key is given twice") for key in getattr(value, "duplicates", ())]
-    given: dict[str, Any] = {name: _MISSING for name, _, default in rules.values() if default is attrs.NOTHING}
+    given: dict[str, Any] = {**required}
     for key, item in value.items():
         if key not in rules:
             problems.append(_unknown(key, rules))

@@ -35,9 +35,8 @@ RESERVED6 = {
 
 Network = TypeVar("Network", bound=IpNetwork)
 
-# The first octets of addresses in these blocks.
+# The first octets of addresses in these blocks, and some others of IPv6.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
-_RESERVED_OCTETS6 = frozenset((0, 0xFE, 0xFF))
 
 # Each length in its only valid form: ASCII digits without leading zeros, as in inet_pton(3). A dict lookup is several
 # times faster than a regex, which matters for long configs.
@@ -138,30 +137,6 @@ def _refuse_reserved(network: Network) -> Network:
     return network
 
 
-def parse_prefix(value: str | IPv4Network) -> IPv4Network:
-    """Parse a route's destination in strict CIDR notation, without host bits.
-
-    The default route and special-purpose blocks are rejected.
-
-    Args:
-        value: a string such as ``172.16.1.0/24``, or an ``IPv4Network``.
-
-    Returns:
-        The network.
-
-    Raises:
-        ValueError: the value is invalid. If it has host bits set, the message suggests the masked prefix.
-    """
-    number, length = numbers(value) if isinstance(value, IPv4Network) else split_prefix(value)
-    if number & (0xFFFFFFFF >> length):
-        masked = IPv4Network((number, length), strict=False)
-        raise ValueError(f"'{IPv4Address(number)}/{length}' has host bits set; did you mean {masked}?")
-    if length == 0:
-        raise ValueError(_DEFAULT.format("0.0.0.0/0"))
-    network = value if isinstance(value, IPv4Network) else IPv4Network((number, length))
-    return _refuse_reserved(network) if number >> 24 in _RESERVED_OCTETS else network
-
-
 def parse_any_cidr(value: str | IpNetwork) -> IpNetwork:
     """Parse an expected CIDR in strict notation, masking host bits and rejecting special-purpose blocks.
 
@@ -209,24 +184,34 @@ def parse_any_address(value: str | IpAddress) -> IpAddress:
 
 
 def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
-    """Parse an IPv4 or IPv6 prefix in strict CIDR notation, without host bits.
+    """Parse a route's destination in strict CIDR notation, without host bits.
 
     The default route and special-purpose blocks are rejected.
 
+    Args:
+        value: a string such as ``172.16.1.0/24``, or a network.
+
+    Returns:
+        The network.
+
     Raises:
-        ValueError: the value is invalid; the message says why.
+        ValueError: the value is invalid. If it has host bits set, the message suggests the masked prefix.
     """
+    made: type[IpNetwork] = IPv4Network
     if isinstance(value, str) and ":" in value:
-        number, length = _split_ipv6(value, _LENGTHS6, "prefix; expected for example fd00:1::/64")
-        if number & ((1 << 128 - length) - 1):
-            masked = IPv6Network((number, length), strict=False)
-            raise ValueError(f"{shown(value)} has host bits set; did you mean {masked}?")
-        value = IPv6Network((number, length))
-    elif not isinstance(value, IPv6Network):
-        return parse_prefix(value)
-    if value.prefixlen == 0:
-        raise ValueError(_DEFAULT.format(value))
-    return _refuse_reserved(value) if int(value.network_address) >> 120 in _RESERVED_OCTETS6 else value
+        prefix, made = _split_ipv6(value, _LENGTHS6, "prefix; expected for example fd00:1::/64"), IPv6Network
+    elif isinstance(value, (IPv4Network, IPv6Network)):
+        prefix, made = numbers(value), type(value)
+    else:
+        prefix = split_prefix(value)
+    try:
+        network = made(prefix)
+    except ValueError:
+        raise ValueError(f"{shown(value)} has host bits set; did you mean {made(prefix, strict=False)}?") from None
+    number, length = prefix
+    if length == 0:
+        raise ValueError(_DEFAULT.format(network))
+    return _refuse_reserved(network) if number >> (network.max_prefixlen - 8) in _RESERVED_OCTETS else network
 
 
 def parse_device(value: str) -> str:
