@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -217,7 +218,7 @@ class StaticRoutes(Section):
         if problems:
             raise ConfigError(problems)
 
-    @property
+    @cached_property
     def families(self) -> tuple[Family, ...]:
         """The address families of the routes."""
         return _families(route.destination for route in self.routes)

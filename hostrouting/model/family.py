@@ -24,6 +24,9 @@ class Family(Enum):
     IPV4 = 4
     IPV6 = 6
 
+    # Enum's hashes the name, in Python, and takes a multiple of the time.
+    __hash__ = object.__hash__
+
     def __init__(self, version: int) -> None:
         is_4 = version == 4
         self.bits = 32 if is_4 else 128

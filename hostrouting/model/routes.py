@@ -244,7 +244,7 @@ class Route:
     def _words(self, is_numeric: bool, selector: str) -> str:
         kind = "" if self.type is RouteType.UNICAST else f"{self.type.name.lower()} "
         numbers = (self.table, self.protocol, self.scope, self.metric, self.mtu, self.nexthop_id)
-        tail = _tail(self.hops, self.source, numbers, is_numeric, self.family is Family.IPV6)
+        tail = _tail(self.hops, self.source, numbers, is_numeric, self.family)
         return f"{kind}{destination_words(self.destination)}{selector}{tail}"
 
 
@@ -315,14 +315,13 @@ def _tail(
     source: IpAddress | None,
     numbers: tuple[int, int, int, int, int | None, int | None],
     is_numeric: bool,
-    is_6: bool,
+    family: Family,
 ) -> str:
     """Return the words after the destination, each with a leading space."""
 
     def word(number: int, known: type[IntEnum]) -> str:
         return str(int(number)) if is_numeric else word_of(number, known)
 
-    family = Family.IPV6 if is_6 else Family.IPV4
     table, protocol, scope, metric, mtu, nexthop_id = numbers
     single = hops[0] if len(hops) == 1 else None
     words = [
@@ -343,15 +342,15 @@ def _tail(
 
 def destination_words(network: IpNetwork) -> str:
     """Return a destination in ip-route(8) syntax."""
-    address, length = network.network_address, network.prefixlen
+    address, length, bits = network.network_address, network.prefixlen, network.max_prefixlen
     if length == 0:
         return "default"
     # inet_ntop(3) takes an eighth of the time of ipaddress, but writes some addresses with dots, like ::10.1.0.0.
-    if network.version == 4:
+    if bits == 32:
         words = inet_ntop(AF_INET, address.packed)
     else:
         words = inet_ntop(AF_INET6, address.packed) if int(address) >> 48 else str(address)
-    return words if length == network.max_prefixlen else f"{words}/{length}"
+    return words if length == bits else f"{words}/{length}"
 
 
 # Taken from fib_props in net/ipv4/fib_semantics.c and, for rules, from fib4_rule_action.

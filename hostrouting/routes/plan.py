@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -65,7 +66,7 @@ class RoutePlan:
         )
         return RoutePlan(add, tuple(item for item in self.replace if is_chosen(item.new)), remove, unchanged, foreign)
 
-    @property
+    @cached_property
     def families(self) -> set[Family]:
         """The address families of the routes in the plan."""
         return {route.family for route in (*self.wanted, *self.remove)}
