@@ -10,7 +10,6 @@ from ipaddress import IPv6Address
 
 import attrs
 
-from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.netlink import NO_ROUTE, Flow, NetlinkBackend
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import refuse_datagrams
@@ -47,6 +46,8 @@ class NetlinkBackend6(NetlinkBackend):
         found = super().lookup(addresses, source=source, is_tcp=is_tcp)
         if not any(_has_object(each) for each in found):
             return found
+        from hostrouting.kernel.fib6 import Fib6
+
         routes, own, links, silent = self.routes(), self.addresses(), self.links(), self.silent_routers()
         # Until a rule is added, the kernel ignores that the rule for table main was deleted (fib6_rule_lookup).
         fibs = [

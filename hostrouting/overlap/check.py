@@ -190,7 +190,7 @@ def load_all() -> None:
 
     A running watcher can't import them after a package upgrade.
     """
-    from hostrouting.kernel import fib, netlink6  # noqa: F401
+    from hostrouting.kernel import fib6, netlink6  # noqa: F401
     from hostrouting.overlap import _connections, _fix  # noqa: F401
 
 
