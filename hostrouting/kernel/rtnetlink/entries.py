@@ -124,7 +124,7 @@ class RouteReader:
         start = at = self._address.start
         while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):
             at += 1
-        shared, differing, size = block[start:at], block[at::length], len(self._any)
+        shared, differing, size = block[start:at], {*block[at::length]}, len(self._any)
         low, high = shared + bytes([min(differing)]), shared + bytes([max(differing)])
         return int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(high.ljust(size, b"\xff"), "big")
 
