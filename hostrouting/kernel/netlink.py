@@ -20,7 +20,7 @@ from hostrouting.kernel.refusals import Deletable, NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import values, wire
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere, read
-from hostrouting.kernel.rtnetlink.entries import Group, RouteReader, routes_of
+from hostrouting.kernel.rtnetlink.entries import DEFAULT_ROUTES, EVERYTHING, Group, RouteReader, Selection, routes_of
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, Link
@@ -99,15 +99,9 @@ class NetlinkBackend(Ipv4Lookups):
         """Return the same entries as ``routes``, with consecutive prefixes grouped by attributes."""
         return tuple(self._groups(table))
 
-    def _groups(
-        self,
-        table: int | None,
-        is_wanted: Callable[[Route], bool] = lambda _: True,
-        inside: Sequence[Prefix] = (),
-        protocol: int = 0,
-    ) -> list[Group]:
+    def _groups(self, table: int | None, selection: Selection = EVERYTHING, protocol: int = 0) -> list[Group]:
         def ask(talk: Conversation) -> list[Group]:
-            reader = self._reader(is_wanted, inside)
+            reader = self._reader(selection)
             return [group for run in self._dump(talk, table, protocol) for group in reader.groups(run)]
 
         for _ in range(_READ_ATTEMPTS):
@@ -137,7 +131,7 @@ class NetlinkBackend(Ipv4Lookups):
         """
 
         def ask(talk: Conversation) -> tuple[Route, ...]:
-            reader, found = self._reader(lambda _: False), list[Group]()
+            reader, found = self._reader(DEFAULT_ROUTES), list[Group]()
             for run in self._dump(talk, Table.MAIN):
                 found += reader.groups(run)
                 if self.family is Family.IPV4 and reader.last_address(run):
@@ -173,7 +167,8 @@ class NetlinkBackend(Ipv4Lookups):
         Returns:
             The entries in the kernel's order. For a table that never stops changing, see ``routes``.
         """
-        return routes_of(self._groups(None, lambda route: not is_plain_by(route, devs, sources), inside))
+        selection = Selection(lambda route: not is_plain_by(route, devs, sources), inside)
+        return routes_of(self._groups(None, selection))
 
     @contextmanager
     def noticing_changes(self, inside: Sequence[Prefix], /) -> Iterator[Callable[[], bool]]:
@@ -236,7 +231,7 @@ class NetlinkBackend(Ipv4Lookups):
     def _answers(
         self, talk: Conversation, addresses: Sequence[IpAddress], pack: Callable[[IpAddress, int], bytes]
     ) -> Iterator[Lookup]:
-        reader = self._reader(is_for_lookups=True)
+        reader = self._reader(EVERYTHING, is_for_lookups=True)
         for address, answer in talk.ask(addresses, pack):
             if not isinstance(answer, NetlinkError):
                 yield Lookup(address, reader.entry(answer))
@@ -317,12 +312,12 @@ class NetlinkBackend(Ipv4Lookups):
         return tuple(RouteFailure(route, refusal.errno, refusal.message) for route, refusal in refusals)
 
     def _deletable(self, routes: Sequence[Route]) -> Deletable:
-        destinations = [numbers(route.destination) for route in routes]
+        selection = DEFAULT_ROUTES._replace(inside=[numbers(route.destination) for route in routes])
         tables = sorted({(route.table, route.protocol) for route in routes if 0 <= route.protocol <= rtnl.PROTOCOL_MAX})
         return Deletable(
             entry
             for table, protocol in tables
-            for entry in routes_of(self._groups(table, lambda _: False, destinations, protocol))
+            for entry in routes_of(self._groups(table, selection, protocol))
             if entry.protocol == protocol  # to the kernel, 0 means no filter
         )
 
@@ -361,26 +356,11 @@ class NetlinkBackend(Ipv4Lookups):
     def _connect(self) -> Conversation:
         return Conversation()
 
-    def _reader(
-        self,
-        is_wanted: Callable[[Route], bool] = lambda _: True,
-        inside: Sequence[Prefix] = (),
-        *,
-        is_for_lookups: bool = False,
-    ) -> RouteReader:
+    def _reader(self, selection: Selection, *, is_for_lookups: bool = False) -> RouteReader:
         # If the sysctl nexthop_compat_mode is 0, the kernel omits the hops of nexthop objects from routes.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
         without_carrier = cache(lambda: {link.name for link in self.links() if link.is_up and not link.has_carrier})
-        return RouteReader(
-            self.family,
-            rtnl.Names(),
-            nexthops,
-            without_carrier,
-            self._arrange,
-            is_wanted,
-            PrefixSet(inside, self.family.bits),
-            is_for_lookups,
-        )
+        return RouteReader(self.family, nexthops, without_carrier, self._arrange, selection, is_for_lookups)
 
     def _list(self, listing: values.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing

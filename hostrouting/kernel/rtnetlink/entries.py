@@ -42,37 +42,51 @@ class Attributes(NamedTuple):
 Group = tuple[Route, Sequence[Prefix]]
 
 
+class Selection(NamedTuple):
+    """The entries to decode. Default routes are always among them.
+
+    Args:
+        is_wanted: a function that returns whether entries with a template's attributes are wanted. The template's
+            destination is a placeholder.
+        inside: prefixes in which all entries are wanted, regardless of their attributes.
+    """
+
+    is_wanted: Callable[[Route], bool] = lambda _: True
+    inside: Sequence[Prefix] = ()
+
+
+EVERYTHING = Selection()
+DEFAULT_ROUTES = Selection(lambda _: False)
+
+
 @attrs.define(eq=False, repr=False)
 class RouteReader:
     """A decoder for entries. To save memory, it doesn't create objects for unwanted entries.
 
     Args:
         family: the address family.
-        names: interface names by index.
         nexthops: a function that returns all nexthop objects. It is called if the kernel omitted an entry's hops.
         without_carrier: a function that returns the interfaces that are up but have no carrier.
         arrange: a function that returns the next hops of an IPv6 entry as a tuple, usually sorted.
-        is_wanted: a function that returns whether entries with a template's attributes are wanted. The template's
-            destination is a placeholder.
-        inside: prefixes in which all entries are wanted, regardless of their attributes. Default routes are always
-            wanted.
+        selection: the entries to decode.
         is_for_lookups: whether the entries come from lookups, not from dumps.
     """
 
     _family: Family
-    _names: rtnl.Names
     _nexthops: Callable[[], Mapping[int, NexthopObject]]
     _without_carrier: Callable[[], Container[str]]
     _arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]]
-    _is_wanted: Callable[[Route], bool]
-    _inside: PrefixSet
+    _selection: Selection
     _is_for_lookups: bool = False
+    _names: rtnl.Names = attrs.field(factory=rtnl.Names, init=False)
     _known: dict[bytes, Attributes] = attrs.field(factory=dict, init=False)
+    _inside: PrefixSet = attrs.field(init=False)
     _any: bytes = attrs.field(init=False)
     _address: slice = attrs.field(init=False)
     _has_dst: bytes = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._inside = PrefixSet(self._selection.inside, self._family.bits)
         self._any = bytes(self._family.bits // 8)
         self._address = slice(_ADDRESS_AT, _ADDRESS_AT + len(self._any))
         self._has_dst = struct.pack("=HH", 4 + len(self._any), wire.RTA_DST)
@@ -149,7 +163,7 @@ class RouteReader:
         route = with_shares(with_hops(self._decode(body), self._nexthops), lambda dev: dev in self._without_carrier())
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
-        common = self._known[body] = Attributes(route, _copier(route), self._is_wanted(route))
+        common = self._known[body] = Attributes(route, _copier(route), self._selection.is_wanted(route))
         return common
 
     def _decode(self, body: bytes) -> Route:

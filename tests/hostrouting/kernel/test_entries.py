@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hostrouting.kernel.nexthops import in_order
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import wire
-from hostrouting.kernel.rtnetlink.entries import RouteReader
+from hostrouting.kernel.rtnetlink.entries import RouteReader, Selection
 from hostrouting.model.family import Family
 from hostrouting.model.prefixes import Prefix, PrefixSet
 from hostrouting.model.routes import RouteType, Scope, Table
@@ -40,7 +40,7 @@ def dumped(prefixes: Sequence[Prefix]) -> rtnl.Run:
 
 @given(st.lists(_prefixes, min_size=2, max_size=8), st.integers(0, 7))
 def test_the_order_of_a_dump_does_not_matter(prefixes: list[Prefix], inside: int) -> None:
-    wanted = PrefixSet(prefixes[inside : inside + 1], Family.IPV6.bits)
-    reader = RouteReader(Family.IPV6, rtnl.Names(), dict, tuple, in_order, lambda _: False, wanted)
+    some = prefixes[inside : inside + 1]
+    reader = RouteReader(Family.IPV6, dict, tuple, in_order, Selection(lambda _: False, some))
     found = [prefix for _, chosen in reader.groups(dumped(prefixes)) for prefix in chosen]
-    assert found == list(filter(wanted.covers, prefixes))
+    assert found == list(filter(PrefixSet(some, Family.IPV6.bits).covers, prefixes))
