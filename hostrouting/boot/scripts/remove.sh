@@ -35,25 +35,17 @@ wait_for_starts() {
   done
 }
 
-# Removes our routes from table main. Their protocol identifies them, and the kernel compares it for each hop.
+# The boot script that wants no routes.
+IFS= read -r -d '' NO_ROUTES <<'SCRIPT' || true
+@NO_ROUTES@
+SCRIPT
+
 take_routes() {
-  local family routes route to
-  exec 9>>"$RUN_DIR/lock"
-  flock -w 60 9 || die "another run has held $RUN_DIR/lock for 60 s"
-  for family in 4 6; do
-    routes=$(ip "-$family" -N -o route show table main proto 217)
-    while read -r route; do
-      to=${route%% *}
-      # A discard begins with its type. A default route isn't ours.
-      [[ $to == *[.:]* ]] || { to=${route#* } && to=${to%% *}; }
-      [[ $to == *[.:]* ]] || continue
-      # For IPv6, ip complains if another program's hop stays in our route.
-      ip "-$family" route flush table main proto 217 exact "$to" 2>/dev/null || [ "$family" = 6 ]
-      say "removed $route"
-      IS_CHANGED=yes
-    done <<<"$routes"
-  done
-  exec 9>&-
+  local said
+  said=$(bash -p -c "$NO_ROUTES" static-routes.sh) || die "can't remove the routes"
+  [ "$said" != 'nothing to change' ] || return 0
+  say "$said"
+  IS_CHANGED=yes
 }
 
 IS_CHANGED=''
