@@ -242,9 +242,7 @@ function consider(r, i, is_said,    what, id, c, pattern, kind) {
   pattern = own_pattern[r]
   if (!(i in failed)) {
     c = class_of[i]
-    if (!((c, pattern) in fault_of))
-      fault_of[c, pattern] = fault(c, pattern)
-    what = fault_of[c, pattern]
+    what = fault(c, pattern)
   }
   else if (!discarded_by[i])
     what = "NO-ROUTE has no IPv" family " route; expected via"
