@@ -48,7 +48,8 @@ def check(options: argparse.Namespace, host: Host) -> int:
     if options.report:
         return _explain_verdict(host)
     on = asked_host(options, host)
-    document, config = read_with_cidrs(options, host) if _is_asked(options, host) else (None, _installed(host))
+    is_asked = bool(options.cidr) or options.snapshot is not None or has_config(options, host)
+    document, config = read_with_cidrs(options, host) if is_asked else (None, _installed(host))
     if options.output in ("nagios", "prometheus"):
         config = _without_waits(config)
     # CONFIG may belong to a different host than the snapshot.
@@ -72,11 +73,6 @@ def check(options: argparse.Namespace, host: Host) -> int:
         for line in _next_lines(result, on):
             say(line)
     return {Verdict.OK: 0, Verdict.OVERLAP: EXIT_FAILURE, Verdict.UNKNOWN: EXIT_CHECK_UNKNOWN}[result.verdict]
-
-
-def _is_asked(options: argparse.Namespace, host: Host) -> bool:
-    """Return whether --cidr, --snapshot or CONFIG is given, or the default config exists."""
-    return bool(options.cidr) or options.snapshot is not None or has_config(options, host)
 
 
 def _installed(host: Host) -> Config:

@@ -87,10 +87,8 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
         return Result(lambda: routes.to_json() | {"overlap": None}, text)
     from hostrouting.tasks.configure import Configure
 
-    ending = ""
-    if options.image is not None:
-        holds, idle = f"{on.layout.root} holds from its first boot", "CONFIG asks for nothing: no node is held back"
-        ending = holds if config.is_gated else idle
+    is_held = options.image is not None and config.is_gated
+    ending = f"{on.layout.root} holds from its first boot" if is_held else ""
     return _applied(run_task(Configure(config, host=on)), ending)
 
 

@@ -82,8 +82,7 @@ def verdict_line(report: OverlapReport) -> str:
         said = "no CIDRs are expected"
     elif report.verdict is Verdict.UNKNOWN:
         unjudged = sum(report.verdict_on(cidr) is Verdict.UNKNOWN for cidr in set(report.cidrs))
-        some = f"{unjudged} of {total} expected CIDRs couldn't be judged"
-        said = f"none of {total} expected CIDRs could be judged" if unjudged == total else some
+        said = f"{unjudged} of {total} expected CIDRs couldn't be judged"
     else:
         said = f"{failing} of {total} expected CIDRs {'fails' if failing == 1 else 'fail'}"
     return f"{report.verdict} on {clean(report.host)}: {said}; mode {report.mode}"
