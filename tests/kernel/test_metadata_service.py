@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from ipaddress import IPv6Address
+from itertools import takewhile
 
 import pytest
 
@@ -47,47 +49,28 @@ def nics(*them: object) -> Answer:
     return said(json.dumps(list(them)))
 
 
-class Service:
+class Service(socketserver.TCPServer):
     """An HTTP server that sends one response per connection, repeats the last one forever, and records the requests."""
 
+    allow_reuse_address = True
+
     def __init__(self, *answers: Answer) -> None:
-        self._answers = answers
-        self.requests: list[str] = []
-        self.over = threading.Event()
-        self._listener = socket.create_server((ADDRESS, 80))
-        # The thread stays in the namespace in which it was started.
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        self.answers, self.requests, self.over = answers, list[str](), threading.Event()
+        super().__init__((ADDRESS, 80), Client)
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client:
-                client.settimeout(TIMEOUT_SECONDS)
-                try:
-                    self._answer(client)
-                except OSError:
-                    continue  # the client has read enough
 
-    def _answer(self, client: socket.socket) -> None:
-        request = b""
-        while b"\r\n\r\n" not in request:
-            chunk = client.recv(4096)
-            if not chunk:
-                return
-            request += chunk
-        self.requests.append(request.decode())
-        self._answers[min(len(self.requests), len(self._answers)) - 1](client)
+class Client(socketserver.StreamRequestHandler):
+    """A connection to the server."""
 
-    def close(self) -> None:
-        self.over.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(TIMEOUT_SECONDS)
-        assert not self._thread.is_alive()
+    server: Service
+    timeout = TIMEOUT_SECONDS
+
+    def handle(self) -> None:
+        lines = [*map(bytes.decode, takewhile(bytes.strip, self.rfile))]
+        if lines:
+            self.server.requests.append("".join(lines))
+            with suppress(OSError):  # the client has read enough
+                self.server.answers[min(len(self.server.requests), len(self.server.answers)) - 1](self.connection)
 
 
 Serve = Callable[..., AbstractContextManager[Service]]
@@ -99,11 +82,16 @@ def serve(kernel: NamespaceKernel) -> Serve:
 
     @contextmanager
     def serving(*answers: Answer) -> Iterator[Service]:
-        service = Service(*answers)
-        try:
-            yield service
-        finally:
-            service.close()
+        with Service(*answers) as service:
+            # The thread stays in the namespace in which it was started.
+            thread = threading.Thread(target=service.serve_forever, args=(0.01,))
+            thread.start()
+            try:
+                yield service
+            finally:
+                service.over.set()
+                service.shutdown()
+                thread.join()
 
     return serving
 
