@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import attrs
 import pytest
-from audit import examine, sockets
+from audit import examine
 from audit.events import EventAudit
 from audit.examine import Audit, HostAudit
 from audit.sockets import SocketAudit
@@ -178,8 +178,7 @@ def test_wrong_reports_are_found(kind: type[Audit], family: Family, monkeypatch:
     live, on_snapshots = Audit._live, Audit._on_snapshots
     monkeypatch.setattr(Audit, "_live", lambda self: _without_findings(live(self)))
     monkeypatch.setattr(Audit, "_on_snapshots", lambda self: ((way, _judged_ok(it)) for way, it in on_snapshots(self)))
-    monkeypatch.setattr(examine, "booted", lambda *_: [])
-    monkeypatch.setattr(sockets, "booted", lambda *_: ["NO-ROUTE: expected CIDR 172.16.0.0/15 (probe 172.16.0.0) has"])
+    monkeypatch.setattr(examine, "booted", lambda *_: ["NO-ROUTE: expected CIDR 172.16.0.0/15 (probe 172.16.0.0) has"])
     monkeypatch.setattr(
         examine, "seen_leaving", lambda *given, **how: dict.fromkeys(seen_leaving(*given, **how), frozenset({"ib9"}))
     )

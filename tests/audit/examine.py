@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from zlib import crc32
 
 from asking import AS_IT_IS, BY_HAND, KNOWS_ALL, recorded, recorded_by
-from brute_force import FAILURES, Judge, Sort, by_kind, disagreements_at, sort_all
+from brute_force import Judge, Sort, default_route, disagreements_at, sort_all
 from connecting import disagreements
 from fixing import changed, failing, install, is_told
 from leaving import seen_leaving
@@ -30,6 +30,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.snapshot_backend import backends_of
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.overlap.check import check_families
+from hostrouting.report import NoteKind
 
 Sorts = dict[IpNetwork, dict[IpAddress, "Sort"]]
 
@@ -56,6 +57,7 @@ class Audit(ABC):
         self.fixes = 0
         self._most = addresses
         self._make()
+        self._has_default = host.family is Family.IPV6 or default_route(self._kernel.routes()) is not None
 
     def _make(self) -> None:
         enter_namespace()
@@ -124,6 +126,27 @@ class Audit(ABC):
         kernel = self._kernel if self.host.family is Family.IPV4 else self._kernel6
         return self.host.addresses(kernel, self._most)
 
+    def _compare_boot(self, reports: Sequence[OverlapReport]) -> None:
+        """Run the boot script, and compare its lines with the live reports, one of which they must match."""
+        lines = booted(self.config, self.host.steps)
+        if is_unknown(lines):
+            if self._has_default:
+                self._doubt("boot", lines[0])
+            elif lines != ["no-default-route"] and not self.host.is_seen:
+                self._tell("boot", [f"there is no default route, and it says {lines}"])
+            return
+        # If several tables discard an address, the script may report a CNI's discard as BLACKHOLE.
+        of_cni = any(note.kind == NoteKind.CNI_DISCARD for report in reports for note in report.notes)
+        mute = {"BLACKHOLE"} if of_cni else set[str]()
+        told = {line for line in told_by(lines) if line[0] not in mute}
+        truths = [
+            {(str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings}
+            for report in reports
+            if not report.reason
+        ]
+        if told not in [{line for line in truth if line[0] not in mute} for truth in truths]:
+            self._tell("boot", [f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"])
+
 
 class HostAudit(Audit):
     """An audit that looks up every address. See ``Audit`` for the arguments."""
@@ -131,20 +154,16 @@ class HostAudit(Audit):
     def run(self) -> None:
         """Run every comparison."""
         live = self._live()
-        judge = self._judge()
-        sorts = {} if judge.default is None else self._sorts()
+        sorts = self._sorts() if self._has_default else {}
         self._compare("live", live, sorts)
         for way, record in self._on_snapshots():
             self._compare(way, record, sorts)
-        self._compare_boot(booted(self.config, self.host.steps), sorts)
-        if judge.default is not None:
+        self._compare_boot([live])
+        if self._has_default:
             self._connect(live)
             self._fix(live, sorts)
 
     # --- the truth ---------------------------------------------------------------------------------------------
-
-    def _judge(self, patterns: tuple[str, ...] | None = None) -> Judge:
-        return Judge(self._kernel, self.config.route_overlap, had_rules=self.host.had_rules, patterns=patterns)
 
     def _sorts(self) -> Sorts:
         """Return the kernel's result for each checked address, by expected CIDR."""
@@ -152,7 +171,8 @@ class HostAudit(Audit):
         sorts: Sorts = {}
         for patterns in {each.devs for each in self.config.route_overlap.expected_cidrs}:
             cidrs = [each.cidr for each in self.config.route_overlap.expected_cidrs if each.devs == patterns]
-            judge = self._judge(patterns)
+            overlap = self.config.route_overlap
+            judge = Judge(self._kernel, overlap, had_rules=self.host.had_rules, patterns=patterns)
             found = sort_all(self._kernel, judge, [a for a in addresses if any(a in cidr for cidr in cidrs)])
             sorts |= {cidr: {a: sort for a, sort in found.items() if a in cidr} for cidr in cidrs}
         return sorts
@@ -174,28 +194,6 @@ class HostAudit(Audit):
             if fails and verdict == "ok":
                 wrong.append("the verdict is ok, and something fails")
             self._tell(way, wrong)
-
-    def _compare_boot(self, lines: list[str], sorts: Sorts) -> None:
-        """Compare the boot script's output with the kernel. It only includes the first address of each failure."""
-        if not sorts:
-            self._tell(
-                "boot", [] if lines == ["no-default-route"] else [f"there is no default route, and it says {lines}"]
-            )
-        elif is_unknown(lines):
-            self._doubt("boot", lines[0])
-        else:
-            groups = [group for there in sorts.values() for group in by_kind(there).items()]
-            # If several tables discard an address, the script may report a CNI's discard as BLACKHOLE.
-            mute = {"BLACKHOLE"} if any(kind == "CNI-DISCARD" for (kind, *_), _ in groups) else set[str]()
-            truth = {
-                (kind, ",".join(devs), str(some[0][0]), str(source or ""))
-                for (kind, devs, source), some in groups
-                if kind in {*FAILURES} - mute
-            }
-            told = {line for line in told_by(lines) if line[0] not in mute}
-            self._tell(
-                "boot", [f"it says {line}" for line in told - truth] + [f"it says no {line}" for line in truth - told]
-            )
 
     def _connect(self, live: OverlapReport) -> None:
         question = self.host.connecting

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import ipv6_frames as frames
 from leaving import far_end
-from node import as_batch
+from node import as_batch, until
 
 from hostrouting.kernel.namespace import NamespaceKernel
 
-_PAUSE_SECONDS = 0.002
-_SETTLE_SECONDS = 10.0
 # A route with a lifetime of 0 is used until the kernel's next clock tick, which a busy machine delays.
 _EXPIRY_SECONDS = 0.05
 
@@ -58,15 +56,8 @@ def _settle() -> None:
     kernel = NamespaceKernel()
     for link in kernel.links():
         kernel.set_link(link.name)
-    end = time.monotonic() + _SETTLE_SECONDS
-    while _has_tentative_addresses():
-        assert time.monotonic() < end, "an address stays tentative"
-        time.sleep(_PAUSE_SECONDS)
-
-
-def _has_tentative_addresses() -> bool:
-    lines = Path("/proc/thread-self/net/if_inet6").read_text().splitlines()
-    return any(int(line.split()[4], 16) & _IFA_F_TENTATIVE for line in lines)
+    addresses = Path("/proc/thread-self/net/if_inet6")
+    until(lambda: not any(int(line.split()[4], 16) & _IFA_F_TENTATIVE for line in addresses.read_text().splitlines()))
 
 
 def _program(step: str) -> str:

@@ -12,16 +12,14 @@ from connecting import disagreements, local_ranges, words
 from fixing import is_told
 from leaving import FIRST_PACKETS, Leaving, Seen, SocketKind, truths
 from node import as_batch
-from scripts import told_by
 
-from audit.examine import Audit, booted, is_unknown
+from audit.examine import Audit
 from audit.making import make
 from hostrouting import HostRoutingError, OverlapReport, StaticRoute
 from hostrouting.backend import RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import RouteType
-from hostrouting.report import NoteKind
 from hostrouting.routes.formats import as_ip
 from hostrouting.routes.resolve import resolve
 
@@ -48,7 +46,7 @@ class SocketAudit(Audit):
         for way, record in self._on_snapshots():
             self._compare_with_live(way, record, report)
         if self._has_ipv4:
-            self._compare_boot(booted(self.config, self.host.steps), [report])
+            self._compare_boot([report])
         if self.host.cycle:
             self._compare_in_churn(report, seen)
         elif not report.reason:
@@ -74,7 +72,6 @@ class SocketAudit(Audit):
 
     def _compare_live(self, report: OverlapReport, seen: Seen) -> None:
         default = default_route(self._kernel.routes()) if self._has_ipv4 else None
-        self._has_default = default is not None or not self._has_ipv4
         if report.reason:
             if self._has_default:
                 self._doubt("live", report.reason)
@@ -119,24 +116,6 @@ class SocketAudit(Audit):
             ]
             self._tell(way, wrong)
 
-    def _compare_boot(self, lines: list[str], reports: Sequence[OverlapReport]) -> None:
-        """Compare the boot script's lines with the live reports, one of which they must match."""
-        if is_unknown(lines):
-            if self._has_default:
-                self._doubt("boot", lines[0])
-            return
-        # If several tables discard an address, the script may report a CNI's discard as BLACKHOLE.
-        of_cni = any(note.kind == NoteKind.CNI_DISCARD for report in reports for note in report.notes)
-        mute = {"BLACKHOLE"} if of_cni else set[str]()
-        told = {line for line in told_by(lines) if line[0] not in mute}
-        truths = [
-            {(str(f.kind), ",".join(f.devs), str(f.probe), str(f.source or "")) for f in report.findings}
-            for report in reports
-            if not report.reason
-        ]
-        if told not in [{line for line in truth if line[0] not in mute} for truth in truths]:
-            self._tell("boot", [f"it says {sorted(told)}, and the check {' or '.join(map(str, map(sorted, truths)))}"])
-
     def _compare_in_churn(self, report: OverlapReport, seen: Seen) -> None:
         """Check that each report from a changing host matches some state in the cycle."""
         moments = [report]
@@ -154,7 +133,7 @@ class SocketAudit(Audit):
                 elif _essence(found) not in essences:
                     self._tell(way, [f"in churn it says {found.verdict}: {[f.message for f in found.findings]}"])
             for _ in range(_BOOTED if self._has_ipv4 else 0):
-                self._compare_boot(booted(self.config, self.host.steps), moments)
+                self._compare_boot(moments)
 
     def _changeable(self, report: OverlapReport, before: Seen) -> list[str]:
         """Return a message for each address that a route affects despite a note to the contrary."""

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,7 @@ import attrs
 import pytest
 from command_line import CONFIG, SETUP, on_a_host
 from nightly import IS_NIGHTLY
-from node import shadowed_kernel
+from node import shadowed_kernel, until
 from terminals import PATIENCE_SECONDS, Terminal, await_looks, opened
 
 from hostrouting.kernel.snapshot_backend import take_snapshot
@@ -50,11 +49,8 @@ def start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def await_child(process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while not children.read_text():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    until(lambda: bool(children.read_text()))
 
 
 @pytest.mark.parametrize("moment", ["as it starts", "as it tells"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 from azure_fakes import FakeProbeNode
 from backends import FailingBackend, RecordingBackend
+from file_trees import outside_run, read_trees
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
@@ -182,7 +183,7 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Co
         layout.of("/var/lib").mkdir(parents=True)
         units = FakeSystemd(layout)
         host = Host(routes=node([]), units=units, layout=layout)
-        first, parts, consumer = all_below(layout), dict[str, bool](), ""
+        first, parts, consumer = outside_run(layout.root), dict[str, bool](), ""
         for asked in story:
             before, enabled, active, restarts = contents(layout), {*units.enabled}, {*units.active}, len(units.restarts)
             planned = planned_boot(host, asked)
@@ -205,8 +206,10 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Co
             consumer = update(parts, asked) or consumer
             manifest = Manifest.load(layout)
             assert {name: part.is_blocking for name, part in manifest.parts.items()} == parts
-            files = {path for path in all_below(layout) - first if not path.is_dir()} - {manifest.textfile(layout)}
-            assert files == ({layout.manifest, *manifest.files(layout)} if parts else set())
+            there = {Path(name) for name, (kind, *_) in outside_run(layout.root).items() if kind != "folder"}
+            assert there - {manifest.textfile(layout)} == (
+                {layout.manifest, *manifest.files(layout)} if parts else set()
+            )
             if manifest.has_gate:
                 assert manifest.consumer == consumer
                 assert layout.gates(consumer)[-1].read_text() == DROP_INS[-1]
@@ -216,14 +219,13 @@ def test_each_run_does_what_is_planned_and_removal_leaves_nothing(story: list[Co
                 layout.of(asked.watch.textfile).touch()  # the watcher creates this file
         phases.run(RemoveLoadBalancerProbe(host=host, node=FakeProbeNode()))
         phases.run(RemoveHostRouting(host=host))
-        assert all_below(layout) == first
+        assert outside_run(layout.root) == first
 
 
 def contents(layout: Layout) -> dict[Path, object]:
     """Return the contents and mode of every file, except for locks and symlinks of enabled units."""
-    paths = (path for path in layout.root.rglob("*") if path.is_file() and not path.is_symlink())
-    locks = (layout.lock, layout.run_lock)
-    return {path: (path.read_bytes(), path.stat().st_mode) for path in paths if path not in locks}
+    found = read_trees(layout.root, leaving_out=(layout.lock, layout.run_lock))
+    return {Path(name): entry for name, entry in found.items() if entry[0] == "file"}
 
 
 def fates(before: dict[Path, object], after: dict[Path, object], found: set[Path]) -> dict[Path, str]:
@@ -257,7 +259,3 @@ def update(parts: dict[str, bool], asked: Config | Probe) -> str:
         parts.pop(name, None)
         parts |= {name: name == ROUTES} if is_wanted else {}
     return asked.consumer if any(wanted.values()) else ""
-
-
-def all_below(layout: Layout) -> set[Path]:
-    return {path for path in layout.root.rglob("*") if layout.run_dir.parent not in (path, *path.parents)}

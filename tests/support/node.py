@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
@@ -106,6 +106,14 @@ ip address add fd00:16::10/48 dev ib0
 """The ip commands that build the node of ``shadowed_kernel``, with the same shadow in IPv6."""
 
 
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, or fail."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
 def lines(*texts: str) -> tuple[str, ...]:
     """Return the lines of texts without blank ones and indentation."""
     return tuple(filter(None, map(str.strip, "\n".join(texts).splitlines())))
@@ -154,10 +162,7 @@ def build_node6(*devs: str) -> None:
     run_ip(nics(**{dev: f"{subnet[2]}/64" for dev, subnet in zip(devs, SUBNETS6.values(), strict=True)}))
     # Workers of the kernel add entries to table local: for addresses, and for multicast once there is a carrier.
     wanted = {(dev, part) for dev in devs for part in ("fe80", "fd00")} | {(f"peer-{dev}", "ff00") for dev in devs}
-    end = time.monotonic() + PATIENCE_SECONDS
-    while wanted - _local_entries6():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: wanted <= _local_entries6())
 
 
 def _local_entries6() -> set[tuple[str, str]]:

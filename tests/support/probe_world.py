@@ -19,7 +19,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv6Address
@@ -27,7 +26,7 @@ from pathlib import Path
 
 import attrs
 from ipv6_frames import ICMPV6, NEIGHBOUR_ADVERTISEMENT, Packet, neighbour_solicitation, read, written
-from node import refuse_host, tool
+from node import refuse_host, tool, until
 
 from hostrouting.azure.probe.ruleset import PROBE_SOURCE, REWRITTEN_SOURCE, TABLE, render_ruleset
 from hostrouting.kernel._namespaces import Namespace
@@ -180,10 +179,7 @@ def _write(name: str, value: str) -> None:
 
 def _await_addresses() -> None:
     """Wait until every address can be bound: even without DAD, the kernel clears the tentative flag asynchronously."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while "tentative" in tool("ip", "-6", "address"):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: "tentative" not in tool("ip", "-6", "address"))
 
 
 def _up(dev: str, *addresses: str) -> list[str]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import attrs
+from node import until
 
 PATIENCE_SECONDS = 30.0
 CTRL_S = b"\x13"
@@ -77,8 +78,5 @@ def await_looks(pid: int, count: int = 24) -> None:
 
 
 def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not path.exists():
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.01)
+    until(lambda: path.exists() or process.poll() is not None)
+    assert path.exists()
