@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ignition_documents import written
+from file_trees import written_by_ignition
 from wanted import config
 
 from boot.payloads import Payload, add_nested_machine
@@ -34,7 +34,7 @@ def without_python(node: Machine) -> None:
 def provision(node: Machine, asked: Config) -> None:
     """Write an Ignition document's files and enable its units."""
     made = ignition(asked)
-    for path, (text, mode) in written(made).items():
+    for path, (text, mode) in written_by_ignition(made).items():
         node.write(path, text, mode=mode)
     units = [unit["name"] for unit in made["systemd"]["units"] if unit.get("enabled")]
     node.write(PRESET, "".join(f"enable {name}\n" for name in units))

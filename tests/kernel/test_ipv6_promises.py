@@ -10,8 +10,7 @@ import pytest
 import siblings
 from nightly import IS_NIGHTLY
 from node import UPLINK, build_node6, run_ip
-from rendering import render_check_route_overlap_script
-from scripts import Sandbox, awk_or_skip
+from scripts import Sandbox, awk_or_skip, render_check_route_overlap_script
 from siblings import ADDRESS, EXPIRES, LOSER, MEANWHILE, PLACE, STARTS, WANTED, Case, config_of, hops, try_ip6
 
 import phases

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from asking import BY_HAND, recorded_by
 from churning import churning
 from leaving import Leaving, SocketKind
 from nightly import by_day
-from node import DEFAULT, run_ip
-from rendering import render_check_route_overlap_script
-from scripts import Sandbox, awk_or_skip, awks_for, other_ip, with_constants
+from node import DEFAULT, run_ip, until
+from scripts import Sandbox, awk_or_skip, awks_for, other_ip, render_check_route_overlap_script, with_constants
 from wanted import config
 
 import phases
@@ -158,24 +156,17 @@ def listeners() -> int:
     return sum(int(row[3], 16) & 0x800000D1 == 0x800000D1 for row in rows)
 
 
-def wait_for(count: int) -> None:
-    until = time.monotonic() + 20
-    while listeners() != count:
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
 def test_a_stopped_boot_script_leaves_no_listener(kernel: NamespaceKernel, tmp_path: Path) -> None:
     run_ip(NODE)
     script = render_check_route_overlap_script([CIDR], "STRICT", wait_seconds=0)
     sandbox = Sandbox(tmp_path)
     assert sandbox.run(script).returncode == 0
-    wait_for(0)
+    until(lambda: listeners() == 0)
     running = sandbox.start(script)
-    wait_for(1)
+    until(lambda: listeners() == 1)
     running.terminate()
     running.communicate(timeout=20)
-    wait_for(0)
+    until(lambda: listeners() == 0)
 
 
 @pytest.mark.parametrize("does", ["exit 3", "exec sleep 20", 'exec "$ROOT/ip-itself" monitor link'])

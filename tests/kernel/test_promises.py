@@ -20,8 +20,7 @@ from backends import Altered, FailingBackend, RecordingBackend
 from nightly import by_day
 from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, default_route, on_linux
 from recording_tasks import OnProgress, handling
-from rendering import render_check_route_overlap_script
-from scripts import AWKS, Sandbox, awk_or_skip, awks_for
+from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 
 import phases
 from hostrouting import (

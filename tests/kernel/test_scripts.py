@@ -20,8 +20,14 @@ import pytest
 from nightly import IS_NIGHTLY, by_day
 from node import GATEWAY, SECOND_GATEWAY, build_links, build_node, build_node6, default_route, run_ip, run_ip6
 from planning import manifest_of
-from rendering import render_check_route_overlap_script, render_static_routes_script
-from scripts import Sandbox, other_ip, told_by, with_constants
+from scripts import (
+    Sandbox,
+    other_ip,
+    render_check_route_overlap_script,
+    render_static_routes_script,
+    told_by,
+    with_constants,
+)
 from test_promises import DESTINATION, entries_of, route_of, table
 
 from hostrouting import Config, Layout

@@ -13,8 +13,7 @@ from audit.making import make
 from churning import churning
 from nightly import IS_NIGHTLY, by_day
 from node import NICS, lines, nics, on_linux
-from rendering import render_check_route_overlap_script
-from scripts import AWKS, Sandbox, awk_or_skip, awks_for
+from scripts import AWKS, Sandbox, awk_or_skip, awks_for, render_check_route_overlap_script
 from worlds.hosts import Host
 from worlds.ipv6 import world
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from nightly import IS_NIGHTLY, by_day
 from search.moments import Kind
-from search.pairs import KUBELET, MACHINE, PAIRS, TWO_STEPS
+from search.pairs import KUBELET, PAIRS, TWO_STEPS
 from search.run import Result, search
+from wanted import MACHINE
 
 pytestmark = pytest.mark.kernel
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from planning import manifest_of
-from rendering import render_check_route_overlap_script, render_static_routes_script
+from scripts import render_check_route_overlap_script, render_static_routes_script
 
 from hostrouting import Config, ConfigError, Layout, RouteOverlap, StaticRoute, StaticRoutes
 from hostrouting.boot.bundle import bundle

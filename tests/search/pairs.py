@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
+from wanted import MACHINE, config
 
 from hostrouting import CheckRouteOverlap, Config, Configure, ConfigureStaticRoutes, Host, RemoveHostRouting
 from hostrouting.model.family import Family, IpNetwork
@@ -15,8 +16,7 @@ from phases import Serial, Task, task
 
 Make = Callable[[Host], Task[object]]
 
-MACHINE, KUBELET = "systemd-nspawn@kube1.service", "kubelet.service"
-TEMPLATE = "systemd-nspawn@.service"
+KUBELET, TEMPLATE = "kubelet.service", "systemd-nspawn@.service"
 
 # ib0's connected route 172.16.0.0/16 shadows these CIDRs, unless a static route covers them.
 X, Y, Z = "172.16.1.0/24", "172.16.2.0/24", "172.16.9.0/24"
@@ -117,16 +117,9 @@ def _word(is_admitted: bool) -> str:
 
 
 def _config(
-    routes: Iterable[str | Mapping[str, Any]] = (), expects: Iterable[str] = (), mode: str = "STRICT", **more: Any
+    routes: Iterable[str | dict[str, Any]] = (), expects: Collection[str] = (), mode: str = "STRICT", **more: Any
 ) -> Config:
-    entries = [{"destination": route} if isinstance(route, str) else dict(route) for route in routes]
-    document = {
-        "staticRoutes": {"enabled": bool(entries), "routes": entries},
-        "routeOverlap": {"expectedCidrs": [*expects], "mode": mode},
-        "waitSeconds": 0,
-        "consumer": TEMPLATE,
-    }
-    return Config.from_mapping({"hostRouting": document | more})
+    return config(*routes, cidrs=expects, mode=mode, **more)
 
 
 def _pair(name: str, before: Config | None, after: Config | None, under: str = "", **more: Any) -> Pair:
@@ -143,8 +136,8 @@ def _pair(name: str, before: Config | None, after: Config | None, under: str = "
     return Pair(name, before, after, {MACHINE: (is_admitted[0], is_admitted[1])}, **more)
 
 
-def _passing(name: str, config: Config, update: Make, first: Make | None = None) -> Pair:
-    return _pair(name, config, config, first=first, passing=update)
+def _passing(name: str, before: Config, update: Make, first: Make | None = None) -> Pair:
+    return _pair(name, before, before, first=first, passing=update)
 
 
 def trying(config: Config) -> Make:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import IO
 
 import attrs
+from wanted import MACHINE
 
 from hostrouting.boot.fake_systemd import FakeSystemd
 from hostrouting.model.errors import UnitError
-from search.pairs import KUBELET, MACHINE
+from search.pairs import KUBELET
 from search.tracing import Exited, Traced
 from search.world import LAYOUT, SYSTEMD, require_world
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
+from base64 import b64decode
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 Entry = tuple[str, int, bytes]
 """The type, the permission bits, and the file content or symlink target."""
@@ -73,3 +76,17 @@ def _read(path: Path) -> Entry:
     if stat.S_ISDIR(mode):
         return "folder", stat.S_IMODE(mode), b""
     return "file", stat.S_IMODE(mode), path.read_bytes()
+
+
+def written_by_ignition(document: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    """Map the path of each file that Ignition writes to its contents and mode, for what our documents use."""
+    found = {}
+    for file in document["storage"]["files"]:
+        packed = b64decode(file["contents"]["source"].removeprefix("data:;base64,"), validate=True)
+        found[file["path"]] = gzip.decompress(packed).decode(), file["mode"]
+    for unit in document["systemd"]["units"]:
+        if "contents" in unit:
+            found[f"/etc/systemd/system/{unit['name']}"] = unit["contents"], 0o644
+        for drop_in in unit.get("dropins", ()):
+            found[f"/etc/systemd/system/{unit['name']}.d/{drop_in['name']}"] = drop_in["contents"], 0o644
+    return found

@@ -1,4 +1,4 @@
-"""Run boot scripts safely, in this thread's network namespace with a private /run."""
+"""Render boot scripts, and run them safely, in this thread's network namespace with a private /run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import attrs
 import pytest
 from nightly import IS_NIGHTLY
+
+from hostrouting import Config, RouteOverlap
+from hostrouting.boot.render import render_check, render_static_routes
 
 AWKS = ("mawk", "gawk", "busybox")
 
@@ -86,6 +91,17 @@ def told_by(lines: list[str]) -> tuple[tuple[str, ...], ...]:
 def awks_for(test: str) -> tuple[str, ...]:
     """Return all awks by night, or a single one by day, selected by the name of the test or case."""
     return AWKS if IS_NIGHTLY else (AWKS[crc32(test.encode()) % len(AWKS)],)
+
+
+def render_static_routes_script(routes: Sequence[Any], *, wait_seconds: int = 30) -> str:
+    return render_static_routes(Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=wait_seconds))
+
+
+def render_check_route_overlap_script(
+    expected_cidrs: Sequence[Any], mode: str = "WARN", *, wait_seconds: int = 30, **more: Any
+) -> str:
+    """Render the check script. Other keyword arguments are fields of `RouteOverlap`."""
+    return render_check(Config(route_overlap=RouteOverlap(expected_cidrs, mode, **more), wait_seconds=wait_seconds))
 
 
 def with_constants(text: str, **values: int) -> str:

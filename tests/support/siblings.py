@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 from nightly import IS_NIGHTLY
+from wanted import config
 
 from hostrouting import Config
 
@@ -108,11 +109,7 @@ def expire() -> bool:
 
 
 def config_of(*destinations: str) -> Config:
-    routes = [{"destination": each} for each in destinations]
-    static = {"enabled": bool(routes), "routes": routes}
-    return Config.from_mapping(
-        {"hostRouting": {"staticRoutes": static, "routeOverlap": {"expectedCidrs": [PLACE]}, "waitSeconds": 0}}
-    )
+    return config(*destinations, cidrs=[PLACE])
 
 
 @attrs.frozen

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from acting import ActingSystemd, at, is_held, refusing
-from file_trees import outside_run, write_file, write_link
-from ignition_documents import written
+from file_trees import outside_run, write_file, write_link, written_by_ignition
 from planning import install_for_boot, wanted_probe
 from wanted import MACHINE, SHADOWED, config
 
@@ -431,7 +430,7 @@ def test_it_holds_every_file_with_its_mode(consumer: str) -> None:
     files = rendered_files(config(SHADOWED, consumer=consumer), LAYOUT)
     expected = {LAYOUT.relative(file.path): (file.text, file.mode) for file in files}
     document = ignition(config(SHADOWED, consumer=consumer))
-    assert written(document) == expected
+    assert written_by_ignition(document) == expected
     units = {unit["name"]: unit for unit in document["systemd"]["units"]}
     assert {name for name, unit in units.items() if unit.get("enabled")} == {
         "static-routes.service",

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from nightly import IS_NIGHTLY
 from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opened
-from trying import TrialSystemd, ours
-from wanted import SHADOWED, section
+from wanted import SHADOWED, TrialSystemd, ours, section
 
 from hostrouting import Host, Layout, cli
 from hostrouting.boot.trial import standing
@@ -144,7 +143,7 @@ PROGRAM = """
 import os, sys, time
 from pathlib import Path
 from node import shadowed_kernel
-from trying import TrialSystemd, ours
+from wanted import TrialSystemd, ours
 from hostrouting import Host, Layout, cli
 from hostrouting.boot.trial import standing
 

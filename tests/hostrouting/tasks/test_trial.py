@@ -13,8 +13,7 @@ import pytest
 from acting import ActingSystemd, refusing
 from backends import FailingBackend
 from file_trees import outside_run, write_file
-from trying import TrialSystemd, ours
-from wanted import SHADOWED, config
+from wanted import SHADOWED, TrialSystemd, config, ours
 
 import phases
 from hostrouting import Config, Configure, ConfigureStaticRoutes, Host, Layout, RemoveHostRouting, Verdict
