@@ -1,20 +1,28 @@
-"""Test the real command line in its own network and mount namespaces, with a temporary /run and /etc."""
+"""Test the real command line on a temporary host, also where the kernel refuses its calls or a signal ends it."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
+import attrs
 import pytest
-from command_line import CONFIG, on_a_host
-from test_refused_files import RUN, SYSTEMCTL
+from command_line import CONFIG, on_a_host, script_on_a_host
+from nightly import IS_NIGHTLY, by_day
+from node import shadowed_kernel, until
+from terminals import PATIENCE_SECONDS, Terminal, await_looks, opened
 
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.python import python_of
+from hostrouting.kernel.snapshot_backend import take_snapshot
 
 pytestmark = pytest.mark.kernel
 
@@ -45,6 +53,7 @@ def test_a_host_goes_through_check_plan_apply_check_remove(tmp_path: Path) -> No
         hostrouting remove
         [ "$before" = "$(tables)" ] && echo as-before
         """,
+        SYSTEMCTL="exit 1",
     )
     assert done.stderr == ""
     line = "172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting"
@@ -189,12 +198,14 @@ def bare(tmp_path: Path) -> Path:
 
 
 def run_apply(tmp_path: Path, python: Path, *words: str, **more: object) -> subprocess.CompletedProcess[str]:
-    script = f'set +e\n({RUN})\nstatus=$?\ncat /etc/aks-flex-node/check-route-overlap.sh\nexit "$status"'
-    arguments = ("-m", "hostrouting", "apply", *words, str(tmp_path / "config.json"))
+    script = r"""
+        "$PYTHON" -m hostrouting apply "$@" "$CONFIG" || status=$?
+        cat /etc/aks-flex-node/check-route-overlap.sh
+        exit "${status-0}"
+        """
     packages = os.pathsep.join(path for path in sys.path if path)
-    environment = {"PYTHON": str(python), "SYSTEMCTL": SYSTEMCTL, "PYTHONPATH": packages}
     config = {"hostRouting": CONFIG["hostRouting"] | more}
-    return on_a_host(tmp_path, script, *arguments, config=config, **environment)
+    return on_a_host(tmp_path, script, *words, config=config, PYTHON=str(python), PYTHONPATH=packages)
 
 
 def test_a_package_by_pythonpath_is_never_rendered(tmp_path: Path, bare: Path) -> None:
@@ -223,3 +234,200 @@ def test_a_watcher_by_pythonpath_is_not_installed(tmp_path: Path, bare: Path) ->
 def test_a_missing_python_is_never_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert python_of(Layout()) == ""
+
+
+# --- refused calls -----------------------------------------------------------------------------------------------------
+
+PROGRAM = Path(__file__).parents[1] / "support/refusing.py"
+PARTS = by_day(1, by_night=8)
+UNSEEN = r"""
+hostrouting apply "$CONFIG" >"$SCRATCH/said" 2>&1
+ours() { find /etc/aks-flex-node /etc/hostrouting /etc/systemd/system -name '*hostrouting.conf' -o -name '*route*' -o -name 'gate*' -o -name installed.json; ip route show proto 217; }
+blind() {
+  status=0
+  strace --quiet=all -o /dev/null -e trace=newfstatat -e "inject=newfstatat:error=$2" -P "$1" "$PYTHON" -m hostrouting remove >"$SCRATCH/said" || status=$?
+}
+before=$(ours)
+blind /etc/systemd/system/systemd-nspawn@.service.d/00-hostrouting.conf EIO
+[ "$before" = "$(ours)" ] && echo "all is there: $status"
+blind /etc/aks-flex-node/check-route-overlap.sh ENAMETOOLONG
+echo "left: $status" $(ours)
+hostrouting remove >"$SCRATCH/said"
+echo "left: $?" $(ours 2>"$SCRATCH/said")
+"""
+
+
+@pytest.mark.timeout(by_day(300, by_night=7200))
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("command", ["apply", "remove", "start", *(["try", "confirm", "watch"] if IS_NIGHTLY else [])])
+def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int) -> None:
+    """Check that each failing call leaves either all or none of the changes, and that the next run repairs the rest.
+
+    The test fails every call after a command's first access to the host, with each errno that the call can return.
+    Earlier calls and later imports are Python's own reads, which are the same for each command. Only ``start`` covers
+    them, with one call for each combination of call, errno and kind of path, before the config is read, before the
+    first change, and after it. Each distinct leftover state is repaired only once.
+    """
+    if shutil.which("strace") is None:
+        pytest.skip("strace isn't installed")
+    words = (PROGRAM, tmp_path / "config.json", command, by_day(1, by_night=0), part, PARTS)
+    # Sets must have the same iteration order in all parts.
+    done = on_a_host(tmp_path, 'exec "$PYTHON" "$@"', *map(str, words), PYTHONHASHSEED="0")
+    assert done.returncode == 0, done.stderr
+    count, *lines = done.stdout.splitlines()
+    reports = [json.loads(line) for line in lines]
+    assert int(count) > 100
+    assert len([report for report in reports if report["line"]]) >= len(reports) * 2 / 3 > 0
+    for report in reports:
+        assert report["wrong"] == [], report
+
+
+def test_an_unreadable_file_prevents_no_other_removal(tmp_path: Path) -> None:
+    """An unreadable gate drop-in is an exception: it keeps everything, as it would hold every start without gate.sh."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace isn't installed")
+    done = on_a_host(tmp_path, UNSEEN)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("hostrouting: can't look at ") == 2, done.stderr
+    assert done.stdout.splitlines() == [
+        "all is there: 1",
+        "left: 1 /etc/aks-flex-node/check-route-overlap.sh /etc/hostrouting/installed.json",
+        "left: 0",
+    ]
+
+
+# --- signals -----------------------------------------------------------------------------------------------------------
+
+HANGING = r"""
+"$PYTHON" -m hostrouting "$@" "$CONFIG" &
+until [ -e "$SCRATCH/asked" ]; do sleep 0.05; done
+kill -TERM "$!"
+wait "$!" || echo "$?"
+find /etc -path '*hostrouting*' -o -name 'static-routes*' -o -name 'check-route-overlap*'
+ip route show proto 217
+"""
+# This fake systemctl answers queries but hangs on daemon-reload, when there are already changes to roll back.
+NEVER = ': >"$SCRATCH/asked"; exec sleep 1000'
+NO_ORDER = f"case $1 in show) echo LoadState=not-found ;; is-*) exit 3 ;; daemon-reload) {NEVER} ;; esac"
+# Shells start background processes with SIGINT ignored.
+COMMAND = ("env", "--default-signal=INT", sys.executable, "-m", "hostrouting")
+
+
+def start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+
+
+def await_child(process: subprocess.Popen[str]) -> None:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until(lambda: bool(children.read_text()))
+
+
+@pytest.mark.parametrize("moment", ["as it starts", "as it tells"])
+def test_an_interrupted_demo_leaves_no_traceback(tmp_path: Path, moment: str) -> None:
+    with start(tmp_path, "demo") as process:
+        if moment == "as it starts":
+            await_child(process)
+        else:
+            assert process.stdout is not None
+            process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        complaint = process.communicate(timeout=PATIENCE_SECONDS)[1]
+    assert (process.returncode, complaint) == (-signal.SIGINT, "")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_interrupted_judge_leaves_no_traceback(tmp_path: Path) -> None:
+    recorded, config = tmp_path / "node.json", tmp_path / "config.json"
+    recorded.write_text(take_snapshot(shadowed_kernel()).to_text())
+    config.write_text(json.dumps({"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}))
+    with start(tmp_path, "judge", str(config), *[str(recorded)] * 5000) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        complaints = process.communicate(timeout=PATIENCE_SECONDS)[1].splitlines()
+    assert process.returncode == 2
+    assert [line.partition(";")[0] for line in complaints] == ["hostrouting: stopped: SIGINT"]
+
+
+@pytest.mark.parametrize(("command", "systemctl"), [("plan", NEVER), ("apply", NO_ORDER)], ids=["query", "order"])
+def test_a_signal_ends_the_wait_for_systemd(tmp_path: Path, command: str, systemctl: str) -> None:
+    """The command doesn't wait for the 60 s systemd timeout."""
+    done = on_a_host(tmp_path, HANGING, command, SYSTEMCTL=systemctl)
+    assert "stopped: SIGTERM" in done.stderr, done.stderr
+    assert done.stdout == "1\n"
+
+
+# --- a full or stopped terminal --------------------------------------------------------------------------------------
+
+WAIT = r"""
+set +e
+eval "$PREPARE" >&2
+"$PYTHON" -m hostrouting "$@" <"$TERMINAL" >"$TERMINAL" 2>"$TERMINAL" 9>&- &
+echo $!
+wait $!
+echo $?
+exec 9>&-
+if [ ! -e /run/aks-flex-node/run.lock ] || flock -n /run/aks-flex-node/run.lock true; then echo free; fi
+jobs -p | xargs -r kill
+"""
+NO_DEFAULT_ROUTE = "ip route del default"
+HELD = "mkdir -p /run/aks-flex-node; exec 9>/run/aks-flex-node/run.lock; flock 9"
+# This makes the watcher print something.
+CONTESTED = "while sleep 0.2; do ip route flush proto 217; done &"
+PROBE = {"hostNetworking": {"loadBalancerProbe": {"enabled": True, "devices": ["eth0"], "ipv6Detection": "ALWAYS"}}}
+
+
+@attrs.frozen
+class Waiting:
+    """A waiting command and the output that precedes its wait."""
+
+    words: tuple[str, ...]
+    shows: bytes
+    prepare: str = NO_DEFAULT_ROUTE
+    code: int = 1
+
+
+COMMANDS = {
+    "apply": Waiting(("apply",), b"waiting up to 600 s"),
+    "apply -v": Waiting(("apply", "--routes-only", "-v"), b"waiting up to 600 s"),
+    "check": Waiting(("check",), b"waiting up to 600 s", code=2),
+    "watch": Waiting(("watch",), b"static routes to keep", prepare=CONTESTED, code=0),
+    "lb-probe": Waiting(("lb-probe", "apply"), b"waiting for another run", prepare=HELD),
+    "remove": Waiting(("remove",), b"waiting for another run", prepare=HELD),
+}
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    with opened() as made:
+        yield made
+
+
+TRIED = [*product(COMMANDS, ("Ctrl-S", "full"), (signal.SIGTERM, signal.SIGHUP))]
+
+
+# By day: apply, watch and remove, with both ways to stall and both signals.
+@pytest.mark.parametrize(("command", "how", "number"), TRIED if IS_NIGHTLY else TRIED[3::9])
+def test_a_signal_ends_a_waiting_command(
+    tmp_path: Path, terminal: Terminal, command: str, how: str, number: signal.Signals
+) -> None:
+    waiting = COMMANDS[command]
+    document = json.loads(json.dumps(CONFIG | PROBE).replace('"waitSeconds": 0', '"waitSeconds": 600'))
+    words = [*waiting.words, *([] if command == "remove" else [str(tmp_path / "config.json")])]
+    more = {"TERMINAL": terminal.path, "PREPARE": waiting.prepare, "TERM": "xterm"}
+    with subprocess.Popen(**script_on_a_host(tmp_path, WAIT, *words, config=document, **more)) as shell:
+        assert shell.stdout is not None
+        pid = int(shell.stdout.readline())
+        try:
+            terminal.read_until(waiting.shows)
+            terminal.stall(how)
+            await_looks(pid)
+            os.kill(pid, number)
+            said = shell.communicate(timeout=PATIENCE_SECONDS)[0]
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            raise
+    assert said.splitlines() == [str(waiting.code), "free"]

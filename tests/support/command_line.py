@@ -16,13 +16,39 @@ from node import SHADOWED, as_batch
 SETUP = rf"""
 set -eu
 mount -t tmpfs none "$SCRATCH"
-mkdir "$SCRATCH/upper" "$SCRATCH/work"
+mkdir "$SCRATCH/upper" "$SCRATCH/work" "$SCRATCH/bin"
 mount -t overlay none -o "lowerdir=/etc,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work" /etc
 mount -t tmpfs none /run
-mkdir -p /etc/aks-flex-node
+mkdir -p /etc/aks-flex-node /etc/systemd/system
+# Hide the host's own units.
+for folder in /usr/lib/systemd/system /etc/systemd/system; do
+  [ ! -d "$folder" ] || mount -t tmpfs none "$folder"
+done
+mkdir /etc/systemd/system/multi-user.target.wants
+printf '#!/bin/sh\n%s\n' "$SYSTEMCTL" >"$SCRATCH/bin/systemctl"
+printf '#!/bin/sh\n' >"$SCRATCH/bin/systemd-run"
+chmod +x "$SCRATCH/bin/systemctl" "$SCRATCH/bin/systemd-run"
+PATH=$SCRATCH/bin:$PATH
 ip -batch - <<'IP'
 {as_batch(SHADOWED)}IP
 hostrouting() {{ "$PYTHON" -m hostrouting "$@"; }}
+"""
+
+# systemd isn't running there, so this systemctl enables units, and knows only ours.
+SYSTEMCTL = """
+links=/etc/systemd/system/multi-user.target.wants
+for unit; do :; done
+case $1:$unit in
+  restart:hostrouting-trial.service) exec bash -p /run/aks-flex-node/trial.sh ;;
+  show:hostrouting-trial.service) echo LoadState=loaded ;;
+esac
+case $1 in
+  is-enabled) test -L "$links/$unit" && echo enabled || exit 1 ;;
+  enable) mkdir -p "$links" && ln -s "../$unit" "$links/$unit" ;;
+  disable) rm "$links/$unit" ;;
+  is-active) exit 3 ;;
+  show) echo LoadState=not-found ;;
+esac
 """
 
 CONFIG = {
@@ -37,23 +63,32 @@ CONFIG = {
 }
 
 
-def on_a_host(
+def script_on_a_host(
     folder: Path, script: str, *words: str, config: Mapping[str, Any] = CONFIG, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a bash script on a temporary host.
+) -> dict[str, Any]:
+    """Return the arguments for ``subprocess`` that run a bash script on a temporary host.
 
     Args:
         folder: an empty folder, for what the host writes.
         script: the script, which finds the path of the config in ``$CONFIG``.
         words: the script's arguments.
         config: the config.
-        environment: more variables.
+        environment: more variables, such as another ``SYSTEMCTL``.
     """
     path, scratch = folder / "config.json", folder / "scratch"
     scratch.mkdir()
     path.write_text(json.dumps(config))
-    return subprocess.run(
-        ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + script, "bash", *words],
-        env=os.environ | {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(path)} | environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    own = {"SCRATCH": str(scratch), "PYTHON": sys.executable, "CONFIG": str(path), "SYSTEMCTL": SYSTEMCTL}
+    return {
+        "args": ["unshare", "--net", "--mount", "--", "bash", "-c", SETUP + script, "bash", *words],
+        "env": os.environ | own | environment,
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+
+
+def on_a_host(folder: Path, script: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a bash script on a temporary host to its end, with the same arguments as ``script_on_a_host``."""
+    return subprocess.run(**script_on_a_host(folder, script, *words, **more), check=False)
