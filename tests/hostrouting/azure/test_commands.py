@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
+from config_schema import unmarked
 from file_trees import write_file
 from stale import arp_reply, dnat
 
@@ -197,6 +198,7 @@ def read(**section: Any) -> HostNetworking:
 def problems(document: Any) -> dict[str, str]:
     with pytest.raises(ConfigError) as error:
         HostNetworking.from_mapping(document)
+    assert unmarked(document, error.value.problems) == []
     return dict(error.value.problems)
 
 

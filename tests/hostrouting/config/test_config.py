@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from config_schema import unmarked
 from nightly import by_day
 
 from hostrouting import Config, ConfigError, ExpectedCidr, OverlapMode, RouteOverlap, StaticRoute, StaticRoutes
@@ -41,9 +42,11 @@ def overlap(**keys: Any) -> dict[str, Any]:
 
 
 def problems_of(document: Any) -> list[tuple[str, str]]:
+    """Return the problems of a bad config, which an editor marks too."""
     with pytest.raises(ConfigError) as caught:
         Config.from_mapping(document)
     assert str(caught.value) == "\n".join(f"{p}: {m}" if p else m for p, m in caught.value.problems)
+    assert unmarked(document, caught.value.problems) == []
     return list(caught.value.problems)
 
 
@@ -116,8 +119,6 @@ def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
     path = f"hostRouting.{place}"
     if section == "staticRoutes.routes[0]":
         return routes(ROUTE | {key: value}), path
-    if section == "staleAzureVnet":
-        return {"hostNetworking": {section: {"cidrs": ["10.241.0.0/16"], key: value}}}, f"hostNetworking.{place}"
     if key.endswith("[0]"):
         key, value = key.removesuffix("[0]"), [value]
     opted_in = {"enabled": True} if key == "routes" else {}
@@ -142,7 +143,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
         "has a zone": ["fd00::%1/64"],
         "not an IPv6 prefix": ["fd00::/129", "fd00::/", "::ffff:10.1.0.0/112"],
         "loopback": ["127.0.0.0/8"],
-        "multicast": ["224.1.0.0/16"],
+        "multicast": ["224.1.0.0/16", "224.0.0.0/3"],
         "reserved": ["240.0.0.0/4", "255.255.255.255/32"],
         NO_STRING: [5, ["172.16.1.0/24"], True],
     },
@@ -167,7 +168,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticRoutes": {"expected an object": [[], "x", 3, True]},
     "routeOverlap": {"expected an object": [[], "x", 3, True]},
     "routeOverlap.expectedCidrs[0]": {
-        "": ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "10.0.0.0", "fd00::", 3],
+        "": ["0.1.0.0/16", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32", "240.0.0.0/3", "10.0.0.0", "fd00::", 3],
         "means this host": ["::1/128", "::/127"],
         "stands for IPv4 addresses": ["::ffff:a00:0/104"],
         "multicast": ["ff02::/16"],
@@ -182,6 +183,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "routeOverlap.settleSeconds": {"": [-1, 601, True, 1.5, "30"]},
     "routeOverlap.coverage": {"every address of an expected CIDR is checked": ["EXACT"]},
     "waitSeconds": {"": [-1, 601, True, 1.5, "30"]},
+    "uplinks": {"": [[]]},
     "watch.textfile": {
         "is not the absolute path of a textfile": [
             *("x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom", "/a/../x.prom", "/./x.prom"),
@@ -360,18 +362,10 @@ def test_an_expected_cidr_may_name_its_only_interfaces() -> None:
 
 def test_each_problem_of_an_expected_cidr_has_its_path() -> None:
     given = ["10.0.0.0", {"cidr": "127.0.0.0/8", "devs": ["a b"]}, {"devs": []}, {"cidr": "10.0.0.0/8", "dev": "e"}, 5]
-    with pytest.raises(ConfigError) as caught:
-        Config.from_mapping(overlap(expectedCidrs=given))
+    places = "[0]", "[1].cidr", "[1].devs[0]", "[2].cidr", "[2].devs", "[3].dev", "[4]"
     where = "hostRouting.routeOverlap.expectedCidrs"
-    assert [path for path, _ in caught.value.problems] == [
-        f"{where}[0]",
-        f"{where}[1].cidr",
-        f"{where}[1].devs[0]",
-        f"{where}[2].cidr",
-        f"{where}[2].devs",
-        f"{where}[3].dev",
-        f"{where}[4]",
-    ]
+    assert [path for path, _ in problems_of(overlap(expectedCidrs=given))] == [f"{where}{place}" for place in places]
+    assert only_problem(overlap(expectedCidrs=[{"cidr": "10.0.0.0/8", "devs": []}]))[0] == f"{where}[0].devs"
 
 
 def test_the_watcher_needs_an_opt_in_and_has_a_textfile() -> None:
