@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
@@ -23,18 +24,20 @@ def said(results: Sequence[Result]) -> str:
 
 
 @pytest.mark.parametrize("names", TRIED, ids=lambda names: names[0])
-def test_an_update_is_one_step(names: tuple[str, ...], record_property: Callable[[str, object], None]) -> None:
+def test_an_update_is_one_step(
+    tmp_path: Path, names: tuple[str, ...], record_property: Callable[[str, object], None]
+) -> None:
     """A node that is healthy under both configs is never held, and one that is shadowed under both never passes."""
-    results = [*search(names, KINDS, most=None if IS_NIGHTLY else 1)]
+    results = search(tmp_path, names, KINDS, most=None if IS_NIGHTLY else 1)
     states = sum(sum(result.states.values()) for result in results)
     record_property("states", states)
     assert states >= len(names)
     assert not any(result.counterexamples for result in results), said(results)
 
 
-def test_an_update_of_two_steps_is_found() -> None:
+def test_an_update_of_two_steps_is_found(tmp_path: Path) -> None:
     """Two separate tasks swap routes and CIDRs, so a healthy node is held in between."""
-    (result,) = search([TWO_STEPS.name], [Kind.FREEZE.value], most=by_day(4, by_night=40))
+    (result,) = search(tmp_path, [TWO_STEPS.name], [Kind.FREEZE.value], most=by_day(4, by_night=40))
     held = [one for one in result.counterexamples if "under both configs" in one.complaint]
     assert held
     assert any("expected CIDR 172.16.1.0/24" in one.words for one in held)

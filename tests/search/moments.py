@@ -12,13 +12,21 @@ from functools import cached_property, partial
 import attrs
 from host_states import HostState
 
-from hostrouting import Host
 from hostrouting.boot.manifest import ROUTES
-from phases import Task
-from search.pairs import Pair, task_for
-from search.starts import LOCKS, LoadedSystemd, Start, Watched, is_waited_for, run_oneshot, start
+from search.pairs import Make, Pair, task_for
+from search.programs import (
+    CRASHED,
+    LOCKS,
+    Ended,
+    LoadedSystemd,
+    Start,
+    Update,
+    Watched,
+    is_waited_for,
+    run_oneshot,
+    start,
+)
 from search.tracing import Stopped
-from search.updates import CRASHED, Ended, Update
 from search.world import LAYOUT, accept_routes, forget_boot, read_state, refuse_route, restore
 
 
@@ -351,7 +359,7 @@ class _Moment:
             self.complaints.append(f"it left other files or routes than an undisturbed one: {', '.join(differences)}")
 
 
-def _run(make: Callable[[Host], Task[object]]) -> Ended:
+def _run(make: Make) -> Ended:
     """Run an update to completion."""
     with Update(make) as update:
         ended = update.wait()

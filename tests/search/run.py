@@ -1,26 +1,24 @@
-"""Search in a process with namespaces of its own, and collect the results."""
+"""Search on a temporary host, and collect the results."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import attrs
+from command_line import on_a_host
 
 from search.moments import Counterexample, Search
 from search.pairs import PAIRS, TWO_STEPS
-from search.starts import LoadedSystemd
-from search.world import AWKS, make_world, namespaces, read_state, use_awk
+from search.programs import LoadedSystemd
+from search.world import AWKS, make_world, read_state, use_awk
 
-_OWN = ("--mount", "--net", "--pid", "--uts", "--ipc")
-
-
-class SearchError(Exception):
-    """The search couldn't be completed."""
+# What a search leaves running ends with its PID namespace.
+_PROGRAM = 'exec unshare --pid --fork --kill-child --mount-proc "$PYTHON" -m search.run "$@"'
 
 
 @attrs.frozen
@@ -38,37 +36,25 @@ class Result:
     counterexamples: tuple[Counterexample, ...]
 
 
-def search(pairs: Iterable[str], kinds: Iterable[str], *, most: int | None) -> Iterable[Result]:
-    """Search the updates and yield their results in the given order.
+def search(folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: int | None) -> list[Result]:
+    """Search the updates, and return their results in the given order.
 
     Args:
+        folder: an empty folder for the temporary host.
         pairs: names of the updates to search.
         kinds: the kinds of disturbance to try.
         most: how many disturbances to choose at random for each update, or None for all.
-
-    Raises:
-        SearchError: its process couldn't be started or died.
     """
-    # Without root, a user namespace is needed too.
-    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    own = ("unshare", *user, *_OWN, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--")
-    argv = [*own, sys.executable, "-m", "search.run", namespaces(), json.dumps([[*pairs], [*kinds], most])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                pair, states, found = json.loads(line)
-                yield Result(pair, states, tuple(Counterexample(**each) for each in found))
-            if process.wait():
-                raise SearchError(f"the world of the search has ended with {process.returncode}")
-        finally:
-            process.kill()
+    packages = os.pathsep.join(path for path in sys.path if path)
+    done = on_a_host(folder, _PROGRAM, json.dumps([[*pairs], [*kinds], most]), PYTHONPATH=packages)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    return [Result(pair, states, tuple(Counterexample(**each) for each in found)) for pair, states, found in results]
 
 
-def _search(outside: str, asked: str) -> None:
-    """Search in this process's namespaces, and print a line of JSON for each update."""
-    make_world(outside)
+def _search(asked: str) -> None:
+    """Search on this host, and print a line of JSON for each update."""
+    make_world()
     LoadedSystemd().reload()
     nothing = read_state()
     pairs, kinds, most = json.loads(asked)

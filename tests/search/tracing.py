@@ -84,10 +84,6 @@ _PATH_BYTES = 256
 _PAGE_BYTES = 4096
 
 
-class TraceError(Exception):
-    """The program can't be traced."""
-
-
 @attrs.frozen
 class Stopped:
     """The program is paused just before this call."""
@@ -133,15 +129,10 @@ class Traced:
         self._connection.close()
 
     def poll(self, seconds: float) -> Stopped | Exited | None:
-        """Wait until the program is paused or has finished. Return None on timeout.
-
-        Raises:
-            TraceError: the program can't be traced.
-        """
+        """Wait until the program is paused or has finished. Return None on timeout."""
         if self._state is None and self._connection.poll(seconds):
             state = self._connection.recv()
-            if not isinstance(state, Stopped | Exited):
-                raise TraceError(state)
+            assert isinstance(state, Stopped | Exited), state
             self._state = state
         return self._state
 

@@ -12,13 +12,16 @@ from typing import Any
 
 from node import SHADOWED, as_batch
 
+SOURCE = "hostrouting-test"
+"""The source of the mounts at /etc and /run, by which a program knows that it is on a temporary host."""
+
 # /etc/aks-flex-node may not exist on the host, so an overlay covers all of /etc. No write leaves the namespaces.
 SETUP = rf"""
 set -eu
 mount -t tmpfs none "$SCRATCH"
 mkdir "$SCRATCH/upper" "$SCRATCH/work" "$SCRATCH/bin"
-mount -t overlay none -o "lowerdir=/etc,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work" /etc
-mount -t tmpfs none /run
+mount -t overlay {SOURCE} -o "lowerdir=/etc,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work" /etc
+mount -t tmpfs {SOURCE} /run
 mkdir -p /etc/aks-flex-node /etc/systemd/system
 # Hide the host's own units.
 for folder in /usr/lib/systemd/system /etc/systemd/system; do

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import attrs
@@ -12,6 +12,7 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.routes import Route, Table
 
+PLACES = [Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")]
 BACKENDS = (NetlinkBackend(), NetlinkBackend6())
 
 
@@ -24,8 +25,8 @@ class HostState:
     routes: frozenset[Route] = attrs.field(factory=lambda: frozenset(our_routes()))
 
     @classmethod
-    def read(cls, places: Sequence[Path], run: Path, leaving_out: Collection[Path] = ()) -> HostState:
-        return cls(read_trees(*places, leaving_out=leaving_out), read_trees(run))
+    def read(cls, run: Path) -> HostState:
+        return cls(read_trees(*PLACES), read_trees(run))
 
     def differences(self, other: HostState) -> list[str]:
         """Return the installed files and the routes that differ between two states."""

@@ -34,7 +34,6 @@ from host_states import HostState
 
 from hostrouting.__main__ import run as run_command
 
-PLACES = [Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")]
 RUN = Path("/run/aks-flex-node")
 MARKERS = [RUN / f"route-overlap.{name}" for name in ("ok", "detected")]
 # A failing netlink socket may be reported like this, whatever the errno.
@@ -98,7 +97,7 @@ class Run:
 
 
 def read_state() -> HostState:
-    return HostState.read(PLACES, RUN)
+    return HostState.read(RUN)
 
 
 def restore(state: HostState) -> None:

@@ -1,12 +1,14 @@
-"""A fake systemd with persistent state that starts units like the real one."""
+"""Run updates, and starts of units by a fake systemd with persistent state, so that each can be paused."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import tempfile
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,10 +19,14 @@ from typing import IO
 import attrs
 from wanted import MACHINE
 
+import phases
+from hostrouting import Host, HostRoutingError
 from hostrouting.boot.fake_systemd import FakeSystemd
+from hostrouting.kernel.netlink import NetlinkBackend
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.errors import UnitError
-from search.pairs import KUBELET
-from search.tracing import Exited, Traced
+from search.pairs import KUBELET, Make
+from search.tracing import Exited, Stopped, Traced
 from search.world import LAYOUT, SYSTEMD, require_world
 
 _LOADED = SYSTEMD / "loaded.json"
@@ -192,3 +198,56 @@ def is_waited_for(*locks: Path) -> bool:
     # The update doesn't use this file, so this call doesn't need to be recorded.
     with open("/proc/locks") as table:
         return any(" -> " in line and line.split()[6].rpartition(":")[2] in inodes for line in table)
+
+
+# --- updates ---------------------------------------------------------------------------------------------------------
+
+# Timeout for an update to pause or finish. Updates are much faster than this.
+_UPDATE_SECONDS = 60.0
+CRASHED = "no HostRoutingError"
+
+
+@attrs.frozen
+class Ended:
+    """The outcome of an update (``done`` or an exception name), its error message, and all steps."""
+
+    outcome: str
+    words: str
+    steps: tuple[str, ...]
+
+
+class Update(Traced):
+    """An update in a traced process.
+
+    Args:
+        make: a factory that returns the task for a host.
+        stop: the number of the step to pause before, or 0 to never pause.
+    """
+
+    def __init__(self, make: Make, stop: int = 0) -> None:
+        require_world()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - the child writes it, and wait() reads it
+        super().__init__(partial(_perform, make), self._said, stop)
+
+    def wait(self) -> Stopped | Ended:
+        """Wait until the update is paused or has finished, which takes less than a minute."""
+        state = self.poll(_UPDATE_SECONDS)
+        assert state is not None
+        if isinstance(state, Stopped):
+            return state
+        self._said.seek(0)
+        outcome, _, words = self._said.read().decode().partition("\n")
+        return Ended(outcome, words, state.calls)
+
+
+def _perform(make: Make) -> None:
+    logging.disable()
+    words = ""
+    try:
+        phases.run(make(Host(NetlinkBackend(), LoadedSystemd(), LAYOUT, NetlinkBackend6())))
+        outcome = "done"
+    except HostRoutingError as error:
+        outcome, words = type(error).__name__, str(error)
+    except BaseException:  # noqa: BLE001 - this is looked for, too
+        outcome, words = CRASHED, traceback.format_exc()
+    os.write(1, f"{outcome}\n{words}".encode())
