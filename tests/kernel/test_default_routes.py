@@ -1,9 +1,11 @@
-"""Test that every form of default route is supported and that packets sent over the installed routes reach a peer."""
+"""Test that packets by the routes installed for any form of default route arrive, and that the ip(8) commands of the fix
+add the same routes when pasted into a shell."""
 
 from __future__ import annotations
 
 import socket
 import struct
+import subprocess
 import threading
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
@@ -15,8 +17,10 @@ from node import (
     LOST_AFTER_SECONDS,
     OWN,
     SECOND_GATEWAY,
+    add_nics,
     build_fabric,
     build_links,
+    build_node,
     default_route,
     hears,
     listening,
@@ -26,25 +30,32 @@ from scripts import Sandbox
 from wanted import config
 
 import phases
-from hostrouting import ConfigureStaticRoutes, Host, Layout
+from hostrouting import CheckRouteOverlap, ConfigureStaticRoutes, Host, Layout, RouteOverlapError, Verdict
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.model.routes import NextHop, Route, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.routes.formats import as_ip
+from hostrouting.routes.plan import plan_now
 from hostrouting.testing import FakeSystemd
 
 pytestmark = pytest.mark.kernel
 
 DESTINATION = IPv4Network("172.16.1.0/24")
+ONLINK_GATEWAY = IPv4Address("169.254.1.1")
 
 
-def install(kernel: NamespaceKernel, tmp_path: Path, **asked: str) -> Route:
+@pytest.fixture
+def host(kernel: NamespaceKernel, tmp_path: Path) -> Host:
+    return Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
+
+
+def install(host: Host, **asked: str) -> Route:
     """Install a route with the task, check that a second run and the boot script change nothing, and return it."""
     wanted = config({"destination": str(DESTINATION), **asked}, cidrs=(), waitSeconds=30)
-    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(tmp_path))
     phases.run(ConfigureStaticRoutes(wanted, host=host))
-    (route,) = [route for route in kernel.routes(Table.MAIN) if route.protocol == 217]
+    (route,) = [route for route in host.routes.routes(Table.MAIN) if route.protocol == 217]
     assert phases.run(ConfigureStaticRoutes(wanted, host=host)).plan.unchanged == (route,)
-    assert Sandbox(tmp_path).run(render_static_routes(wanted)).stdout == "nothing to change\n"
+    assert Sandbox(host.layout.root).run(render_static_routes(wanted)).stdout == "nothing to change\n"
     return route
 
 
@@ -112,10 +123,10 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, host: Host) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(form.compat_mode)  # only in this namespace
     run_ip(form.does)
-    route = install(node, tmp_path, **form.asks)
+    route = install(host, **form.asks)
     assert route.hops == form.hops
     assert {name: getattr(route, name) for name in form.has} == form.has
     with listening(node, *route.devs) as servers:
@@ -123,9 +134,7 @@ def test_a_default_route_of_any_form(form: Form, node: NamespaceKernel, tmp_path
 
 
 @pytest.mark.parametrize("compat_mode", ["0", "1"])
-def test_a_default_route_with_more_weight_than_routes_have(
-    node: NamespaceKernel, tmp_path: Path, compat_mode: str
-) -> None:
+def test_a_default_route_with_more_weight_than_routes_have(node: NamespaceKernel, host: Host, compat_mode: str) -> None:
     """Nexthop group weights have 16 bits, which not every version of ip supports; a route shows only eight of them."""
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(compat_mode)  # only in this namespace
     run_ip(f"nexthop add id 1 {BY_ETH0}\nnexthop add id 2 {BY_ETH1}")
@@ -135,22 +144,22 @@ def test_a_default_route_with_more_weight_than_routes_have(
         kernel.send(struct.pack("=IHHII", 16 + len(body + members), 104, 0x405, 1, 0) + body + members)
         assert struct.unpack_from("=i", kernel.recv(4096), 16) == (0,)
     run_ip("route add default nhid 10")
-    assert {hop.dev: hop.weight for hop in install(node, tmp_path).hops} == {"eth0": 44, "eth1": 3}
+    assert {hop.dev: hop.weight for hop in install(host).hops} == {"eth0": 44, "eth1": 3}
 
 
-def test_an_onlink_default_route(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_an_onlink_default_route(kernel: NamespaceKernel, host: Host) -> None:
     """Azure's /32 addresses need an onlink route because the gateway is outside all of the node's subnets."""
-    gateway = IPv4Address("169.254.1.1")
+    hop = NextHop("eth0", ONLINK_GATEWAY, onlink=True)
     kernel.add_link("eth0")
     kernel.add_address("eth0", f"{OWN}/32")
-    kernel.in_fabric(lambda: kernel.add_address("eth0", f"{gateway}/32"))
-    assert kernel.add([default_route(NextHop("eth0", gateway, onlink=True))]) == ()
-    assert install(kernel, tmp_path).hops == (NextHop("eth0", gateway, onlink=True),)
+    kernel.in_fabric(lambda: kernel.add_address("eth0", f"{ONLINK_GATEWAY}/32"))
+    assert kernel.add([default_route(hop)]) == ()
+    assert install(host).hops == (hop,)
     with listening(kernel, "eth0") as servers:
         assert hears(servers)
 
 
-def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, host: Host) -> None:
     """RFC 8950 allows such routes."""
 
     def without_waiting_for_duplicates() -> None:
@@ -167,12 +176,12 @@ def test_a_default_route_with_an_ipv6_gateway(kernel: NamespaceKernel, tmp_path:
     build_links(kernel)
     gateway = kernel.in_fabric(link_local_address)
     assert kernel.add([default_route(NextHop("eth0", gateway))]) == ()
-    assert install(kernel, tmp_path).hops == (NextHop("eth0", gateway),)
+    assert install(host).hops == (NextHop("eth0", gateway),)
     with listening(kernel, "eth0") as servers:
         assert hears(servers)
 
 
-def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_path: Path) -> None:
+def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, host: Host) -> None:
     """The link, the address and the gateway appear one after the other, as separate events."""
 
     def come() -> None:
@@ -183,8 +192,81 @@ def test_a_device_that_comes_late_is_waited_for(kernel: NamespaceKernel, tmp_pat
 
     late = threading.Timer(0.3, come)
     late.start()
-    route = install(kernel, tmp_path, dev="eth7", gateway="10.7.0.1")
+    route = install(host, dev="eth7", gateway="10.7.0.1")
     late.join()
     assert route.hops == (NextHop("eth7", IPv4Address("10.7.0.1")),)
     with listening(kernel, "eth7") as servers:
         assert hears(servers)
+
+
+# --- commands to paste -----------------------------------------------------------------------------------------------
+
+
+def paste(text: str, folder: Path) -> None:
+    done = subprocess.run(["bash", "-eu"], cwd=folder, input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def static(routes: tuple[Route, ...]) -> set[Route]:
+    return {attrs.evolve(route, protocol=Protocol.STATIC) for route in routes}
+
+
+def there(kernel: NamespaceKernel) -> set[Route]:
+    return {route for route in kernel.routes(Table.MAIN) if route.protocol == Protocol.STATIC}
+
+
+def test_pasted_commands_fix_the_host_as_our_routes_do(kernel: NamespaceKernel, host: Host) -> None:
+    odd = NextHop("eth0", IPv6Address("fe80::1"), weight=3), NextHop("eth1", ONLINK_GATEWAY, onlink=True)
+    build_node(kernel, default_route(*odd, source=OWN, mtu=1400))
+    asked = config(
+        "172.16.0.0/17",
+        {"destination": "172.16.128.0/17", "metric": 4294967295},
+        {"destination": "10.99.7.7/32", "gateway": "10.2.0.9", "dev": "eth1"},
+        {"destination": "10.2.0.64/26", "gateway": "onlink", "dev": "eth1"},
+        cidrs=("172.16.0.0/16", "172.16.128.0/24"),
+    )
+    with pytest.raises(RouteOverlapError):
+        phases.run(CheckRouteOverlap(asked, host=host))
+    wanted = plan_now(asked, kernel)[0].add
+    paste(as_ip(wanted), host.layout.root)
+    assert there(kernel) == static(wanted)
+    assert phases.run(CheckRouteOverlap(asked, host=host)).verdict is Verdict.OK
+    assert set(phases.run(ConfigureStaticRoutes(asked, host=host)).plan.foreign) == static(wanted)
+
+
+def test_a_route_of_another_table_is_outdone(kernel: NamespaceKernel, host: Host) -> None:
+    """The table already has a route to the CIDR."""
+    build_node(kernel)
+    run_ip("rule add to 10.99.0.0/16 table 100\nroute add 10.99.0.0/16 dev eth1 table 100")
+    check = CheckRouteOverlap(config(cidrs=["10.99.0.0/16"], mode="WARN"), host=host)
+    (left,) = phases.run(check).fix.unfixable
+    paste(left.reason.partition(": ")[2].partition(", or: ")[0], host.layout.root)
+    assert phases.run(check).verdict is Verdict.OK
+
+
+def test_an_interface_may_be_named_like_a_keyword(kernel: NamespaceKernel, tmp_path: Path) -> None:
+    names = ["via", "on", "-x", "0x1", "nexthop"]
+    build_links(kernel)
+    add_nics(kernel, **{name: f"10.{number}.0.4/24" for number, name in enumerate(names, 20)})
+    routes = tuple(
+        Route(
+            IPv4Network(f"172.16.{number}.0/24"),
+            (NextHop(name, IPv4Address(f"10.{number}.0.1")), ETH0)[: 1 + number % 2],
+        )
+        for number, name in enumerate(names, 20)
+    )
+    paste(as_ip(routes), tmp_path)
+    assert there(kernel) == static(routes)
+
+
+def test_the_sysctl_commands_are_safe_to_paste(kernel: NamespaceKernel, host: Host) -> None:
+    """The kernel allows shell metacharacters in interface names, so a snapshot may contain them."""
+    name = "x;>pwn;#"
+    build_node(kernel)
+    add_nics(kernel, **{name: "172.20.0.9/16"})
+    asked = config(cidrs=["172.20.0.0/24"], mode="WARN")
+    (told,) = phases.run(CheckRouteOverlap(asked, host=host)).fix.consequences
+    _, _, commands = told.partition("give it a table: ")
+    paste(commands.replace("ITS-ADDRESS", "172.20.0.9"), host.layout.root)
+    assert not (host.layout.root / "pwn").exists()
+    assert [route.devs for route in kernel.routes(100)] == [(name,)]
