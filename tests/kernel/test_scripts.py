@@ -587,14 +587,23 @@ HIDDEN = "nexthop add id 7 via 10.1.0.1 dev eth0\nroute replace default nhid 7\n
 HIDDEN += "\n".join(f"route add 172.16.{n}.0/25 nhid 7" for n in range(50))
 
 
+ALSO_IPV6 = """
+    addr add 2001:db8:1::4/64 dev eth0 nodad
+    route add default dev eth0
+    route add unreachable fd00:172::/32 metric 5
+    rule add from 2001:db8:1::4 lookup 100
+"""
+
+
 @pytest.mark.parametrize("there", ["", "rule add from 10.1.0.4 lookup 101", HIDDEN], ids=["", "a source", "objects"])
 def test_more_routes_or_cidrs_need_no_more_processes(node: NamespaceKernel, plain: Sandbox, there: str) -> None:
     """This is also true if CIDRs fail, if connections are looked up, and if ip hides the next hops of objects."""
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")  # only in this namespace
     run_ip(there)
+    run_ip6(ALSO_IPV6)
     plain.count_processes(many(1))  # creates the folder
     assert plain.count_processes(many(2)) == plain.count_processes(many(50))
-    cidrs = [f"172.16.{n}.0/24" for n in range(50)]
-    assert plain.count_processes(check_script(cidrs[0], mode="WARN")) == plain.count_processes(
-        check_script(*cidrs, mode="WARN")
-    )
+    cidrs = [cidr for n in range(50) for cidr in (f"172.16.{n}.0/24", f"fd00:172:{n}::/48")]
+    one, all_ = (plain.count_processes(check_script(*some, mode="WARN")) for some in (cidrs[:2], cidrs))
+    assert one == all_
+    assert len(plain.told()) == len(cidrs)
