@@ -11,12 +11,12 @@ captured packets contain real checksums.
 from __future__ import annotations
 
 import array
-import errno as errnos
 import fcntl
 import os
 import re
 import select
 import socket
+import socketserver
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -44,6 +44,7 @@ SERVICE_PORT, HOST_PORT, CLOSED_PORT = 8080, 10256, 9
 ANSWER = b"healthy"
 PATIENCE_SECONDS = 5.0
 LOST_AFTER_SECONDS = 0.1
+_POLL_SECONDS = 0.01
 
 PIN = f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 proto 218 metric 1"
 
@@ -210,51 +211,31 @@ def _send(frames: list[bytes]) -> None:
 # --- services ---------------------------------------------------------------------------------------------------
 
 
-@attrs.define
-class Service:
-    """A TCP server and the clients that have connected to it."""
-
-    answer: bytes
-    peers: list[IPv6Address] = attrs.Factory(list)
-
-
 @contextmanager
-def serving(
-    port: int, namespace: Namespace | None = None, address: str = "::", answer: bytes = ANSWER
-) -> Iterator[Service]:
-    """Serve TCP on a port, in another namespace or on the node."""
+def serving(port: int, namespace: Namespace | None = None, answer: bytes = ANSWER) -> Iterator[list[IPv6Address]]:
+    """Serve TCP on a port, in another namespace or on the node, and collect the clients that have connected."""
+    peers: list[IPv6Address] = []
 
-    def listen() -> socket.socket:
-        scope = socket.if_nametoindex("eth0") if IPv6Address(address).is_link_local else 0
-        server = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind((address, port, 0, scope))
-        server.listen(512)
-        return server
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            peers.append(IPv6Address(self.client_address[0]))
+            self.request.settimeout(PATIENCE_SECONDS)
+            self.request.sendall(answer)
 
-    service = Service(answer)
+    class Server(socketserver.TCPServer):
+        address_family, allow_reuse_address, request_queue_size = socket.AF_INET6, True, 512
+
+    def listen() -> Server:
+        return Server(("::", port), Answer)
+
     with listen() if namespace is None else namespace.run(listen) as server:
-        thread = threading.Thread(target=_serve, args=(server, service))
+        thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,))
         thread.start()
         try:
-            yield service
+            yield peers
         finally:
-            server.shutdown(socket.SHUT_RDWR)
+            server.shutdown()
             thread.join()
-
-
-def _serve(server: socket.socket, service: Service) -> None:
-    while True:
-        try:
-            client, peer = server.accept()
-        except OSError as error:
-            if error.errno == errnos.EINVAL:  # the socket was shut down
-                return
-            raise
-        with client:
-            service.peers.append(IPv6Address(peer[0]))
-            client.settimeout(PATIENCE_SECONDS)
-            client.sendall(service.answer)
 
 
 # --- what is on the wire ------------------------------------------------------------------------------------------
