@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
-from hostrouting.cli.report import overlap_text
-from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import UnknownReason
 
 if TYPE_CHECKING:
+    from hostrouting.config.routing import Config
     from hostrouting.routes.plan import RoutePlan
     from hostrouting.tasks.preview import Plan
     from hostrouting.tasks.reports import ConfigureReport
@@ -43,6 +41,9 @@ def changed_text(plan: RoutePlan, changes: Changes) -> str:
 
 def applied_text(report: ConfigureReport | TrialReport, ending: str) -> str:
     """Return the changes, the check's result if there was a check, and the ending unless it is empty."""
+    from hostrouting.cli.report import overlap_text
+    from hostrouting.overlap.findings import UnknownReason
+
     parts = [changed_text(report.routes.plan, report.changes)]
     if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
         parts.append(overlap_text(report.overlap, width=columns(sys.stdout)))

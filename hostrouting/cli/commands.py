@@ -18,8 +18,6 @@ from hostrouting.cli.running import EXIT_PLAN_CHANGES, Result, cancelled_by_sign
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.overlap.findings import RouteOverlapError
-from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
     from hostrouting.tasks.reports import ConfigureReport
@@ -99,6 +97,7 @@ def _applied(report: ConfigureReport, ending: str) -> Result:
 def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
     """Install the routes temporarily until Enter is pressed; without a terminal, print how to confirm them."""
     from hostrouting.boot.trial import put_back, standing
+    from hostrouting.overlap.findings import RouteOverlapError
     from hostrouting.tasks.trial import TryRoutes
 
     seconds = options.try_seconds
@@ -239,6 +238,8 @@ def snapshot(_options: argparse.Namespace, host: Host) -> int:
         echo ', "isTorn":';    [ -s node.changes ] && echo true || echo false
         echo '}'; } > node.json
     """
+    from hostrouting.tasks import queries
+
     say(queries.snapshot(host=host).to_text().rstrip())
     return 0
 

@@ -17,7 +17,6 @@ from hostrouting.cli.arguments import parse
 from hostrouting.cli.changes import changes_lines
 from hostrouting.cli.options import UsageError
 from hostrouting.cli.output import OutputError, bad, complain, dim, say
-from hostrouting.cli.report import nagios_unknown
 from hostrouting.cli.running import EXIT_FAILURE, Result, say_json, say_result
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
@@ -80,6 +79,8 @@ def _tell(error: UsageError | HostRoutingError | phases.Cancelled, failed: int, 
     patience = last_words if sys.stdout is not None and sys.stdout.isatty() else None
     # Monitoring daemons expect their own format even on failure.
     if _is_asked_for("nagios", words):
+        from hostrouting.cli.report import nagios_unknown
+
         code, line = nagios_unknown(" ".join([*_said(error), *_hints(error)]))
         say(line, patience)
         return code

@@ -25,7 +25,7 @@ from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
 from hostrouting import Config, Host, Layout, RouteError, __version__, cli
 from hostrouting.boot.bundle import ignition
 from hostrouting.cli import main
-from hostrouting.cli.arguments import _WORDS as WORDS
+from hostrouting.cli.arguments import all_words
 from hostrouting.cli.output import bad, say
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route
@@ -34,6 +34,7 @@ from hostrouting.testing import FakeKernel, FakeSystemd
 Complete = Callable[[str], list[str]]
 
 
+WORDS = all_words()
 CONFIG = {"hostRouting": section(SHADOWED, cidrs=[SHADOWED, "10.96.0.0/12"])}
 
 
